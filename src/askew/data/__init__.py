@@ -1,0 +1,37 @@
+"""Benchmarks by name: `load_task("digits/usps-mnist")`."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+from askew.data import digits, mini
+from askew.data.digits import Info
+from askew.data.task import Exam, Shift, Study, Task
+from askew.data.views import Labeled, Unlabeled
+from askew.errors import UserError, unknown
+
+BENCHMARKS = {"mini": mini, "digits": digits}
+
+__all__ = ["BENCHMARKS", "Exam", "Info", "Labeled", "Shift", "Study", "Task", "Unlabeled", "load_task", "task_infos"]
+
+
+def task_infos() -> dict[str, Info]:
+    """Every task by its full name."""
+    return {f"{b}/{name}": info for b, module in BENCHMARKS.items() for name, info in module.TASKS.items()}
+
+
+def known_task(name: str) -> str:
+    """The name itself; UserError if there is no such task."""
+    if name not in task_infos():
+        raise unknown("task", name, task_infos(), "`askew tasks` lists them.")
+    return name
+
+
+@functools.lru_cache(maxsize=4)
+def load_task(name: str, shift: str = "rs-ut", draw: int = 0, data: Path | None = None) -> Task:
+    """Load a task by name, such as "mini/syn-uci"."""
+    benchmark, _, short = known_task(name).partition("/")
+    if draw < 0:
+        raise UserError(f"The draw must be 0 or more, found {draw}.", "draw 0 is the one that tables use.")
+    return BENCHMARKS[benchmark].load(short, Shift.parse(shift), draw, data)

@@ -1,0 +1,110 @@
+"""Batches from domains that live on the device, by index tables that are pure functions of (seed, step)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from askew.chance import key, shuffled
+from askew.data.task import Study
+from askew.data.views import Rows
+
+Sampler = Literal["natural", "balanced"]
+
+RESIDENT_SHARE = 0.5
+"""Of the device's free memory that a study may take; a larger one stays on the host."""
+
+
+class Batch(NamedTuple):
+    """One step's images: source with labels, target with its row numbers."""
+
+    xs: Tensor  # (b, c, h, w) uint8 or (b, d)
+    ys: Tensor  # (b,)
+    xt: Tensor  # (b, …)
+    it: Tensor  # (b,) rows of the target, to look up what the last refresh said of them
+
+
+class Shelf:
+    """One domain's images: on the device when they fit, else on the host and fetched by the batch."""
+
+    def __init__(self, x: Rows, device: torch.device, resident: bool) -> None:
+        host = torch.from_numpy(np.ascontiguousarray(x))
+        self.device = device
+        self.x = host.to(device) if resident else host
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def take(self, rows: Tensor) -> Tensor:
+        if self.x.device == rows.device:
+            return self.x[rows]
+        return self.x[rows.cpu()].to(self.device, non_blocking=True)
+
+
+def class_members(y: Tensor, classes: int) -> list[Tensor]:
+    """The rows of each class, in order."""
+    return [torch.nonzero(y == k).flatten() for k in range(classes)]
+
+
+def natural_rows(seed: int, stream: str, n: int, first: int, steps: int, batch: int, device: torch.device) -> Tensor:
+    """Index table (steps, batch) of steps first … of an endless pass over n rows, each pass in a new order."""
+    return shuffled(key(stream, seed), n, first * batch, steps * batch, device).view(steps, batch)
+
+
+def balanced_rows(
+    seed: int, stream: str, members: Sequence[Tensor], first: int, steps: int, batch: int, device: torch.device
+) -> Tensor:
+    """Index table (steps, batch) in which any window of positions holds every class equally often, plus or minus one.
+
+    Position p belongs to class order[p mod c]; its image is the next of that class's own endless shuffle.
+    """
+    present = [k for k, rows in enumerate(members) if len(rows)]
+    order = shuffled(key(stream, seed, "classes"), len(present), 0, len(present), torch.device("cpu")).tolist()
+    c, start, stop = len(present), first * batch, (first + steps) * batch
+    flat = torch.empty(stop - start, dtype=torch.int64, device=device)
+    for slot, k in enumerate(order):
+        rows = members[present[k]]
+        turn = max(0, -(-(start - slot) // c))  # the first turn of this class at or after `start`
+        where = slot + turn * c - start
+        count = len(range(where, stop - start, c))
+        if count:
+            picks = shuffled(key(stream, seed, present[k]), len(rows), turn, count, device)
+            flat[where::c] = rows[picks]
+    return flat.view(steps, batch)
+
+
+class Feed:
+    """A study on a device: its images, source labels, and the index tables of its batches."""
+
+    def __init__(self, study: Study, device: torch.device) -> None:
+        parts = (study.source.x, study.target.x, study.source_val.x, study.exam_images.x)
+        resident = True
+        if device.type == "cuda":
+            free, _ = torch.cuda.mem_get_info(device)
+            resident = sum(x.nbytes for x in parts) < RESIDENT_SHARE * free
+        self.device = device
+        self.resident = resident
+        self.source, self.target, self.source_val, self.exam = (Shelf(x, device, resident) for x in parts)
+        self.ys = torch.from_numpy(study.source.y).to(device)
+        self.source_val_y = torch.from_numpy(study.source_val.y).to(device)
+        self.classes = len(study.classes)
+        self._members = class_members(self.ys, self.classes)
+
+    def source_rows(self, sampler: Sampler, seed: int, first: int, steps: int, batch: int) -> Tensor:
+        if sampler == "balanced":
+            return balanced_rows(seed, "source", self._members, first, steps, batch, self.device)
+        return natural_rows(seed, "source", len(self.source), first, steps, batch, self.device)
+
+    def target_rows(self, pseudo: Tensor | None, seed: int, first: int, steps: int, batch: int) -> Tensor:
+        """Natural without pseudo-labels; balanced over the classes that they name with them."""
+        if pseudo is not None:
+            members = class_members(pseudo, self.classes)
+            return balanced_rows(seed, "target", members, first, steps, batch, self.device)
+        return natural_rows(seed, "target", len(self.target), first, steps, batch, self.device)
+
+    def batch(self, source_rows: Tensor, target_rows: Tensor) -> Batch:
+        return Batch(self.source.take(source_rows), self.ys[source_rows], self.target.take(target_rows), target_rows)

@@ -1,0 +1,179 @@
+"""A task: what training receives (the study, without any target label) and what scoring receives (the exam)."""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from askew.data import protocol
+from askew.data.views import Labeled, Labels, Unlabeled
+from askew.errors import EmptyClassWarning, UserError
+
+Counts = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Study:
+    """Everything that training and label-free choice may see. It holds no target label."""
+
+    source: Labeled
+    source_val: Labeled
+    target: Unlabeled
+    exam_images: Unlabeled
+    classes: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        empty = [name for name, n in zip(self.classes, self.source.sizes(len(self.classes)), strict=True) if n == 0]
+        if empty:
+            names = ", ".join(empty[:5]) + (", …" if len(empty) > 5 else "")
+            warnings.warn(f"The source has no image of class {names}.", EmptyClassWarning, stacklevel=3)
+        for name in ("source", "target", "exam_images"):
+            if len(getattr(self, name)) == 0:
+                raise UserError(f"The {name.replace('_', ' ')} of this task is empty.", "it needs at least one image.")
+
+    @cached_property
+    def origin(self) -> str:
+        """A hash of all that training sees, part of a run's identity."""
+        parts = (self.source, self.source_val, self.target)
+        text = ",".join([*(p.fingerprint() for p in parts), *self.classes])
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, eq=False)
+class Exam:
+    """The target labels, in the order of the study's exam images; only scoring takes one."""
+
+    y: Labels
+    paper: NDArray[np.int64] | None
+    """The rows that make the paper's exam (the unbalanced test part), where it is not the whole."""
+    classes: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """A study with its exam. `fit` takes the study alone."""
+
+    name: str
+    study: Study
+    exam: Exam
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Shift:
+    """How label shift is made: rs-ut, bs-bt, a degree between them, natural, or a Dirichlet draw."""
+
+    kind: str = "rs-ut"
+    amount: float = 1.0
+
+    @classmethod
+    def parse(cls, text: str) -> Shift:
+        kind, _, amount = text.lower().partition(":")
+        try:
+            if kind in ("rs-ut", "bs-bt", "natural") and not amount:
+                return cls(kind)
+            if kind == "degree" and 0 <= float(amount) <= 1:
+                return cls(kind, float(amount))
+            if kind == "dirichlet" and float(amount) > 0:
+                return cls(kind, float(amount))
+        except ValueError:
+            pass
+        raise UserError(
+            f"There is no label shift '{text}'.",
+            "rs-ut, bs-bt, natural, degree:D with D in [0, 1], or dirichlet:S with S above 0 (such as dirichlet:0.5).",
+        )
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.amount:g}" if self.kind in ("degree", "dirichlet") else self.kind
+
+    def source_counts(self, sizes: Counts, tail: NDArray[np.float64]) -> Counts:
+        match self.kind:
+            case "rs-ut":
+                return protocol.rs_counts(sizes, tail)
+            case "bs-bt":
+                return protocol.degree_counts(sizes, tail, 0.0, "source")
+            case "degree":
+                return protocol.degree_counts(sizes, tail, self.amount, "source")
+            case _:
+                return sizes
+
+    def target_counts(self, sizes: Counts, tail: NDArray[np.float64], seed: int) -> Counts:
+        match self.kind:
+            case "rs-ut":
+                return protocol.ut_counts(sizes, tail)
+            case "bs-bt":
+                return protocol.degree_counts(sizes, tail, 0.0, "target")
+            case "degree":
+                return protocol.degree_counts(sizes, tail, self.amount, "target")
+            case "dirichlet":
+                return protocol.dirichlet_counts(sizes, self.amount, seed)
+            case _:
+                return sizes
+
+
+@dataclass(frozen=True, eq=False)
+class Pool:
+    """A domain's images to draw from. `spare` are further images of it, for validation only."""
+
+    sizes: Counts
+    images: Callable[[Counts], Labeled]
+    """The images behind `sizes`, given the most that is needed of each class (a renderer makes no more)."""
+    spare: Labeled | None = None
+
+    @classmethod
+    def of(cls, images: Labeled, classes: int, spare: Labeled | None = None) -> Pool:
+        return cls(images.sizes(classes), lambda _: images, spare)
+
+
+VALIDATION_SHARE = 0.1
+"""Of the source, where a class has nothing left over outside its draw."""
+
+
+def draw_source(pool: Pool, counts: Counts, seed: int) -> tuple[Labeled, Labeled, tuple[str, ...]]:
+    """The source and, outside it and in its proportions, images for validation."""
+    share = np.ceil(VALIDATION_SHARE * counts).astype(np.int64)
+    images = pool.images(np.minimum(counts + share, pool.sizes))
+    taken = protocol.draw(images.y, counts, seed)
+    source = images.take(taken)
+    left = images.take(np.setdiff1d(np.arange(len(images)), taken))
+    if pool.spare is not None:
+        left = Labeled(np.concatenate([left.x, pool.spare.x]), np.concatenate([left.y, pool.spare.y]))
+    short = np.flatnonzero((left.sizes(len(counts)) < share) & (counts > 1))
+    notes: tuple[str, ...] = ()
+    if len(short):  # every image of these classes was drawn: a tenth of them goes to validation instead
+        give = np.zeros_like(counts)
+        give[short] = share[short]
+        moved = protocol.draw(source.y, give, seed)
+        left = Labeled(np.concatenate([left.x, source.x[moved]]), np.concatenate([left.y, source.y[moved]]))
+        source = source.take(np.setdiff1d(np.arange(len(source)), moved))
+        notes = (f"validation holds {len(moved)} images of the source draw: nothing else is left of {len(short)} classes",)
+    held = protocol.hold_out(left.y, np.array([], dtype=np.int64), counts, seed)
+    return source, left.take(held), notes
+
+
+def make_task(
+    name: str,
+    classes: tuple[str, ...],
+    tail: NDArray[np.float64],
+    shift: Shift,
+    draw: int,
+    source: Pool,
+    target: Pool,
+    test: Labeled,
+) -> Task:
+    """Draw a task under a label shift: adapt on the target pool, score on all of `test` and on its unbalanced part."""
+    own_source, source_val, notes = draw_source(source, shift.source_counts(source.sizes, tail), draw)
+    counts = shift.target_counts(target.sizes, tail, draw)
+    pool = target.images(counts)
+    own_target = pool.take(protocol.draw(pool.y, counts, draw))
+    paper = None
+    if shift.kind != "natural":
+        paper = protocol.draw(test.y, shift.target_counts(test.sizes(len(classes)), tail, draw), draw)
+    study = Study(own_source, source_val, own_target.unlabeled(), test.unlabeled(), classes)
+    return Task(name, study, Exam(test.y, paper, classes), notes)

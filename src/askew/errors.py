@@ -1,0 +1,32 @@
+"""What a user did wrong, said in one sentence with a hint."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(Exception):
+    """A mistake the user can mend: one sentence with what was found, and a hint."""
+
+    def __init__(self, sentence: str, hint: str) -> None:
+        super().__init__(sentence, hint)
+        self.sentence = sentence
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.sentence}\n\nhint: {self.hint}"
+
+
+class EmptyClassWarning(UserWarning):
+    """A class of the task has no image to learn from."""
+
+
+def unknown(kind: str, name: str, known: Iterable[str], listing: str = "") -> UserError:
+    """The error for a name that does not exist, with the nearest one that does."""
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    if not near:  # "usps-mnist" should find "digits/usps-mnist"
+        near = [n for n in names if name and name in n][:1]
+    hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(names)}."
+    return UserError(f"There is no {kind} '{name}'.", f"{hint} {listing}".strip())

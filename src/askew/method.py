@@ -1,0 +1,84 @@
+"""What a method is: a frozen dataclass whose fields are its hyper-parameters and whose `losses` are minimised."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from askew.data.feed import Batch
+from askew.nets import Net
+
+State = Mapping[str, Tensor]
+Losses = dict[str, Tensor]
+
+
+class Outputs(Protocol):
+    """What the present network says of the whole study; each entry is computed when it is first read."""
+
+    @property
+    def target(self) -> Tensor:
+        """Logits of every target image. (n_t, c)"""
+
+    @property
+    def source_val(self) -> Tensor:
+        """Logits of the held-out source images. (n_v, c)"""
+
+    @property
+    def source_val_y(self) -> Tensor:
+        """Their labels. (n_v,)"""
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One optimiser step within a step: which losses, and which parts of the network they train."""
+
+    losses: Callable[[Net, Batch, State, Tensor], Losses]
+    trains: tuple[str, ...] | None = None
+    """Names of the parts; None means all."""
+    repeat: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """Base of all methods. Three laws let one `losses` serve eager execution, CUDA graphs and many runs at once:
+    no Python that depends on a tensor's value; fixed shapes (weigh, don't index); `t` and float hyper-parameters
+    are only ever computed with."""
+
+    id: ClassVar[str]
+    revision: ClassVar[str] = "1"
+    """Changed whenever the method's numbers change; part of a run's identity."""
+    head: ClassVar[Literal["linear", "cosine"]] = "linear"
+    """The head that the method was published with; a run may choose the other."""
+
+    def parts(self, width: int, classes: int) -> dict[str, nn.Module]:
+        """Networks beyond features and head."""
+        return {}
+
+    def losses(self, net: Net, batch: Batch, state: State, t: Tensor) -> Losses:
+        """Named terms, each a scalar; their sum is minimised. `t` is progress from 0 to 1."""
+        raise TypeError(f"{type(self).__name__} defines no losses")
+
+    def phases(self) -> tuple[Phase, ...]:
+        return (Phase(self.losses),)
+
+    def refresh(self, outputs: Outputs, round: int) -> dict[str, Tensor]:
+        """What a round needs to know of the whole study; read as `state[name]`, by target row as `[batch.it]`."""
+        return {}
+
+    def predict(self, net: Net, x: Tensor) -> Tensor:
+        """Logits. (n, …) → (n, c)"""
+        logits: Tensor = net["head"](net["features"](x))
+        return logits
+
+
+def both(net: Net, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Features of both domains: in one pass, so that batch statistics are of both, or in two where the net says so."""
+    features = net["features"]
+    if net.split_norm:
+        return features(batch.xs), features(batch.xt)
+    fs, ft = features(torch.cat([batch.xs, batch.xt])).split([len(batch.xs), len(batch.xt)])
+    return fs, ft

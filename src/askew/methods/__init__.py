@@ -1,0 +1,51 @@
+"""All methods by id, and anyone's from a file: `mine.py:Mine`."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+from askew.errors import UserError, unknown
+from askew.method import Method
+from askew.methods.coal import COAL
+from askew.methods.source import SourceOnly
+from askew.options import checked
+
+METHODS: dict[str, type[Method]] = {cls.id: cls for cls in (SourceOnly, COAL)}
+
+__all__ = ["COAL", "METHODS", "SourceOnly", "make_method", "method_class"]
+
+
+def method_class(name: str) -> type[Method]:
+    """The class behind an id, or behind `file.py:Class`."""
+    if ".py:" in name:
+        return _from_file(*name.rsplit(":", 1))
+    if name not in METHODS:
+        raise unknown("method", name, METHODS, "`askew methods` lists them; your own is `file.py:Class`.")
+    return METHODS[name]
+
+
+def make_method(name: str, values: dict[str, Any]) -> Method:
+    """A method with its hyper-parameters checked."""
+    cls = method_class(name)
+    return cls(**checked(cls, values, f"method {cls.id}"))
+
+
+def _from_file(file: str, name: str) -> type[Method]:
+    path = Path(file)
+    if not path.is_file():
+        raise UserError(f"The method file {path} does not exist.", "a method of your own is `file.py:Class`.")
+    revision = hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+    spec = importlib.util.spec_from_file_location(f"askew_method_{revision}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses and inspect look a class's module up by name
+    spec.loader.exec_module(module)
+    cls = getattr(module, name, None)
+    if not (isinstance(cls, type) and issubclass(cls, Method)):
+        raise UserError(f"{path} defines no method class '{name}'.", "derive it from askew.Method.")
+    cls.revision = revision
+    return cls

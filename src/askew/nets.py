@@ -1,0 +1,299 @@
+"""Networks: features (uint8 images or float rows in, one vector out) and heads (vector in, logits out)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from askew import chance
+from askew.errors import UserError, unknown
+from askew.options import Between
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetSpec:
+    """Which network a run trains."""
+
+    name: str
+    """digits-28, digits-32, mini, mlp, bare, a torchvision model, or timm:NAME."""
+    head: Literal["linear", "cosine"] = "linear"
+    """A linear layer, or cosine similarity to one prototype a class."""
+    temperature: Annotated[float, Between(1e-3, 10)] = 0.05
+    """T of the cosine head: logits are f·w / (T‖f‖)."""
+    weights: str = "none"
+    """Starting weights: none, hub (downloaded by torchvision or timm), or a .safetensors file."""
+    weights_hash: str = ""
+    """Of the weights file, so that a run's identity does not hang on a path."""
+    norm: Literal["joint", "split"] = "joint"
+    """Batch statistics over source and target together, or each domain by itself."""
+
+
+class Pixels(nn.Module):
+    """uint8 (or 0 … 255) images to floats: (x/255 − mean)/std."""
+
+    def __init__(self, mean: tuple[float, ...], std: tuple[float, ...], channels: int | None = None) -> None:
+        super().__init__()
+        self.channels = channels
+        self.register_buffer("scale", 1 / (255 * torch.tensor(std).view(-1, 1, 1)), persistent=False)
+        self.register_buffer("shift", -(torch.tensor(mean) / torch.tensor(std)).view(-1, 1, 1), persistent=False)
+
+    scale: Tensor
+    shift: Tensor
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.channels == 3 and x.shape[-3] == 1:
+            x = x.expand(*x.shape[:-3], 3, *x.shape[-2:])
+        return torch.addcmul(self.shift, x.float(), self.scale)
+
+
+def _plus_minus_one() -> Pixels:
+    return Pixels((0.5,), (0.5,))
+
+
+class Dropout(nn.Module):
+    """Dropout whose mask is a hash of (moment, layer, position): the same in a lane, a graph, and after a resume."""
+
+    moment: Tensor
+
+    def __init__(self, p: float, layer: int) -> None:
+        super().__init__()
+        self.p, self.layer = p, layer
+        self.register_buffer("moment", torch.zeros((), dtype=torch.int64), persistent=False)
+        self._base: dict[tuple[torch.Size, torch.device], Tensor] = {}
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.p == 0:
+            return x
+        place = (x.shape, x.device)
+        if place not in self._base:
+            position = torch.arange(x.numel(), device=x.device).view(x.shape)
+            self._base[place] = chance.scatter(chance.key("dropout", self.layer), position)
+        keep = chance.keep_mask(self._base[place], self.moment, self.p)
+        return torch.where(keep, x, 0) / (1 - self.p)
+
+
+class LinearHead(nn.Linear):
+    """logits = W f + b."""
+
+
+class CosineHead(nn.Module):
+    """logits_i = f·w_i / (T‖f‖): prototypes w_i, not normalised, no bias (Tan et al. 2020, section 3.2)."""
+
+    def __init__(self, width: int, classes: int, temperature: float) -> None:
+        super().__init__()
+        self.prototypes = nn.Linear(width, classes, bias=False)
+        self.temperature = temperature
+
+    def forward(self, f: Tensor) -> Tensor:
+        logits: Tensor = self.prototypes(F.normalize(f, dim=-1)) / self.temperature
+        return logits
+
+
+def _conv(cin: int, cout: int, padding: int = 0) -> list[nn.Module]:
+    return [nn.Conv2d(cin, cout, 5, padding=padding), nn.BatchNorm2d(cout), nn.ReLU()]
+
+
+def _dense(win: int, wout: int, *, layer: int | None = None) -> list[nn.Module]:
+    dropout = [] if layer is None else [Dropout(0.5, layer)]
+    return [nn.Linear(win, wout), nn.BatchNorm1d(wout), nn.ReLU(), *dropout]
+
+
+def digits_28(shape: tuple[int, ...]) -> tuple[nn.Module, int]:
+    """The USPS↔MNIST network of MCD (Saito et al. 2018): 28 x 28 grey, 768–100–100."""
+    _expect(shape, "digits-28", (1, 28, 28))
+    layers = [
+        _plus_minus_one(),
+        *_conv(1, 32), nn.MaxPool2d(2),
+        *_conv(32, 48), nn.MaxPool2d(2), nn.Flatten(),
+        *_dense(768, 100, layer=1),
+        *_dense(100, 100, layer=2),
+    ]  # fmt: skip
+    return nn.Sequential(*layers), 100
+
+
+def digits_32(shape: tuple[int, ...]) -> tuple[nn.Module, int]:
+    """The SVHN→MNIST network of MCD (Saito et al. 2018): 32 x 32 RGB, 8192–3072–2048."""
+    _expect(shape, "digits-32", (3, 32, 32))
+    layers = [
+        _plus_minus_one(),
+        *_conv(3, 64, 2), nn.MaxPool2d(3, 2, 1),
+        *_conv(64, 64, 2), nn.MaxPool2d(3, 2, 1),
+        *_conv(64, 128, 2), nn.Flatten(),
+        *_dense(8192, 3072, layer=1),
+        *_dense(3072, 2048),
+    ]  # fmt: skip
+    return nn.Sequential(*layers), 2048
+
+
+def mini(shape: tuple[int, ...]) -> tuple[nn.Module, int]:
+    """A small network for 32 x 32 RGB on a laptop: under 200,000 parameters."""
+    _expect(shape, "mini", (3, 32, 32))
+    layers = [
+        _plus_minus_one(),
+        nn.AvgPool2d(2),
+        *_conv(3, 24, 2), nn.MaxPool2d(2),
+        *_conv(24, 48, 2), nn.MaxPool2d(2), nn.Flatten(),
+        *_dense(768, 100, layer=1),
+        *_dense(100, 100),
+    ]  # fmt: skip
+    return nn.Sequential(*layers), 100
+
+
+def mlp(shape: tuple[int, ...]) -> tuple[nn.Module, int]:
+    """Two dense layers for arrays of features."""
+    (width,) = _expect(shape, "mlp", (None,))
+    return nn.Sequential(*_dense(width, 512, layer=1), *_dense(512, 256)), 256
+
+
+def bare(shape: tuple[int, ...]) -> tuple[nn.Module, int]:
+    """No features at all: the head works on the rows as they are."""
+    (width,) = _expect(shape, "bare", (None,))
+    return nn.Identity(), width
+
+
+OWN: Mapping[str, Callable[[tuple[int, ...]], tuple[nn.Module, int]]] = {
+    "digits-28": digits_28,
+    "digits-32": digits_32,
+    "mini": mini,
+    "mlp": mlp,
+    "bare": bare,
+}
+
+
+def _expect(shape: tuple[int, ...], name: str, wanted: tuple[int | None, ...]) -> tuple[int, ...]:
+    if len(shape) != len(wanted) or any(w not in (None, s) for s, w in zip(shape, wanted, strict=True)):
+        found = " x ".join(map(str, shape))
+        need = " x ".join("any width" if w is None else str(w) for w in wanted)
+        raise UserError(f"The network {name} takes {need}, found {found}.", f"own networks: {', '.join(OWN)}.")
+    return shape
+
+
+class Backbone(nn.Module):
+    """A torchvision or timm model without its classifier, with the normalisation it was trained with."""
+
+    def __init__(self, body: nn.Module, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
+        super().__init__()
+        self.pixels = Pixels(mean, std, channels=3)
+        self.body = body
+
+    def forward(self, x: Tensor) -> Tensor:
+        f: Tensor = self.body(self.pixels(x))
+        return f.flatten(1)
+
+
+def backbone(spec: NetSpec, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
+    """Any torchvision model by name (`resnet50`), or timm's by `timm:NAME`.
+
+    `resnet50.v1` is the original ResNet: stride 2 on the first 1x1 convolution of a stage, not on the 3x3.
+    """
+    if len(shape) != 3:
+        raise UserError(f"The network {spec.name} takes images, found rows of {shape[0]} numbers.", "use mlp or bare.")
+    library, _, model = spec.name.rpartition(":")
+    body, mean, std = _timm(model, spec) if library == "timm" else _torchvision(model, spec)
+    if spec.weights not in ("none", "hub"):
+        _load_weights(body, Path(spec.weights))
+    width = _drop_classifier(body) if library != "timm" else int(body.num_features)  # type: ignore[arg-type]
+    return Backbone(body, mean, std), width
+
+
+def _torchvision(model: str, spec: NetSpec) -> tuple[nn.Module, tuple[float, ...], tuple[float, ...]]:
+    from torchvision import models
+
+    name, _, variant = model.partition(".")
+    known = models.list_models(module=models)
+    if name not in known or variant not in ("", "v1"):
+        raise unknown("network", spec.name, [*OWN, *known])
+    body: nn.Module = models.get_model(name, weights="DEFAULT" if spec.weights == "hub" else None)
+    if variant:
+        for module in body.modules():
+            if isinstance(module, models.resnet.Bottleneck):
+                module.conv1.stride, module.conv2.stride = module.conv2.stride, (1, 1)
+    return body, IMAGENET_MEAN, IMAGENET_STD
+
+
+def _timm(model: str, spec: NetSpec) -> tuple[nn.Module, tuple[float, ...], tuple[float, ...]]:
+    try:
+        import timm
+    except ImportError:
+        raise UserError("The network needs timm, which is not installed.", "pip install 'askew[timm]'.") from None
+    if not timm.is_model(model):
+        raise unknown("timm model", model, timm.list_models())
+    body = timm.create_model(model, pretrained=spec.weights == "hub", num_classes=0)
+    return body, tuple(body.default_cfg["mean"]), tuple(body.default_cfg["std"])
+
+
+def _drop_classifier(body: nn.Module) -> int:
+    """Replace the last linear layer by the identity and return its width (torchvision keeps it last)."""
+    name, last = [(n, m) for n, m in body.named_modules() if isinstance(m, nn.Linear)][-1]
+    parent, _, child = name.rpartition(".")
+    setattr(body.get_submodule(parent), child, nn.Identity())
+    return last.in_features
+
+
+def _load_weights(body: nn.Module, path: Path) -> None:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    if not path.is_file():
+        raise UserError(f"The weights file {path} does not exist.", "none, hub, or a .safetensors file.")
+    try:
+        tensors = load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{path} is not a safetensors file: {error}.", "convert it with safetensors.torch.save_file.") from None
+    own = body.state_dict()
+    missing = [k for k in own if k not in tensors and not k.endswith("num_batches_tracked")]
+    wrong = [k for k in own if k in tensors and own[k].shape != tensors[k].shape]
+    if missing or wrong:
+        first = (missing or wrong)[0]
+        raise UserError(
+            f"{path} does not fit the network: {len(missing)} tensors are missing, {len(wrong)} differ in shape "
+            f"(first: {first}).",
+            "the file must hold the model's own state_dict names.",
+        )
+    body.load_state_dict({k: v.to(own[k].dtype) for k, v in tensors.items() if k in own}, strict=False)
+
+
+def file_hash(path: Path) -> str:
+    """What a weights file adds to a run's identity."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+
+
+class Net(nn.ModuleDict):
+    """`net["features"]`, `net["head"]` and whatever parts a method adds, each by its name."""
+
+    def __init__(self, parts: Mapping[str, nn.Module], width: int, split_norm: bool) -> None:
+        super().__init__(dict(parts))
+        self.width = width
+        self.split_norm = split_norm
+        self._moment = torch.zeros((), dtype=torch.int64)
+
+    def share_moment(self) -> None:
+        """Give all dropouts one clock on the device they are on, so that setting it is one copy."""
+        self._moment = torch.zeros((), dtype=torch.int64, device=next(self.parameters()).device)
+        for module in self.modules():
+            if isinstance(module, Dropout):
+                module.moment = self._moment
+
+    def set_moment(self, moment: Tensor) -> None:
+        """Tell every dropout which moment it is, without leaving the device."""
+        self._moment.copy_(moment)
+
+
+def build(spec: NetSpec, shape: tuple[int, ...], classes: int, seed: int) -> tuple[dict[str, nn.Module], int]:
+    """Features and head with weights drawn from the seed, and the width between them."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(chance.key("net", seed))
+        features, width = OWN[spec.name](shape) if spec.name in OWN else backbone(spec, shape)
+        head = CosineHead(width, classes, spec.temperature) if spec.head == "cosine" else LinearHead(width, classes)
+    return {"features": features, "head": head}, width

@@ -1,0 +1,115 @@
+"""SGD and Adam as small in-place functions whose rate is a tensor on the device; they equal torch.optim's.
+
+torch.optim reads its rate on the host. Here the schedule is computed on the device from the step counter, so
+that a whole step can be captured as one graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import torch
+from torch import Tensor
+
+from askew.options import Between
+
+Tensors = list[Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optim:
+    """How weights follow their gradients."""
+
+    kind: Literal["sgd", "adam"] = "sgd"
+    """SGD with momentum, or Adam."""
+    lr: Annotated[float, Between(0)] = 0.01
+    """Rate of the head and of a method's own parts."""
+    features_lr: Annotated[float, Between(0)] = 0.001
+    """Rate of the features."""
+    momentum: Annotated[float, Between(0, 1)] = 0.9
+    """Of SGD; Adam's β₁."""
+    weight_decay: Annotated[float, Between(0)] = 5e-4
+    """Added to the gradient as weight_decay·w."""
+    schedule: Literal["constant", "inverse", "cosine"] = "constant"
+    """Rate over progress t: 1, (1+10t)^−0.75, or (1+cos πt)/2."""
+
+
+def rate(schedule: str, t: Tensor) -> Tensor:
+    """What the schedule multiplies both rates by, at progress t."""
+    if schedule == "inverse":
+        return (1 + 10 * t) ** -0.75
+    if schedule == "cosine":
+        return (1 + torch.cos(torch.pi * t)) / 2
+    return torch.ones_like(t)
+
+
+def sgd_(params: Tensors, grads: Sequence[Tensor], moving: Tensors, lr: Tensor, momentum: float, decay: float) -> None:
+    """v ← μv + (g + λw);  w ← w − ηv"""
+    grads = torch._foreach_add(list(grads), params, alpha=decay) if decay else list(grads)
+    torch._foreach_mul_(moving, momentum)
+    torch._foreach_add_(moving, grads)
+    torch._foreach_sub_(params, torch._foreach_mul(moving, lr))
+
+
+def adam_(
+    params: Tensors,
+    grads: Sequence[Tensor],
+    first: Tensors,
+    second: Tensors,
+    count: Tensor,
+    lr: Tensor,
+    beta1: float,
+    decay: float,
+    beta2: float = 0.999,
+    eps: float = 1e-8,
+) -> None:
+    """m ← β₁m + (1−β₁)g;  s ← β₂s + (1−β₂)g²;  w ← w − η·m̂/(√ŝ + ε), with m̂ = m/(1−β₁ⁿ), ŝ = s/(1−β₂ⁿ)"""
+    grads = torch._foreach_add(list(grads), params, alpha=decay) if decay else list(grads)
+    torch._foreach_lerp_(first, grads, 1 - beta1)
+    torch._foreach_mul_(second, beta2)
+    torch._foreach_addcmul_(second, grads, grads, 1 - beta2)
+    root = torch._foreach_sqrt(torch._foreach_div(second, 1 - beta2**count))
+    torch._foreach_add_(root, eps)
+    step = torch._foreach_div(torch._foreach_mul(first, lr / (1 - beta1**count)), root)
+    torch._foreach_sub_(params, step)
+
+
+class Optimiser:
+    """The slots (momentum, moments) of named parameters, and the step that uses them."""
+
+    def __init__(self, optim: Optim, params: dict[str, Tensor]) -> None:
+        self.optim = optim
+        slots = 1 if optim.kind == "sgd" else 2
+        self.params = params
+        self.slots = [{name: torch.zeros_like(p) for name, p in params.items()} for _ in range(slots)]
+        some = next(iter(params.values()))
+        self.counts = {name: torch.zeros((), device=some.device) for name in ("features", "head")}
+
+    def step(self, names: Sequence[str], grads: Sequence[Tensor | None], t: Tensor) -> None:
+        """Update the named parameters in place; one without a gradient stays as it is."""
+        o = self.optim
+        factor = rate(o.schedule, t)
+        with torch.no_grad():
+            for group, lr in (("features", o.features_lr), ("head", o.lr)):
+                picked = [
+                    (n, g)
+                    for n, g in zip(names, grads, strict=True)
+                    if g is not None and n.startswith("features.") == (group == "features")
+                ]
+                if not picked:
+                    continue
+                params = [self.params[n] for n, _ in picked]
+                slots = [[slot[n] for n, _ in picked] for slot in self.slots]
+                values = [g for _, g in picked]
+                if o.kind == "sgd":
+                    sgd_(params, values, slots[0], factor * lr, o.momentum, o.weight_decay)
+                else:
+                    self.counts[group] += 1
+                    adam_(params, values, slots[0], slots[1], self.counts[group], factor * lr, o.momentum, o.weight_decay)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All that a checkpoint needs, by name."""
+        named = {f"slot{i}.{name}": value for i, slot in enumerate(self.slots) for name, value in slot.items()}
+        return named | {f"count.{name}": value for name, value in self.counts.items()}

@@ -1,0 +1,165 @@
+"""From a benchmark's settings and a user's wishes to a run."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from askew.data import Study, Task, known_task, load_task
+from askew.data.feed import Sampler
+from askew.errors import UserError
+from askew.methods import SourceOnly, make_method, method_class
+from askew.nets import NetSpec, file_hash
+from askew.optim import Optim
+from askew.options import Between, checked, options
+from askew.run import Run, Stage
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """What a run needs beyond its method; the same for every method that is compared."""
+
+    net: str = "task"
+    """Network by name; `task` is the one that the task was published with."""
+    head: Literal["method", "linear", "cosine"] = "method"
+    """Classifier; `method` is the one that the method was published with."""
+    temperature: Annotated[float, Between(1e-3, 10)] = 0.05
+    """T of a cosine head."""
+    weights: str = "none"
+    """Starting weights of the features: none, hub, or a .safetensors file."""
+    norm: Literal["joint", "split"] = "joint"
+    """Batch statistics over source and target together, or each domain by itself."""
+    batch: Annotated[int, Between(1)] = 32
+    """Images of each domain in a batch."""
+    sampler: Sampler = "balanced"
+    """Source batches: natural, or the same number of each class."""
+    target_sampler: Sampler = "natural"
+    """Target batches: natural, or balanced by pseudo-label (beyond the paper)."""
+    optimiser: Literal["sgd", "adam"] = "sgd"
+    """SGD with momentum, or Adam."""
+    lr: Annotated[float, Between(0)] = 0.01
+    """Rate of the head and of a method's own parts."""
+    features_lr: Annotated[float, Between(0)] = 0.001
+    """Rate of the features."""
+    momentum: Annotated[float, Between(0, 1)] = 0.9
+    """Of SGD; Adam's β₁."""
+    weight_decay: Annotated[float, Between(0)] = 5e-4
+    """L2 penalty on all weights."""
+    schedule: Literal["constant", "inverse", "cosine"] = "constant"
+    """How the rate falls over a stage."""
+    pretrain: Annotated[int, Between(0)] = 2000
+    """Steps on source alone before adaptation."""
+    pretrain_rate: Annotated[float, Between(0)] = 1.0
+    """Both rates during pre-training, as a multiple."""
+    rounds: Annotated[int, Between(1)] = 10
+    """Rounds of adaptation; each begins with a refresh of pseudo-labels."""
+    round: Literal["larger", "smaller", "source", "target"] | int = "larger"
+    """A round is one pass over that domain, or so many steps."""
+    precision: Literal["float32", "bf16"] = "float32"
+    """Arithmetic of the networks."""
+    threads: Annotated[int, Between(1)] = 1
+    """CPU threads; part of a run's identity, since sums depend on their order."""
+
+
+Settings = dict[str, Any]
+
+
+def read_settings(benchmark: str, path: Path | None = None) -> Settings:
+    """A benchmark's settings: the committed ones, or a file of the same form."""
+    try:
+        if path is not None:
+            return tomllib.loads(path.read_text())
+        return tomllib.loads((resources.files("askew.settings") / f"{benchmark}.toml").read_text())
+    except FileNotFoundError:
+        raise UserError(f"The settings file {path} does not exist.", "leave --settings out for the committed ones.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"The settings file {path} is not TOML: {error}.", "see src/askew/settings/digits.toml.") from None
+
+
+def _layers(settings: Settings, task: str, method: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Method options and training settings: benchmark, then method, then task, then task and method."""
+    own_task = settings.get("task", {}).get(task, {})
+    chosen = [settings.get("method", {}).get(method, {}), own_task.get("method", {}).get(method, {})]
+    training = settings.get("train", {}) | chosen[0].get("train", {}) | own_task.get("train", {}) | chosen[1].get("train", {})
+    hyper = {k: v for layer in chosen for k, v in layer.items() if k != "train"}
+    return hyper, training
+
+
+def _round_steps(training: Training, study: Study) -> int:
+    if isinstance(training.round, int):
+        return max(1, training.round)
+    source, target = len(study.source), len(study.target)
+    images = {"larger": max(source, target), "smaller": min(source, target), "source": source, "target": target}
+    return -(-images[training.round] // training.batch)
+
+
+def prepare(
+    task: str,
+    method: str,
+    *,
+    seed: int = 0,
+    draw: int = 0,
+    shift: str = "rs-ut",
+    hyper: dict[str, Any] | None = None,
+    training: dict[str, Any] | None = None,
+    settings: Path | None = None,
+    data: Path | None = None,
+) -> tuple[Run, Task]:
+    """The run that a benchmark's settings and the given overrides describe, with its task loaded."""
+    benchmark, _, short = known_task(task).partition("/")
+    cls = method_class(method)
+    base_hyper, base_training = _layers(read_settings(benchmark, settings), short, cls.id)
+    chosen = make_method(method, base_hyper | (hyper or {}))
+    train = Training(**checked(Training, base_training | (training or {}), "training"))
+    loaded = load_task(task, shift, draw, data)
+
+    weights_file = train.weights not in ("none", "hub")
+    if weights_file and not Path(train.weights).is_file():
+        raise UserError(f"The weights file {train.weights} does not exist.", options(NetSpec)["weights"].help)
+    net = NetSpec(
+        name=_default_net(task) if train.net == "task" else train.net,
+        head=chosen.head if train.head == "method" else train.head,
+        temperature=train.temperature,
+        weights=train.weights,
+        weights_hash=file_hash(Path(train.weights)) if weights_file else "",
+        norm=train.norm,
+    )
+    optim = Optim(
+        kind=train.optimiser,
+        lr=train.lr,
+        features_lr=train.features_lr,
+        momentum=train.momentum,
+        weight_decay=train.weight_decay,
+        schedule=train.schedule,
+    )
+    plan = [Stage(chosen, train.rounds, _round_steps(train, loaded.study), optim)]
+    if train.pretrain:
+        faster = dataclasses.replace(
+            optim, lr=optim.lr * train.pretrain_rate, features_lr=optim.features_lr * train.pretrain_rate
+        )
+        plan.insert(0, Stage(SourceOnly(), 1, train.pretrain, faster))
+    run = Run(
+        task=task,
+        shift=shift,
+        draw=draw,
+        origin=loaded.study.origin,
+        net=net,
+        plan=tuple(plan),
+        batch=train.batch,
+        sampler=train.sampler,
+        target_sampler=train.target_sampler,
+        precision=train.precision,
+        seed=seed,
+        threads=train.threads,
+    )
+    return run, loaded
+
+
+def _default_net(task: str) -> str:
+    from askew.data import task_infos
+
+    return task_infos()[task].network

@@ -1,0 +1,148 @@
+"""Run folders: what a run wrote, atomically, so that nothing is ever half there."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from askew.engine import Checkpoint, Resume
+from askew.errors import UserError
+
+MARKER = "askew-runs.json"
+
+
+def _explain(error: OSError, path: Path) -> UserError:
+    """A write that failed, as the user can mend it."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return UserError(
+            f"There is no room left on the disk for {path.name} in {path.parent}.",
+            "free some space and start the same command again: it goes on from the last checkpoint.",
+        )
+    return UserError(f"Cannot write {path}: {error.strerror}.", "choose another folder with --out.")
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write to a temporary name beside it, flush to the disk, and rename."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise _explain(error, path) from error
+
+
+def write_json(path: Path, value: Any) -> None:
+    write_bytes(path, (json.dumps(value, indent=1) + "\n").encode())
+
+
+def write_tensors(path: Path, tensors: dict[str, Tensor], meta: dict[str, str]) -> None:
+    from safetensors.torch import save
+
+    write_bytes(path, save({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, metadata=meta))
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    from safetensors import safe_open
+
+    with safe_open(path, framework="pt") as file:
+        return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
+
+
+def open_root(path: Path) -> Path:
+    """A folder of runs, made if need be; UserError if it is somebody else's."""
+    if path.exists() and not path.is_dir():
+        raise UserError(f"{path} is a file, not a folder.", "choose another folder with --out.")
+    if path.is_dir() and not (path / MARKER).exists() and any(path.iterdir()):
+        raise UserError(
+            f"The folder {path} holds other things and was not made by askew.", "choose a new or empty folder with --out."
+        )
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _explain(error, path) from error
+    if not (path / MARKER).exists():
+        write_json(path / MARKER, {"what": "a folder of askew runs", "form": 1})
+    return path
+
+
+def finished_runs(root: Path) -> list[Path]:
+    """The folders of runs that are done and scored."""
+    if not (root / MARKER).is_file():
+        raise UserError(f"{root} is not a folder of askew runs.", "name the folder that `askew bench` wrote to.")
+    return sorted(p.parent for p in root.glob("*/scores.json") if (p.parent / "done").exists())
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """One run's folder: run.json, trace.jsonl, last.safetensors, then weights, outputs, scores.json and done."""
+
+    path: Path
+
+    @property
+    def done(self) -> bool:
+        return (self.path / "done").exists()
+
+    @contextlib.contextmanager
+    def claimed(self) -> Iterator[None]:
+        """Hold the folder alone; a second process waits, and a process that dies lets go."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            handle = (self.path / ".lock").open("w")
+        except OSError as error:
+            raise _explain(error, self.path / ".lock") from error
+        with handle:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+
+    def scores(self) -> dict[str, Any]:
+        scores: dict[str, Any] = json.loads((self.path / "scores.json").read_text())
+        return scores
+
+    # --- while training -----------------------------------------------------------------------------------------
+
+    def add_trace(self, entry: dict[str, Any]) -> None:
+        try:
+            with (self.path / "trace.jsonl").open("a") as file:
+                file.write(json.dumps(entry) + "\n")
+        except OSError as error:
+            raise _explain(error, self.path / "trace.jsonl") from error
+
+    def trace(self) -> list[dict[str, Any]]:
+        file = self.path / "trace.jsonl"
+        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+    def save_checkpoint(self, step: int, tensors: Checkpoint, loss_names: list[str]) -> None:
+        trace = self.path / "trace.jsonl"
+        meta = {"step": str(step), "losses": json.dumps(loss_names), "trace": str(trace.stat().st_size if trace.exists() else 0)}
+        write_tensors(self.path / "last.safetensors", tensors, meta)
+
+    def resume(self) -> Resume | None:
+        """Where the last checkpoint stands; the trace is cut back to it."""
+        file, trace = self.path / "last.safetensors", self.path / "trace.jsonl"
+        if not file.exists():
+            trace.unlink(missing_ok=True)
+            return None
+        tensors, meta = read_tensors(file)
+        if trace.exists():
+            os.truncate(trace, int(meta["trace"]))
+        return Resume(int(meta["step"]), tensors, json.loads(meta["losses"]))
+
+    # --- at the end ---------------------------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        write_bytes(self.path / "done", b"")
+        (self.path / "last.safetensors").unlink(missing_ok=True)
