@@ -110,9 +110,7 @@ class Trainer:
 
     def step(self) -> None:
         row = self.clock - self.first
-        batch = self.feed.batch(
-            self.source_table.index_select(0, row)[0], self.target_table.index_select(0, row)[0]
-        )
+        batch = self.feed.batch(self.source_table.index_select(0, row)[0], self.target_table.index_select(0, row)[0])
         t = (self.clock / self.stage.steps)[0]
         turns = sum(phase.repeat for phase in self.phases)
         turn = 0
@@ -210,8 +208,9 @@ class Trainer:
         was_training = self.net.training
         self.net.eval()
         rows = torch.arange(len(shelf), device=self.feed.device)
-        with torch.no_grad(), torch.autocast(
-            self.feed.device.type, torch.bfloat16, enabled=self.run.precision == "bf16"
+        with (
+            torch.no_grad(),
+            torch.autocast(self.feed.device.type, torch.bfloat16, enabled=self.run.precision == "bf16"),
         ):
             logits = [self.method.predict(self.net, shelf.take(r)).float() for r in rows.split(PREDICT_BATCH)]
         self.net.train(was_training)

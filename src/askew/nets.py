@@ -249,7 +249,9 @@ def _load_weights(body: nn.Module, path: Path) -> None:
     try:
         tensors = load_file(path)
     except (SafetensorError, OSError) as error:
-        raise UserError(f"{path} is not a safetensors file: {error}.", "convert it with safetensors.torch.save_file.") from None
+        raise UserError(
+            f"{path} is not a safetensors file: {error}.", "convert it with safetensors.torch.save_file."
+        ) from None
     own = body.state_dict()
     missing = [k for k in own if k not in tensors and not k.endswith("num_batches_tracked")]
     wrong = [k for k in own if k in tensors and own[k].shape != tensors[k].shape]

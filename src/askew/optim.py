@@ -107,7 +107,16 @@ class Optimiser:
                     sgd_(params, values, slots[0], factor * lr, o.momentum, o.weight_decay)
                 else:
                     self.counts[group] += 1
-                    adam_(params, values, slots[0], slots[1], self.counts[group], factor * lr, o.momentum, o.weight_decay)
+                    adam_(
+                        params,
+                        values,
+                        slots[0],
+                        slots[1],
+                        self.counts[group],
+                        factor * lr,
+                        o.momentum,
+                        o.weight_decay,
+                    )
 
     def tensors(self) -> dict[str, Tensor]:
         """All that a checkpoint needs, by name."""

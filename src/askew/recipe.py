@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import tomllib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from askew.data import Study, Task, known_task, load_task
+from askew.data import Study, Task, known_task, load_task, task_infos
 from askew.data.feed import Sampler
 from askew.errors import UserError
 from askew.methods import SourceOnly, make_method, method_class
@@ -75,16 +76,22 @@ def read_settings(benchmark: str, path: Path | None = None) -> Settings:
             return tomllib.loads(path.read_text())
         return tomllib.loads((resources.files("askew.settings") / f"{benchmark}.toml").read_text())
     except FileNotFoundError:
-        raise UserError(f"The settings file {path} does not exist.", "leave --settings out for the committed ones.") from None
+        raise UserError(
+            f"The settings file {path} does not exist.", "leave --settings out for the committed ones."
+        ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"The settings file {path} is not TOML: {error}.", "see src/askew/settings/digits.toml.") from None
+        raise UserError(
+            f"The settings file {path} is not TOML: {error}.", "see src/askew/settings/digits.toml."
+        ) from None
 
 
 def _layers(settings: Settings, task: str, method: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Method options and training settings: benchmark, then method, then task, then task and method."""
     own_task = settings.get("task", {}).get(task, {})
     chosen = [settings.get("method", {}).get(method, {}), own_task.get("method", {}).get(method, {})]
-    training = settings.get("train", {}) | chosen[0].get("train", {}) | own_task.get("train", {}) | chosen[1].get("train", {})
+    training = (
+        settings.get("train", {}) | chosen[0].get("train", {}) | own_task.get("train", {}) | chosen[1].get("train", {})
+    )
     hyper = {k: v for layer in chosen for k, v in layer.items() if k != "train"}
     return hyper, training
 
@@ -93,35 +100,46 @@ def _round_steps(training: Training, study: Study) -> int:
     if isinstance(training.round, int):
         return max(1, training.round)
     source, target = len(study.source), len(study.target)
-    images = {"larger": max(source, target), "smaller": min(source, target), "source": source, "target": target}
+    images = {
+        "larger": max(source, target),
+        "smaller": min(source, target),
+        "source": source,
+        "target": target,
+    }
     return -(-images[training.round] // training.batch)
 
 
-def prepare(
-    task: str,
-    method: str,
-    *,
-    seed: int = 0,
-    draw: int = 0,
-    shift: str = "rs-ut",
-    hyper: dict[str, Any] | None = None,
-    training: dict[str, Any] | None = None,
-    settings: Path | None = None,
-    data: Path | None = None,
-) -> tuple[Run, Task]:
-    """The run that a benchmark's settings and the given overrides describe, with its task loaded."""
-    benchmark, _, short = known_task(task).partition("/")
-    cls = method_class(method)
-    base_hyper, base_training = _layers(read_settings(benchmark, settings), short, cls.id)
-    chosen = make_method(method, base_hyper | (hyper or {}))
-    train = Training(**checked(Training, base_training | (training or {}), "training"))
-    loaded = load_task(task, shift, draw, data)
+@dataclass(frozen=True)
+class Wish:
+    """What a user asks for; small enough to send to another process or machine."""
+
+    task: str
+    method: str
+    seed: int = 0
+    draw: int = 0
+    shift: str = "rs-ut"
+    hyper: Mapping[str, Any] = field(default_factory=dict)
+    """Hyper-parameters of the method that differ from the settings'."""
+    training: Mapping[str, Any] = field(default_factory=dict)
+    """Training settings that differ."""
+    settings: Path | None = None
+    data: Path | None = None
+
+
+def prepare(wish: Wish) -> tuple[Run, Task]:
+    """The run that a benchmark's settings and the wish describe, with its task loaded."""
+    benchmark, _, short = known_task(wish.task).partition("/")
+    cls = method_class(wish.method)
+    base_hyper, base_training = _layers(read_settings(benchmark, wish.settings), short, cls.id)
+    chosen = make_method(wish.method, base_hyper | dict(wish.hyper))
+    train = Training(**checked(Training, base_training | dict(wish.training), "training"))
+    loaded = load_task(wish.task, wish.shift, wish.draw, wish.data)
 
     weights_file = train.weights not in ("none", "hub")
     if weights_file and not Path(train.weights).is_file():
         raise UserError(f"The weights file {train.weights} does not exist.", options(NetSpec)["weights"].help)
     net = NetSpec(
-        name=_default_net(task) if train.net == "task" else train.net,
+        name=task_infos()[wish.task].network if train.net == "task" else train.net,
         head=chosen.head if train.head == "method" else train.head,
         temperature=train.temperature,
         weights=train.weights,
@@ -143,9 +161,9 @@ def prepare(
         )
         plan.insert(0, Stage(SourceOnly(), 1, train.pretrain, faster))
     run = Run(
-        task=task,
-        shift=shift,
-        draw=draw,
+        task=wish.task,
+        shift=wish.shift,
+        draw=wish.draw,
         origin=loaded.study.origin,
         net=net,
         plan=tuple(plan),
@@ -153,13 +171,7 @@ def prepare(
         sampler=train.sampler,
         target_sampler=train.target_sampler,
         precision=train.precision,
-        seed=seed,
+        seed=wish.seed,
         threads=train.threads,
     )
     return run, loaded
-
-
-def _default_net(task: str) -> str:
-    from askew.data import task_infos
-
-    return task_infos()[task].network

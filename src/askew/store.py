@@ -68,7 +68,8 @@ def open_root(path: Path) -> Path:
         raise UserError(f"{path} is a file, not a folder.", "choose another folder with --out.")
     if path.is_dir() and not (path / MARKER).exists() and any(path.iterdir()):
         raise UserError(
-            f"The folder {path} holds other things and was not made by askew.", "choose a new or empty folder with --out."
+            f"The folder {path} holds other things and was not made by askew.",
+            "choose a new or empty folder with --out.",
         )
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -127,7 +128,11 @@ class RunFolder:
 
     def save_checkpoint(self, step: int, tensors: Checkpoint, loss_names: list[str]) -> None:
         trace = self.path / "trace.jsonl"
-        meta = {"step": str(step), "losses": json.dumps(loss_names), "trace": str(trace.stat().st_size if trace.exists() else 0)}
+        meta = {
+            "step": str(step),
+            "losses": json.dumps(loss_names),
+            "trace": str(trace.stat().st_size if trace.exists() else 0),
+        }
         write_tensors(self.path / "last.safetensors", tensors, meta)
 
     def resume(self) -> Resume | None:

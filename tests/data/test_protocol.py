@@ -194,9 +194,7 @@ def test_a_degree_is_the_mix_rounded_by_less_than_one(n: list[int], d: float, si
 
 @steady
 @given(sizes, shapes, degrees, degrees, st.sampled_from(SIDES))
-def test_more_degree_is_nearer_to_the_tail(
-    n: list[int], shape: float, d: float, e: float, side: Side
-) -> None:
+def test_more_degree_is_nearer_to_the_tail(n: list[int], shape: float, d: float, e: float, side: Side) -> None:
     p = tail(n, shape)
     d, e = sorted((d, e))
     less, more, end = (degree_counts(n, p, x, side) for x in (d, e, 1))
@@ -229,9 +227,7 @@ def test_an_empty_class_stays_empty_under_dirichlet() -> None:
 
 @steady
 @given(labels, st.lists(st.floats(0, 1), min_size=5, max_size=5), seeds)
-def test_a_draw_is_sorted_without_duplicates_and_has_the_counts(
-    y: IntArray, part: list[float], seed: int
-) -> None:
+def test_a_draw_is_sorted_without_duplicates_and_has_the_counts(y: IntArray, part: list[float], seed: int) -> None:
     counts = (counts_of(y) * part).astype(int)
     i = draw(y, counts, seed)
     assert (np.diff(i) > 0).all()

@@ -56,9 +56,7 @@ def test_pictures_are_drawn_here_where_no_worker_can_start(monkeypatch: pytest.M
 
 
 def test_no_two_pictures_are_equal() -> None:
-    x = np.concatenate(
-        [drawn(200)[0], drawn(200, seed=1)[0], drawn(200, seed=-1)[0], drawn(200, start=20)[0]]
-    )
+    x = np.concatenate([drawn(200)[0], drawn(200, seed=1)[0], drawn(200, seed=-1)[0], drawn(200, start=20)[0]])
     assert len(np.unique(x.reshape(len(x), -1), axis=0)) == len(x)
 
 
@@ -138,9 +136,7 @@ def test_the_cache_is_reused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     np.testing.assert_array_equal(syn([2, 2])[0], x)
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"not a cache", b"PK\x03\x04 cut short", "shape", "dtype", "name", "npy"]
-)
+@pytest.mark.parametrize("content", [b"", b"not a cache", b"PK\x03\x04 cut short", "shape", "dtype", "name", "npy"])
 def test_a_broken_cache_is_drawn_again(tmp_path: Path, content: bytes | str) -> None:
     x, _ = syn([2, 1], cache=tmp_path)
     (file,) = tmp_path.iterdir()

@@ -13,7 +13,18 @@ from askew.errors import UserError, unknown
 
 BENCHMARKS = {"mini": mini, "digits": digits}
 
-__all__ = ["BENCHMARKS", "Exam", "Info", "Labeled", "Shift", "Study", "Task", "Unlabeled", "load_task", "task_infos"]
+__all__ = [
+    "BENCHMARKS",
+    "Exam",
+    "Info",
+    "Labeled",
+    "Shift",
+    "Study",
+    "Task",
+    "Unlabeled",
+    "load_task",
+    "task_infos",
+]
 
 
 def task_infos() -> dict[str, Info]:

@@ -62,7 +62,9 @@ def data_folder(given: Path | None) -> Path:
     """The folder of real data: as given, or ASKEW_DATA."""
     text = str(given) if given else os.environ.get("ASKEW_DATA", "")
     if not text:
-        raise UserError("This task needs real images, and no data folder was given.", "use --data DIR or set ASKEW_DATA.")
+        raise UserError(
+            "This task needs real images, and no data folder was given.", "use --data DIR or set ASKEW_DATA."
+        )
     folder = Path(text).expanduser()
     if not folder.is_dir():
         raise UserError(f"The data folder {folder} does not exist.", "use --data DIR or set ASKEW_DATA.")
@@ -177,6 +179,13 @@ def load(name: str, shift: Shift, draw: int, data: Path | None) -> Task:
         assert held is not None, "only SVHN may lack its test part, and it is never a target"
         exam = held
     task = make_task(
-        f"digits/{name}", CLASSES, protocol.DIGITS_TAIL, shift, draw, source, Pool.of(target, len(CLASSES)), exam
+        f"digits/{name}",
+        CLASSES,
+        protocol.DIGITS_TAIL,
+        shift,
+        draw,
+        source,
+        Pool.of(target, len(CLASSES)),
+        exam,
     )
     return Task(task.name, task.study, task.exam, (*info.notes, *task.notes))

@@ -47,9 +47,7 @@ def total(sizes: npt.ArrayLike, p: npt.ArrayLike) -> int:
     """
     n, p = _sizes(sizes), _tail(p)
     if len(n) != len(p):
-        raise UserError(
-            f"There are {len(n)} class sizes for a tail of {len(p)}.", "give one of each a class."
-        )
+        raise UserError(f"There are {len(n)} class sizes for a tail of {len(p)}.", "give one of each a class.")
     if min(n[0], n[-1]) == 0:
         raise UserError(
             f"The first and the last class need images: the rule scales with them. Got {n[0]} and {n[-1]}.",
@@ -76,9 +74,7 @@ def balanced_counts(sizes: npt.ArrayLike, total: int) -> IntArray:
     return _round(_level(_sizes(sizes), total))
 
 
-def degree_counts(
-    sizes: npt.ArrayLike, p: npt.ArrayLike, degree: float, side: Literal["source", "target"]
-) -> IntArray:
+def degree_counts(sizes: npt.ArrayLike, p: npt.ArrayLike, degree: float, side: Literal["source", "target"]) -> IntArray:
     """Between balanced (d = 0) and RS or UT (d = 1), with the same total all the way.
 
     (1−d)·uniform + d·RS  or  (1−d)·uniform + d·UT,  rounded by largest remainder

@@ -242,9 +242,7 @@ def syn(
 ) -> tuple[Bytes, Bytes]:
     """counts[k] pictures of digit k, sorted by class and cached: x uint8 (n, 32, 32, 3), y uint8 (n,)."""
     if len(counts) > 10 or min(counts, default=0) < 0:
-        raise UserError(
-            f"There are no digits in the counts {list(counts)}.", "give up to ten, none negative."
-        )
+        raise UserError(f"There are no digits in the counts {list(counts)}.", "give up to ten, none negative.")
     each = [int(count) for count in counts]
     y = np.repeat(np.arange(len(each), dtype=np.uint8), np.array(each, int))
     known = [(path.name, path.stat().st_size) for path in faces()]

@@ -152,7 +152,9 @@ def draw_source(pool: Pool, counts: Counts, seed: int) -> tuple[Labeled, Labeled
         moved = protocol.draw(source.y, give, seed)
         left = Labeled(np.concatenate([left.x, source.x[moved]]), np.concatenate([left.y, source.y[moved]]))
         source = source.take(np.setdiff1d(np.arange(len(source)), moved))
-        notes = (f"validation holds {len(moved)} images of the source draw: nothing else is left of {len(short)} classes",)
+        notes = (
+            f"validation holds {len(moved)} images of the source draw: nothing else is left of {len(short)} classes",
+        )
     held = protocol.hold_out(left.y, np.array([], dtype=np.int64), counts, seed)
     return source, left.take(held), notes
 

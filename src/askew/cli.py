@@ -1,0 +1,426 @@
+"""The command line: parse, call, print. Data goes to stdout, talk to stderr."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from askew.errors import EmptyClassWarning, UserError
+
+if TYPE_CHECKING:
+    from askew.launch.local import Job
+    from askew.execute import Execution
+    from askew.recipe import Wish
+    from askew.table import Row
+
+# torch takes seconds to import, so every command imports what it needs by itself.
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    help="Class-imbalanced domain adaptation: benchmarks, methods, honest tables.",
+)
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Out = Annotated[Path, typer.Option("--out", help="Folder of runs; started again, a command goes on from there.")]
+Data = Annotated[Path | None, typer.Option("--data", help="Folder of real data; also ASKEW_DATA.")]
+MethodOption = Annotated[
+    list[str], typer.Option("-o", "--option", metavar="NAME=VALUE", help="Hyper-parameter of the method.")
+]
+TrainOption = Annotated[
+    list[str],
+    typer.Option(
+        "-t", "--train", metavar="NAME=VALUE", help="Training setting, such as rounds=5; see `askew methods`."
+    ),
+]
+ShiftOption = Annotated[str, typer.Option("--shift", help="rs-ut, bs-bt, natural, degree:D or dirichlet:S.")]
+Draw = Annotated[int, typer.Option("--draw", help="Which images are drawn; tables use 0.")]
+Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")]
+SettingsFile = Annotated[Path | None, typer.Option("--settings", help="TOML file instead of the committed settings.")]
+Curve = Annotated[bool, typer.Option("--curve", help="Score after every round, into the trace (for looking only).")]
+CheckpointEvery = Annotated[float, typer.Option("--checkpoint-every", help="Seconds between checkpoints.", min=0)]
+Plain = Annotated[bool, typer.Option("--plain", help="No CUDA graphs.")]
+
+
+@app.command()
+def tasks(as_json: AsJson = False) -> None:
+    """List all tasks."""
+    from askew.data import task_infos
+
+    infos = task_infos()
+    if as_json:
+        _print_json(
+            [
+                {
+                    "task": n,
+                    "source": i.source,
+                    "target": i.target,
+                    "network": i.network,
+                    "role": i.role,
+                    "notes": list(i.notes),
+                }
+                for n, i in infos.items()
+            ]
+        )
+        return
+    _print_table(
+        ["task", "source", "target", "network", "role"],
+        [[name, i.source, i.target, i.network, i.role] for name, i in infos.items()],
+    )
+
+
+@app.command()
+def methods(
+    name: Annotated[str | None, typer.Argument(help="Explain this method.")] = None, as_json: AsJson = False
+) -> None:
+    """List all methods, or explain one: what it assumes, minimises, and its hyper-parameters."""
+    from askew.methods import METHODS, method_class
+    from askew.options import options, type_name
+    from askew.recipe import Training
+
+    if name is None:
+        listing = [{"method": id, "what": _first_line(cls.__doc__), "head": cls.head} for id, cls in METHODS.items()]
+        if as_json:
+            _print_json(listing)
+        else:
+            _print_table(["method", "what it does", "head"], [[str(v) for v in row.values()] for row in listing])
+        return
+    cls = method_class(name)
+    described = [
+        {
+            "option": o.name,
+            "default": o.default,
+            "type": type_name(o.type),
+            "search": str(o.search or ""),
+            "help": o.help,
+        }
+        for o in options(cls).values()
+    ]
+    training = [{"setting": o.name, "default": o.default, "help": o.help} for o in options(Training).values()]
+    if as_json:
+        _print_json(
+            {
+                "method": cls.id,
+                "about": cls.__doc__,
+                "head": cls.head,
+                "options": described,
+                "training": training,
+            }
+        )
+        return
+    import inspect
+
+    out.print(f"[bold]{cls.id}[/bold]  ({cls.head} head)\n\n{inspect.cleandoc(cls.__doc__ or '')}\n", markup=True)
+    if described:
+        _print_table(
+            ["-o", "default", "searched", "meaning"],
+            [[d["option"], str(d["default"]), d["search"], d["help"]] for d in described],
+        )
+    _print_table(
+        ["-t", "default", "meaning"],
+        [[str(t["setting"]), str(t["default"]), str(t["help"])] for t in training],
+    )
+
+
+@app.command()
+def run(
+    task: Annotated[str, typer.Argument(help="Such as mini/syn-uci; `askew tasks` lists them.")],
+    method: Annotated[str, typer.Option("--method", "-m", help="An id, or file.py:Class.")] = "coal",
+    option: MethodOption = [],  # noqa: B006
+    train: TrainOption = [],  # noqa: B006
+    seed: Annotated[int, typer.Option("--seed", help="Of training.")] = 0,
+    draw: Draw = 0,
+    shift: ShiftOption = "rs-ut",
+    data: Data = None,
+    out_folder: Out = Path("runs"),
+    device: Device = "auto",
+    settings: SettingsFile = None,
+    curve: Curve = False,
+    checkpoint_every: CheckpointEvery = 20.0,
+    plain: Plain = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train one method on one task with one seed, and score it."""
+    from askew.launch.local import plan_jobs
+    from askew.recipe import Wish
+    from askew.store import RunFolder
+
+    _at_least("--seed", seed, 0)
+    wish = Wish(
+        task,
+        method,
+        seed,
+        draw,
+        shift,
+        _pairs(option, "the method"),
+        _pairs(train, "training"),
+        settings,
+        data,
+    )
+    how = _execution(out_folder, device, curve, checkpoint_every, plain)
+    (key,), shared, rest = plan_jobs([wish], how)
+    _carry_out(shared + rest, how, 1, total=1)
+    folder = RunFolder(how.root / key)
+    scores = folder.scores()
+    if as_json:
+        _print_json({"key": key, "folder": str(folder.path), "scores": scores})
+        return
+    names = {"paper": "the paper's exam", "whole": "whole test part"}
+    _print_table(
+        ["exam", "images", "per-class mean", "95 % interval", "overall", "worst class"],
+        [
+            [
+                names[n],
+                str(s["images"]),
+                f"{s['per_class_mean']:.2f}",
+                f"{s['interval'][0]:.1f} – {s['interval'][1]:.1f}",
+                f"{s['overall']:.2f}",
+                f"{s['worst']:.1f} (class {s['worst_class']})",
+            ]
+            for n, s in scores.items()
+        ],
+    )
+    err.print(f"run {key} in {folder.path}")
+
+
+@app.command()
+def bench(
+    name: Annotated[str, typer.Argument(help="Benchmark: mini or digits.")],
+    methods: Annotated[str, typer.Option("--methods", help="Ids, separated by commas.")] = "",
+    tasks: Annotated[
+        str, typer.Option("--tasks", help="Tasks, separated by commas; default: all that are reported.")
+    ] = "",
+    seeds: Annotated[int, typer.Option("--seeds", help="How many, from 0 on.")] = 3,
+    option: MethodOption = [],  # noqa: B006
+    train: TrainOption = [],  # noqa: B006
+    draw: Draw = 0,
+    shift: ShiftOption = "rs-ut",
+    data: Data = None,
+    out_folder: Out = Path("runs"),
+    device: Device = "auto",
+    jobs: Annotated[int, typer.Option("--jobs", help="Runs side by side; 0: one a core, or one on a GPU.", min=0)] = 0,
+    settings: SettingsFile = None,
+    curve: Curve = False,
+    checkpoint_every: CheckpointEvery = 20.0,
+    plain: Plain = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run a benchmark's methods and tasks over seeds, only what is missing, and print its table."""
+    from askew.data import BENCHMARKS
+    from askew.errors import unknown
+    from askew.launch.local import plan_jobs
+    from askew.methods import METHODS
+    from askew.recipe import Wish
+    from askew.table import collect
+
+    _at_least("--seeds", seeds, 1)
+    if name not in BENCHMARKS:
+        raise unknown("benchmark", name, BENCHMARKS)
+    reported = [t for t, info in BENCHMARKS[name].TASKS.items() if info.role == "reported"]
+    chosen = [t.strip().removeprefix(f"{name}/") for t in tasks.split(",") if t.strip()] or reported
+    ids = [m.strip() for m in methods.split(",") if m.strip()] or list(METHODS)
+    wishes = [
+        Wish(
+            f"{name}/{t}",
+            m,
+            seed,
+            draw,
+            shift,
+            _pairs(option, "the method"),
+            _pairs(train, "training"),
+            settings,
+            data,
+        )
+        for t in chosen
+        for m in ids
+        for seed in range(seeds)
+    ]
+    how = _execution(out_folder, device, curve, checkpoint_every, plain)
+    keys, shared, rest = plan_jobs(wishes, how)
+    workers = jobs or (1 if how.device.type == "cuda" else os.cpu_count() or 1)
+    failed = _carry_out(shared, how, workers, total=len(shared), what="pre-training") if shared else 0
+    failed += _carry_out(rest, how, workers, total=len(rest), what="runs") if rest else 0
+    done = [how.root / key for key in dict.fromkeys(keys) if (how.root / key / "done").exists()]
+    _print_rows(collect(done), as_json)
+    if failed:
+        raise UserError(
+            f"{failed} of {len(keys)} runs failed and are missing from the table.", "the reasons stand above."
+        )
+
+
+@app.command()
+def table(
+    folder: Annotated[Path, typer.Argument(help="Folder of runs.")] = Path("runs"), as_json: AsJson = False
+) -> None:
+    """Print the table of all finished runs in a folder."""
+    from askew.store import finished_runs
+    from askew.table import collect
+
+    found = finished_runs(folder)
+    if not found:
+        raise UserError(f"The folder {folder} holds no finished run yet.", "`askew bench` makes some.")
+    _print_rows(collect(found), as_json)
+
+
+# --- helpers -----------------------------------------------------------------------------------------------------
+
+
+def _pairs(pairs: list[str], what: str) -> dict[str, str]:
+    from askew.options import parse
+
+    return parse(pairs, what)
+
+
+def _at_least(flag: str, value: int, low: int) -> None:
+    if value < low:
+        raise UserError(f"{flag} must be at least {low}, found {value}.", f"for example {flag} 3")
+
+
+def _execution(root: Path, device: str, curve: bool, checkpoint_every: float, plain: bool) -> Execution:
+    from askew.execute import Execution, pick_device
+    from askew.store import open_root
+
+    chosen = pick_device(device)
+    return Execution(open_root(root), chosen, not plain, checkpoint_every, curve)
+
+
+def _carry_out(jobs: list[Job], how: Execution, workers: int, total: int, what: str = "runs") -> int:
+    """Carry jobs out under a progress display; return how many failed."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from askew.execute import Progress as Step
+    from askew.launch.local import Failed, Finished, carry_out
+
+    failures: list[Failed] = []
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+    )
+    with Progress(*columns, console=err, disable=not err.is_terminal, transient=True) as bars:
+        overall = bars.add_task(what, total=total, note="") if total > 1 else None
+        lines: dict[str, Any] = {}
+        for event in carry_out(jobs, how, workers):
+            match event:
+                case Step():
+                    if event.key not in lines:
+                        lines[event.key] = bars.add_task(event.label, total=event.steps, note="")
+                    note = "  ".join(f"{k} {v:.3f}" for k, v in event.losses.items())
+                    bars.update(lines[event.key], completed=event.step, note=note)
+                case Finished():
+                    if event.key in lines:
+                        bars.remove_task(lines.pop(event.key))
+                    if overall is not None:
+                        bars.advance(overall)
+                case Failed():
+                    failures.append(event)
+                    if total > 1:
+                        err.print(
+                            f"[red]failed[/red] {event.wish.task} {event.wish.method} seed {event.wish.seed}: {event.reason}",
+                            soft_wrap=True,
+                        )
+    if failures and total == 1:
+        sentence, _, hint = failures[0].reason.partition("\n\nhint: ")
+        raise UserError(sentence, hint)
+    return len(failures)
+
+
+def _print_json(value: Any) -> None:
+    sys.stdout.write(json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+
+
+def _print_table(head: list[str], rows: list[list[str]]) -> None:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
+    numeric = [all(row[i][:1].isdigit() or row[i] in ("–", "") for row in rows) for i in range(len(head))]
+    for title, right in zip(head, numeric, strict=True):
+        grid.add_column(title, justify="right" if right else "left")
+    for row in rows:
+        grid.add_row(*(Text(c) for c in row))
+    # A pipe has no width: print lines whole there.
+    out.print(grid) if out.is_terminal else Console(width=220, highlight=False).print(grid)
+
+
+def _print_rows(rows: list[Row], as_json: bool) -> None:
+    from askew.table import as_json as rows_as_json
+    from askew.table import cell, mean, paper_numbers
+
+    if as_json:
+        _print_json(rows_as_json(rows))
+        return
+    lines = []
+    for row in rows:
+        paper = paper_numbers().get(row.task, {}).get(row.method)
+        low, high = (mean([i[side] for i in row.intervals]) for side in (0, 1))
+        lines.append(
+            [
+                row.task, row.label, str(len(row.seeds)), cell(row.values), f"{low:.1f} – {high:.1f}",
+                cell(row.paper_values), "–" if paper is None else f"{paper[0]:.2f} ± {paper[1]:.2f}",
+                f"{mean(row.overall):.2f}", f"{mean(row.worst):.1f}",
+            ]
+        )  # fmt: skip
+    _print_table(
+        [
+            "task",
+            "method",
+            "n",
+            "whole test part",
+            "95 % interval",
+            "paper's exam",
+            "paper",
+            "overall",
+            "worst class",
+        ],
+        lines,
+    )
+    out.print(
+        "Per-class mean accuracy in %, mean ± sample standard deviation over n seeds, after the last round.",
+        soft_wrap=True,
+    )
+    for note in dict.fromkeys(note for row in rows for note in row.notes):
+        out.print(f"Note: {note}.", soft_wrap=True)
+
+
+def _first_line(doc: str | None) -> str:
+    return (doc or "").strip().splitlines()[0]
+
+
+def main() -> None:
+    """Run the command line; what a user did wrong ends in one sentence, a hint, and exit code 2."""
+    warnings.simplefilter("error", EmptyClassWarning)
+    try:
+        app(standalone_mode=False)
+    except UserError as error:
+        _fail(error.sentence, error.hint)
+    except EmptyClassWarning as error:
+        _fail(str(error), "add images of it, or leave it out of the classes.")
+    except typer.Exit as done:
+        sys.exit(done.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        err.print("\nStopped. Start the same command again to go on from the last checkpoint.", soft_wrap=True)
+        sys.exit(130)
+    except Exception as error:
+        # Typer's own usage errors (its classes moved between versions) carry an exit code and a message.
+        if hasattr(error, "exit_code") and hasattr(error, "format_message"):
+            _fail(error.format_message(), "`askew --help` or `askew COMMAND --help` lists what there is.")
+        raise
+
+
+def _fail(sentence: str, hint: str) -> None:
+    err.print(f"{sentence}\n\nhint: {hint}", soft_wrap=True, markup=False)
+    sys.exit(2)
