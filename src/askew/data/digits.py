@@ -144,10 +144,10 @@ def halves(images: Labeled, seed: int) -> tuple[Labeled, Labeled]:
 
 
 def syn_pool(size: int, seed: int) -> Pool:
-    """Rendered digits, `size` a class, of which only those are rendered that a draw can ask for."""
+    """Rendered digits, `size` a class for the rule to count with; just those are rendered that are wanted."""
 
-    def images(most: Counts) -> Labeled:
-        x, y = syn(most.tolist(), seed=seed)
+    def images(wanted: Counts) -> Labeled:
+        x, y = syn(wanted.tolist(), seed=seed)
         return Labeled(x.transpose(0, 3, 1, 2), y.astype(np.int64))
 
     return Pool(np.full(len(CLASSES), size), images)

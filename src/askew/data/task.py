@@ -123,7 +123,7 @@ class Pool:
 
     sizes: Counts
     images: Callable[[Counts], Labeled]
-    """The images behind `sizes`, given the most that is needed of each class (a renderer makes no more)."""
+    """The images, given how many are wanted of each class: an array returns all it has, a renderer just those."""
     spare: Labeled | None = None
 
     @classmethod
@@ -138,7 +138,7 @@ VALIDATION_SHARE = 0.1
 def draw_source(pool: Pool, counts: Counts, seed: int) -> tuple[Labeled, Labeled, tuple[str, ...]]:
     """The source and, outside it and in its proportions, images for validation."""
     share = np.ceil(VALIDATION_SHARE * counts).astype(np.int64)
-    images = pool.images(np.minimum(counts + share, pool.sizes))
+    images = pool.images(counts + share)
     taken = protocol.draw(images.y, counts, seed)
     source = images.take(taken)
     left = images.take(np.setdiff1d(np.arange(len(images)), taken))
