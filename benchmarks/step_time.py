@@ -72,7 +72,7 @@ def main() -> None:
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU, one thread"
     print(f"{name}, torch {torch.__version__}; ms a step, median of {args.repeats} x {args.steps} steps, interleaved")
     for task in args.tasks.split(","):
-        run, loaded = prepare(Wish(task, "coal", data=args.data))
+        run, loaded = prepare(Wish(task, "coal", data=args.data, training={"round": args.steps}))
         feed = Feed(loaded.study, device)
         shape = tuple(loaded.study.source.x.shape[1:])
         steps = {}

@@ -30,6 +30,8 @@ class Optim:
     """Rate of the features."""
     momentum: Annotated[float, Between(0, 1)] = 0.9
     """Of SGD; Adam's β₁."""
+    nesterov: bool = False
+    """Nesterov's momentum, for SGD."""
     weight_decay: Annotated[float, Between(0)] = 5e-4
     """Added to the gradient as weight_decay·w."""
     schedule: Literal["constant", "inverse", "cosine"] = "constant"
@@ -45,12 +47,31 @@ def rate(schedule: str, t: Tensor) -> Tensor:
     return torch.ones_like(t)
 
 
-def sgd_(params: Tensors, grads: Sequence[Tensor], moving: Tensors, lr: Tensor, momentum: float, decay: float) -> None:
-    """v ← μv + (g + λw);  w ← w − ηv"""
-    grads = torch._foreach_add(list(grads), params, alpha=decay) if decay else list(grads)
-    torch._foreach_mul_(moving, momentum)
-    torch._foreach_add_(moving, grads)
-    torch._foreach_sub_(params, torch._foreach_mul(moving, lr))
+def sgd_(
+    params: Tensors,
+    grads: Sequence[Tensor],
+    moving: Tensors,
+    lr: Tensor,
+    momentum: float,
+    decay: float,
+    nesterov: bool = False,
+) -> None:
+    """v ← μv + (g + λw);  w ← w − ηv, or w − η(g + λw + μv) with Nesterov's momentum
+
+    torch's own fused kernel: one pass over the weights, which is what a large layer waits for.
+    """
+    torch._fused_sgd_(  # type: ignore[call-overload]
+        params,
+        list(grads),
+        moving,
+        weight_decay=decay,
+        momentum=momentum,
+        lr=lr,
+        dampening=0.0,
+        nesterov=nesterov,
+        maximize=False,
+        is_first_step=False,  # zeros are the right start: v ← μ·0 + g
+    )
 
 
 def adam_(
@@ -104,7 +125,7 @@ class Optimiser:
                 slots = [[slot[n] for n, _ in picked] for slot in self.slots]
                 values = [g for _, g in picked]
                 if o.kind == "sgd":
-                    sgd_(params, values, slots[0], factor * lr, o.momentum, o.weight_decay)
+                    sgd_(params, values, slots[0], factor * lr, o.momentum, o.weight_decay, o.nesterov)
                 else:
                     self.counts[group] += 1
                     adam_(

@@ -88,18 +88,23 @@ def _field_docs(cls: type) -> dict[str, str]:
     return docs
 
 
+def _is_union(kind: Any) -> bool:
+    # `int | str` and `Literal[…] | int` are of two different classes in Python 3.11
+    return isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union
+
+
 def type_name(kind: Any) -> str:
     """`float`, `'a' or 'b'`, …: a type as an error message names it."""
     if typing.get_origin(kind) is typing.Literal:
         return " or ".join(repr(a) for a in typing.get_args(kind))
-    if isinstance(kind, types.UnionType):
+    if _is_union(kind):
         return " or ".join(type_name(a) for a in typing.get_args(kind) if a is not type(None))
     return {float: "a number", int: "a whole number", bool: "true or false", str: "text"}.get(kind, str(kind))
 
 
 def _convert(kind: Any, value: Any) -> Any:
     """The value as that type; ValueError if it is not one."""
-    if isinstance(kind, types.UnionType):
+    if _is_union(kind):
         for choice in typing.get_args(kind):
             try:
                 return _convert(choice, value)

@@ -48,6 +48,8 @@ class Training:
     """Rate of the features."""
     momentum: Annotated[float, Between(0, 1)] = 0.9
     """Of SGD; Adam's β₁."""
+    nesterov: bool = False
+    """Nesterov's momentum, for SGD."""
     weight_decay: Annotated[float, Between(0)] = 5e-4
     """L2 penalty on all weights."""
     schedule: Literal["constant", "inverse", "cosine"] = "constant"
@@ -151,6 +153,7 @@ def prepare(wish: Wish) -> tuple[Run, Task]:
         lr=train.lr,
         features_lr=train.features_lr,
         momentum=train.momentum,
+        nesterov=train.nesterov,
         weight_decay=train.weight_decay,
         schedule=train.schedule,
     )

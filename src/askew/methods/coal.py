@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
 
 from torch import Tensor
 
 from askew.data.feed import Batch
 from askew.losses import cross_entropy, entropy, reverse_grad, top_share_mask
-from askew.method import Losses, Method, Outputs, State, both
+from askew.method import Losses, Method, Outputs, Phase, State, both
 from askew.nets import Net
 from askew.options import Between, Search
 
@@ -40,12 +40,19 @@ class COAL(Method):
     """Whether L_ST has its target term (off for the ablation)."""
     minimax: bool = True
     """Whether L_H takes part (off for the ablation)."""
+    updates: Literal["one", "two"] = "one"
+    """One optimiser step for both terms, or two in turn, as MME (Saito et al. 2019) does it; the paper is silent."""
 
     def refresh(self, outputs: Outputs, round: int) -> dict[str, Tensor]:
         """Step A: pseudo-labels of all target images, and which of them to trust."""
         confidence, pseudo = outputs.target.softmax(dim=-1).max(dim=-1)
         share = min(self.k0 + round * self.k_step, self.k_max)
         return {"pseudo": pseudo, "mask": top_share_mask(confidence, pseudo, share, outputs.target.shape[-1])}
+
+    def phases(self) -> tuple[Phase, ...]:
+        if self.updates == "one" or not self.minimax:
+            return (Phase(self.losses),)
+        return Phase(replace(self, minimax=False).losses), Phase(self.entropy_alone)
 
     def losses(self, net: Net, batch: Batch, state: State, t: Tensor) -> Losses:
         """Step B."""
@@ -58,3 +65,8 @@ class COAL(Method):
             # C climbs the entropy; the reversal lets F descend it.
             terms["entropy"] = -self.alpha * entropy(net["head"](reverse_grad(ft)))
         return terms
+
+    def entropy_alone(self, net: Net, batch: Batch, state: State, t: Tensor) -> Losses:
+        """The second of two updates."""
+        _, ft = both(net, batch)
+        return {"entropy": -self.alpha * entropy(net["head"](reverse_grad(ft)))}
