@@ -75,7 +75,9 @@ def main() -> None:
         task, _, variant = name.partition(" ")
         quarter, half = (mean([run[max(0, len(run) * part // 4 - 1)] for run in runs]) for part in (1, 2))
         last = [run[-1] for run in runs]
-        print(f"{task:10} {variant:28} {cell(last):>15}  {quarter:.1f} {half:.1f} | {' '.join(f'{v:.1f}' for v in last)}")
+        print(
+            f"{task:10} {variant:28} {cell(last):>15}  {quarter:.1f} {half:.1f} | {' '.join(f'{v:.1f}' for v in last)}"
+        )
 
 
 if __name__ == "__main__":

@@ -81,7 +81,9 @@ def main() -> None:
             return build(run.net, shape, 10, 0)
 
         parts, _ = fresh()
-        plain = PlainCoal(parts["features"].to(device).train(), parts["head"].prototypes.to(device), feed, run.net.temperature)  # type: ignore[union-attr, arg-type]
+        plain = PlainCoal(
+            parts["features"].to(device).train(), parts["head"].prototypes.to(device), feed, run.net.temperature
+        )  # type: ignore[union-attr, arg-type]
         steps["plain PyTorch"] = lambda plain=plain: [plain.step() for _ in range(args.steps)]
         for label, graph in (("askew", False), *((("askew, graph", True),) if device.type == "cuda" else ())):
             parts, width = fresh()

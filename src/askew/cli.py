@@ -15,9 +15,8 @@ from rich.console import Console
 from askew.errors import EmptyClassWarning, UserError
 
 if TYPE_CHECKING:
-    from askew.launch.local import Job
     from askew.execute import Execution
-    from askew.recipe import Wish
+    from askew.launch.local import Job
     from askew.table import Row
 
 # torch takes seconds to import, so every command imports what it needs by itself.
@@ -272,7 +271,7 @@ def table(
     _print_rows(collect(found), as_json)
 
 
-# --- helpers -----------------------------------------------------------------------------------------------------
+# --- helpers ---
 
 
 def _pairs(pairs: list[str], what: str) -> dict[str, str]:
@@ -328,7 +327,8 @@ def _carry_out(jobs: list[Job], how: Execution, workers: int, total: int, what: 
                     failures.append(event)
                     if total > 1:
                         err.print(
-                            f"[red]failed[/red] {event.wish.task} {event.wish.method} seed {event.wish.seed}: {event.reason}",
+                            f"failed: {event.wish.task} {event.wish.method} seed {event.wish.seed}: {event.reason}",
+                            markup=False,
                             soft_wrap=True,
                         )
     if failures and total == 1:

@@ -102,23 +102,25 @@ class Trainer:
         shape = (self.chunk, run.batch)
         self.source_table = torch.zeros(shape, dtype=torch.int64, device=device)
         self.target_table = torch.zeros(shape, dtype=torch.int64, device=device)
+        self.turns = sum(phase.repeat for phase in self.phases)
+        self.moment_table = torch.zeros((self.chunk, self.turns), dtype=torch.int64, device=device)
         self.noise = chance.key("noise", run.seed, number)
         self.use_graph = graph and device.type == "cuda" and feed.resident
         self.captured: torch.cuda.CUDAGraph | None = None
 
-    # --- one step -----------------------------------------------------------------------------------------------
+    # --- one step ---
 
     def step(self) -> None:
         row = self.clock - self.first
         batch = self.feed.batch(self.source_table.index_select(0, row)[0], self.target_table.index_select(0, row)[0])
         t = (self.clock / self.stage.steps)[0]
-        turns = sum(phase.repeat for phase in self.phases)
+        moments = self.moment_table.index_select(0, row)[0]
         turn = 0
         terms: dict[str, Tensor] = {}
         for phase in self.phases:
             names = [n for n in self.params if phase.trains is None or n.partition(".")[0] in phase.trains]
             for _ in range(phase.repeat):
-                self.net.set_moment(chance.scatter(self.noise, self.clock * turns + turn)[0])
+                self.net.set_moment(moments[turn])
                 turn += 1
                 with torch.autocast(self.feed.device.type, torch.bfloat16, enabled=self.run.precision == "bf16"):
                     losses = phase.losses(self.net, batch, self.state, t)
@@ -136,7 +138,7 @@ class Trainer:
         """Record one step as a CUDA graph; the warm-up steps that this needs are taken back."""
         live = self.tensors()
         kept = {name: value.clone() for name, value in live.items()}
-        stream = torch.cuda.Stream()
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(3):
@@ -151,7 +153,7 @@ class Trainer:
         if "sums" not in kept:
             self.sums.zero_()
 
-    # --- rounds -------------------------------------------------------------------------------------------------
+    # --- rounds ---
 
     def refresh(self, round: int) -> None:
         """What the method, and a target sampler that goes by pseudo-labels, want to know before a round."""
@@ -173,6 +175,8 @@ class Trainer:
         target = feed.target_rows(self.pseudo, run.seed, offset, steps, run.batch)
         self.source_table[:steps].copy_(source)
         self.target_table[:steps].copy_(target)
+        moments = torch.arange(first * self.turns, (first + steps) * self.turns, device=feed.device)
+        self.moment_table[:steps].copy_(chance.scatter(self.noise, moments).view(steps, self.turns))
         self.first.fill_(first)
         if self.use_graph and self.captured is None:
             self.capture()
@@ -201,7 +205,7 @@ class Trainer:
                 raise NotFinite(self.number, done, losses)
             yield Snapshot(self.number, done, losses, done % round_steps == 0, self)
 
-    # --- looking ------------------------------------------------------------------------------------------------
+    # --- looking ---
 
     def predict(self, shelf: Shelf) -> Tensor:
         """Logits of a whole domain."""
@@ -212,7 +216,7 @@ class Trainer:
             torch.no_grad(),
             torch.autocast(self.feed.device.type, torch.bfloat16, enabled=self.run.precision == "bf16"),
         ):
-            logits = [self.method.predict(self.net, shelf.take(r)).float() for r in rows.split(PREDICT_BATCH)]
+            logits = [self.method.predict(self.net, shelf.take(r)).float() for r in torch.split(rows, PREDICT_BATCH)]
         self.net.train(was_training)
         return torch.cat(logits) if logits else torch.zeros(0, self.feed.classes, device=self.feed.device)
 

@@ -28,7 +28,7 @@ def reverse_grad(x: Tensor, strength: Tensor | float = 1.0) -> Tensor:
 
 
 def top_share_mask(confidence: Tensor, group: Tensor, share: Tensor | float, groups: int) -> Tensor:
-    """1 for the ⌈share·n_g⌉ most confident members of each group g, else 0; ties go to the lower row. (n,), (n,) → (n,)"""
+    """1 for the ⌈share·n_g⌉ most confident of each group g, else 0; ties go to the lower row. (n,), (n,) → (n,)"""
     by_confidence = confidence.argsort(descending=True, stable=True)
     order = by_confidence[group[by_confidence].argsort(stable=True)]  # groups one after another, best first
     sizes = torch.bincount(group, minlength=groups)

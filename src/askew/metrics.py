@@ -20,7 +20,8 @@ def confusion(y: NDArray[np.int64], predicted: NDArray[np.int64], classes: int) 
 def class_accuracy(counts: NDArray[np.int64]) -> NDArray[np.float64]:
     """S_i = n_(i,i)/n_i; NaN for a class that the exam does not have. (c, c) → (c,)"""
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.diag(counts) / counts.sum(axis=1)
+        accuracy: NDArray[np.float64] = np.diag(counts) / counts.sum(axis=1)
+    return accuracy
 
 
 def bootstrap_interval(counts: NDArray[np.int64], level: float = 0.95, seed: int = 0) -> tuple[float, float]:

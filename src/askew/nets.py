@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -229,7 +229,8 @@ def _timm(model: str, spec: NetSpec) -> tuple[nn.Module, tuple[float, ...], tupl
     if not timm.is_model(model):
         raise unknown("timm model", model, timm.list_models())
     body = timm.create_model(model, pretrained=spec.weights == "hub", num_classes=0)
-    return body, tuple(body.default_cfg["mean"]), tuple(body.default_cfg["std"])
+    config: Any = body.default_cfg
+    return body, tuple(config["mean"]), tuple(config["std"])
 
 
 def _drop_classifier(body: nn.Module) -> int:

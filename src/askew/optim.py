@@ -60,7 +60,7 @@ def sgd_(
 
     torch's own fused kernel: one pass over the weights, which is what a large layer waits for.
     """
-    torch._fused_sgd_(  # type: ignore[call-overload]
+    torch._fused_sgd_(
         params,
         list(grads),
         moving,

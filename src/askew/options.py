@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import functools
 import inspect
 import textwrap
 import types
@@ -51,7 +50,6 @@ class Option:
     search: Search | None
 
 
-@functools.cache
 def options(cls: type) -> dict[str, Option]:
     """The options of a dataclass: its fields, each explained by the string that follows it in the source."""
     hints = typing.get_type_hints(cls, include_extras=True)
@@ -61,7 +59,8 @@ def options(cls: type) -> dict[str, Option]:
             helps.update(_field_docs(base))
     found = {}
     for field in dataclasses.fields(cls):
-        hint, extras = hints[field.name], ()
+        hint = hints[field.name]
+        extras: tuple[Any, ...] = ()
         if typing.get_origin(hint) is typing.Annotated:
             hint, *extras_list = typing.get_args(hint)
             extras = tuple(extras_list)

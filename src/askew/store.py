@@ -113,7 +113,7 @@ class RunFolder:
         scores: dict[str, Any] = json.loads((self.path / "scores.json").read_text())
         return scores
 
-    # --- while training -----------------------------------------------------------------------------------------
+    # --- while training ---
 
     def add_trace(self, entry: dict[str, Any]) -> None:
         try:
@@ -146,7 +146,7 @@ class RunFolder:
             os.truncate(trace, int(meta["trace"]))
         return Resume(int(meta["step"]), tensors, json.loads(meta["losses"]))
 
-    # --- at the end ---------------------------------------------------------------------------------------------
+    # --- at the end ---
 
     def finish(self) -> None:
         write_bytes(self.path / "done", b"")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Protocol
 
 from askew.data import digits, mini
 from askew.data.digits import Info
@@ -11,7 +13,17 @@ from askew.data.task import Exam, Shift, Study, Task
 from askew.data.views import Labeled, Unlabeled
 from askew.errors import UserError, unknown
 
-BENCHMARKS = {"mini": mini, "digits": digits}
+
+class Benchmark(Protocol):
+    """What a benchmark's module offers."""
+
+    @property
+    def TASKS(self) -> Mapping[str, Info]: ...
+
+    def load(self, name: str, shift: Shift, draw: int, data: Path | None) -> Task: ...
+
+
+BENCHMARKS: dict[str, Benchmark] = {"mini": mini, "digits": digits}
 
 __all__ = [
     "BENCHMARKS",

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from askew.errors import UserError
 
-Rows = NDArray[np.uint8] | NDArray[np.float32]
+Rows = NDArray[Any]  # uint8 images or float32 rows; `_checked` holds that
 Labels = NDArray[np.int64]
 
 

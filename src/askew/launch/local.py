@@ -42,7 +42,9 @@ class Job:
 
 def plan_jobs(wishes: Sequence[Wish], how: Execution) -> tuple[list[str], list[Job], list[Job]]:
     """Every run's key; then what is missing: the pre-trainings, each once, and the runs that build on them."""
-    keys, shared, rest = [], {}, {}
+    keys: list[str] = []
+    shared: dict[str, Job] = {}
+    rest: dict[str, Job] = {}
     for wish in wishes:
         run, _ = prepare(wish)
         keys.append(run.key)

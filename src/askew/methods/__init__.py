@@ -40,7 +40,8 @@ def _from_file(file: str, name: str) -> type[Method]:
         raise UserError(f"The method file {path} does not exist.", "a method of your own is `file.py:Class`.")
     revision = hashlib.sha256(path.read_bytes()).hexdigest()[:12]
     spec = importlib.util.spec_from_file_location(f"askew_method_{revision}", path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses and inspect look a class's module up by name
     spec.loader.exec_module(module)
