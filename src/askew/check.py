@@ -1,0 +1,191 @@
+"""One contract for all methods, as scikit-learn's `check_estimator` is for estimators."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, stack_module_state, vmap
+
+from askew import chance
+from askew.data.feed import Batch
+from askew.data.task import Study
+from askew.data.views import Labeled, Unlabeled
+from askew.engine import fit
+from askew.method import Losses, Method, Phase, State
+from askew.nets import Net, NetSpec, build
+from askew.optim import Optim
+from askew.options import options
+from askew.run import Run, Stage
+
+ROWS, WIDTH, CLASSES = 24, 6, 3
+
+
+def check_method(method: Method) -> None:
+    """Hold a method to its contract on a tiny study; AssertionError says in one sentence what is wrong.
+
+    Losses are finite named scalars, every part learns, lanes under `torch.func.vmap` equal serial runs, the same
+    seed gives the same numbers, float hyper-parameters may be tensors, and each hyper-parameter is explained.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        _check_options(method)
+        lanes = [_lane(method, seed) for seed in (0, 1)]
+        _check_losses(method, lanes[0])
+        _check_parts(method, lanes[0])
+        _check_lanes(method, lanes)
+        _check_repeats(method)
+
+
+class _Lane(NamedTuple):
+    """One of several runs that train side by side: its network, and what its losses take."""
+
+    net: Net
+    batch: Batch
+    state: State
+    t: Tensor
+
+
+class _Outputs(NamedTuple):
+    target: Tensor
+    source_val: Tensor
+    source_val_y: Tensor
+
+
+def _expect(method: Method, truth: bool | Tensor, otherwise: str) -> None:
+    if not truth:
+        raise AssertionError(f"The method {type(method).__name__}: {otherwise}.")
+
+
+@contextmanager
+def _running(method: Method, what: str) -> Iterator[None]:
+    """Turn whatever a method raises into a sentence that says where."""
+    try:
+        yield
+    except Exception as error:
+        reason = (str(error).splitlines() or [""])[0].rstrip(".")
+        _expect(method, False, f"{what} raised {type(error).__name__} ({reason})")
+
+
+def _check_options(method: Method) -> None:
+    _expect(method, isinstance(getattr(method, "id", None), str), "it has no id")
+    for option in options(type(method)).values():
+        _expect(method, bool(option.help), f"the hyper-parameter '{option.name}' has no help text below it")
+
+
+def _study(seed: int) -> Study:
+    """Rows around one point a class; the target's are moved."""
+    y = np.arange(ROWS) % CLASSES
+    noise = np.random.default_rng(seed).standard_normal((4, ROWS, WIDTH))
+    x = (np.eye(CLASSES, WIDTH)[y] + 0.3 * noise + np.array([0, 0, 0.5, 0.5])[:, None, None]).astype(np.float32)
+    return Study(Labeled(x[0], y), Labeled(x[1], y), Unlabeled(x[2]), Unlabeled(x[3]), tuple("abc"))
+
+
+def _lane(method: Method, seed: int) -> _Lane:
+    """A network at the start of its second round; predictions and refresh are checked on the way."""
+    study = _study(seed)
+    xs, ys, xv, xt = map(torch.from_numpy, (study.source.x, study.source.y, study.source_val.x, study.target.x))
+    parts, width = build(NetSpec(name="mlp", head=method.head), (WIDTH,), CLASSES, seed)
+    with _running(method, "parts"):
+        net = Net(parts | method.parts(width, CLASSES), width, split_norm=False)
+    net.share_moment()
+    net.set_moment(torch.tensor(chance.key("check", seed)))
+    net.eval()
+    with torch.no_grad():
+        with _running(method, "predict"):
+            outputs = _Outputs(method.predict(net, xt), method.predict(net, xv), torch.from_numpy(study.source_val.y))
+        sound = outputs.target.shape == (ROWS, CLASSES) and outputs.target.isfinite().all()
+        _expect(method, sound, "predict does not return one finite logit a row and class")
+        with _running(method, "refresh"):
+            first, state = method.refresh(outputs, 0), method.refresh(outputs, 1)
+    for name, value in state.items():
+        sound = isinstance(value, Tensor) and value.isfinite().all()
+        _expect(method, sound, f"the entry '{name}' of refresh is not a finite tensor")
+        same = name in first and first[name].shape == value.shape
+        _expect(method, same, f"the entry '{name}' of refresh changes its shape from round to round")
+    net.train()
+    return _Lane(net, Batch(xs, ys, xt, torch.arange(ROWS).flip(0)), state, torch.tensor((1 + seed) / 4))
+
+
+def _check_losses(method: Method, lane: _Lane) -> None:
+    for number, phase in enumerate(method.phases()):
+        for t in (0.0, 0.5, 1.0):
+            with _running(method, f"losses of phase {number}"):
+                losses = phase.losses(lane.net, lane.batch, lane.state, torch.tensor(t))
+            _expect(method, len(losses) > 0, f"phase {number} has no loss")
+            for name, value in losses.items():
+                what = f"the loss '{name}' of phase {number}"
+                _expect(method, isinstance(value, Tensor) and value.ndim == 0, f"{what} is not a scalar tensor")
+                _expect(method, value.isfinite(), f"{what} is not finite at t = {t:g}")
+                _expect(method, value.requires_grad, f"{what} has no gradient")
+
+
+def _check_parts(method: Method, lane: _Lane) -> None:
+    idle = set(lane.net)
+    for number, phase in enumerate(method.phases()):
+        trained = set(lane.net if phase.trains is None else phase.trains)
+        strange = trained - set(lane.net)
+        _expect(method, not strange, f"phase {number} trains {sorted(strange)}, which the network does not have")
+        found = _values(phase.losses(*lane), dict(lane.net.named_parameters()))
+        idle -= {part for part in trained for name, g in found.items() if name.startswith(f"∂{part}.") and g.any()}
+        bad = [name for name, value in found.items() if not value.isfinite().all()]
+        _expect(method, not bad, f"a gradient of phase {number} is not finite ({bad[:1]})")
+    _expect(method, not idle, f"no phase has a gradient for {sorted(idle)}")
+
+
+def _values(losses: Losses, params: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Losses by name, and as ∂name the gradient of their sum, which over lanes is each lane's own."""
+    grads = torch.autograd.grad(torch.stack([*losses.values()]).sum(), [*params.values()], materialize_grads=True)
+    return losses | {f"∂{name.removeprefix('net.')}": g for name, g in zip(params, grads, strict=True)}
+
+
+class _Forward(nn.Module):
+    """A network whose forward pass is a phase's losses, for `functional_call`."""
+
+    def __init__(self, net: Net) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, phase: Phase, batch: Batch, state: State, t: Tensor) -> Losses:
+        return phase.losses(self.net, batch, state, t)
+
+
+def _check_lanes(method: Method, lanes: list[_Lane]) -> None:
+    """Lanes at once, their float hyper-parameters tensors, equal each by itself in values and gradients."""
+    modules = [_Forward(lane.net) for lane in lanes]
+    batches = Batch(*(torch.stack(entry) for entry in zip(*(lane.batch for lane in lanes), strict=True)))
+    states = {name: torch.stack([lane.state[name] for lane in lanes]) for name in lanes[0].state}
+    floats = [name for name, option in options(type(method)).items() if option.type is float]
+    hyper = {name: torch.tensor([float(getattr(method, name))] * len(lanes)) for name in floats}
+    for number, phase in enumerate(method.phases()):
+
+        def one(params: Losses, buffers: Losses, hyper: Losses, *rest: object, number: int = number) -> Losses:
+            own = dataclasses.replace(method, **hyper).phases()[number]
+            losses: Losses = functional_call(modules[0], (params, buffers), (own, *rest))
+            return losses
+
+        params, buffers = stack_module_state(modules)  # copies: batch statistics of the networks stay as they are
+        with _running(method, f"losses of phase {number} under torch.func.vmap, with floats as tensors,"):
+            together = vmap(one)(params, buffers, hyper, batches, states, torch.stack([lane.t for lane in lanes]))
+        stacked = _values(together, params)
+        for i, lane in enumerate(lanes):
+            for name, value in _values(phase.losses(*lane), dict(lane.net.named_parameters())).items():
+                close = (stacked[name][i] - value).norm() <= 1e-5 + 1e-3 * value.norm()
+                _expect(method, close, f"{name} of phase {number} is another under torch.func.vmap than alone")
+
+
+def _check_repeats(method: Method) -> None:
+    study, cpu = _study(0), torch.device("cpu")
+    plan = (Stage(method, rounds=2, round_steps=2, optim=Optim()),)
+    net = NetSpec(name="mlp", head=method.head)
+    run = Run("check", "natural", 0, study.origin, net, plan, 8, "balanced", "natural", "float32", seed=0, threads=1)
+    with _running(method, "training for four steps"):
+        *_, first = fit(run, study, cpu)
+        *_, again = fit(run, study, cpu)  # torch's own chance has moved on: whoever uses it is found out
+    same = first.losses == again.losses and all(torch.equal(w, again.weights()[n]) for n, w in first.weights().items())
+    _expect(method, same, "the same seed does not give the same numbers; take chance from askew.chance")
