@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
 from askew import chance
-from askew.data.feed import Batch
+from askew.data.feed import Batch, Feed
 from askew.data.task import Study
 from askew.data.views import Labeled, Unlabeled
-from askew.engine import fit
+from askew.engine import NetworkOutputs, fit
 from askew.method import Losses, Method, Phase, State
 from askew.nets import Net, NetSpec, build
 from askew.optim import Optim
@@ -37,7 +37,6 @@ def check_method(method: Method) -> None:
         _check_options(method)
         lanes = [_lane(method, seed) for seed in (0, 1)]
         _check_losses(method, lanes[0])
-        _check_parts(method, lanes[0])
         _check_lanes(method, lanes)
         _check_repeats(method)
 
@@ -49,12 +48,6 @@ class _Lane(NamedTuple):
     batch: Batch
     state: State
     t: Tensor
-
-
-class _Outputs(NamedTuple):
-    target: Tensor
-    source_val: Tensor
-    source_val_y: Tensor
 
 
 def _expect(method: Method, truth: bool | Tensor, otherwise: str) -> None:
@@ -88,18 +81,16 @@ def _study(seed: int) -> Study:
 
 def _lane(method: Method, seed: int) -> _Lane:
     """A network at the start of its second round; predictions and refresh are checked on the way."""
-    study = _study(seed)
-    xs, ys, xv, xt = map(torch.from_numpy, (study.source.x, study.source.y, study.source_val.x, study.target.x))
+    feed = Feed(_study(seed), torch.device("cpu"))
     parts, width = build(NetSpec(name="mlp", head=method.head), (WIDTH,), CLASSES, seed)
     with _running(method, "parts"):
         net = Net(parts | method.parts(width, CLASSES), width, split_norm=False)
     net.share_moment()
     net.set_moment(torch.tensor(chance.key("check", seed)))
-    net.eval()
+    outputs = NetworkOutputs(lambda shelf: method.predict(net.eval(), shelf.x), feed)
     with torch.no_grad():
         with _running(method, "predict"):
-            outputs = _Outputs(method.predict(net, xt), method.predict(net, xv), torch.from_numpy(study.source_val.y))
-        sound = outputs.target.shape == (ROWS, CLASSES) and outputs.target.isfinite().all()
+            sound = outputs.target.shape == (ROWS, CLASSES) and outputs.target.isfinite().all()
         _expect(method, sound, "predict does not return one finite logit a row and class")
         with _running(method, "refresh"):
             first, state = method.refresh(outputs, 0), method.refresh(outputs, 1)
@@ -108,13 +99,18 @@ def _lane(method: Method, seed: int) -> _Lane:
         _expect(method, sound, f"the entry '{name}' of refresh is not a finite tensor")
         same = name in first and first[name].shape == value.shape
         _expect(method, same, f"the entry '{name}' of refresh changes its shape from round to round")
-    net.train()
-    return _Lane(net, Batch(xs, ys, xt, torch.arange(ROWS).flip(0)), state, torch.tensor((1 + seed) / 4))
+    rows = torch.arange(ROWS)
+    return _Lane(net.train(), feed.batch(rows, rows.flip(0)), state, torch.tensor((1 + seed) / 4))
 
 
 def _check_losses(method: Method, lane: _Lane) -> None:
+    """Finite named scalars at any progress, and a gradient for every part."""
+    idle = set(lane.net)
     for number, phase in enumerate(method.phases()):
-        for t in (0.0, 0.5, 1.0):
+        trained = set(lane.net if phase.trains is None else phase.trains)
+        strange = sorted(trained - set(lane.net))
+        _expect(method, not strange, f"phase {number} trains {strange}, which the network does not have")
+        for t in (0.0, 1.0, 0.5):
             with _running(method, f"losses of phase {number}"):
                 losses = phase.losses(lane.net, lane.batch, lane.state, torch.tensor(t))
             _expect(method, len(losses) > 0, f"phase {number} has no loss")
@@ -123,18 +119,9 @@ def _check_losses(method: Method, lane: _Lane) -> None:
                 _expect(method, isinstance(value, Tensor) and value.ndim == 0, f"{what} is not a scalar tensor")
                 _expect(method, value.isfinite(), f"{what} is not finite at t = {t:g}")
                 _expect(method, value.requires_grad, f"{what} has no gradient")
-
-
-def _check_parts(method: Method, lane: _Lane) -> None:
-    idle = set(lane.net)
-    for number, phase in enumerate(method.phases()):
-        trained = set(lane.net if phase.trains is None else phase.trains)
-        strange = trained - set(lane.net)
-        _expect(method, not strange, f"phase {number} trains {sorted(strange)}, which the network does not have")
-        found = _values(phase.losses(*lane), dict(lane.net.named_parameters()))
-        idle -= {part for part in trained for name, g in found.items() if name.startswith(f"∂{part}.") and g.any()}
-        bad = [name for name, value in found.items() if not value.isfinite().all()]
-        _expect(method, not bad, f"a gradient of phase {number} is not finite ({bad[:1]})")
+        for name, value in _values(losses, dict(lane.net.named_parameters())).items():
+            _expect(method, value.isfinite().all(), f"{name} of phase {number} is not finite")
+            idle -= {part for part in trained if name.startswith(f"∂{part}.") and value.any()}
     _expect(method, not idle, f"no phase has a gradient for {sorted(idle)}")
 
 

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from askew.errors import EmptyClassWarning, UserError
+from askew.show import err, follow, out, print_json, print_rows, print_table
 
 if TYPE_CHECKING:
     from askew.execute import Execution
-    from askew.launch.local import Job
-    from askew.table import Row
 
 # torch takes seconds to import, so every command imports what it needs by itself.
 
@@ -27,8 +24,6 @@ app = typer.Typer(
     rich_markup_mode="rich",
     help="Class-imbalanced domain adaptation: benchmarks, methods, honest tables.",
 )
-out = Console(highlight=False)
-err = Console(stderr=True, highlight=False)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Out = Annotated[Path, typer.Option("--out", help="Folder of runs; started again, a command goes on from there.")]
@@ -58,7 +53,7 @@ def tasks(as_json: AsJson = False) -> None:
 
     infos = task_infos()
     if as_json:
-        _print_json(
+        print_json(
             [
                 {
                     "task": n,
@@ -72,7 +67,7 @@ def tasks(as_json: AsJson = False) -> None:
             ]
         )
         return
-    _print_table(
+    print_table(
         ["task", "source", "target", "network", "role"],
         [[name, i.source, i.target, i.network, i.role] for name, i in infos.items()],
     )
@@ -90,9 +85,9 @@ def methods(
     if name is None:
         listing = [{"method": id, "what": _first_line(cls.__doc__), "head": cls.head} for id, cls in METHODS.items()]
         if as_json:
-            _print_json(listing)
+            print_json(listing)
         else:
-            _print_table(["method", "what it does", "head"], [[str(v) for v in row.values()] for row in listing])
+            print_table(["method", "what it does", "head"], [[str(v) for v in row.values()] for row in listing])
         return
     cls = method_class(name)
     described = [
@@ -107,7 +102,7 @@ def methods(
     ]
     training = [{"setting": o.name, "default": o.default, "help": o.help} for o in options(Training).values()]
     if as_json:
-        _print_json(
+        print_json(
             {
                 "method": cls.id,
                 "about": cls.__doc__,
@@ -121,11 +116,11 @@ def methods(
 
     out.print(f"[bold]{cls.id}[/bold]  ({cls.head} head)\n\n{inspect.cleandoc(cls.__doc__ or '')}\n", markup=True)
     if described:
-        _print_table(
+        print_table(
             ["-o", "default", "searched", "meaning"],
             [[d["option"], str(d["default"]), d["search"], d["help"]] for d in described],
         )
-    _print_table(
+    print_table(
         ["-t", "default", "meaning"],
         [[str(t["setting"]), str(t["default"]), str(t["help"])] for t in training],
     )
@@ -168,14 +163,16 @@ def run(
     )
     how = _execution(out_folder, device, curve, checkpoint_every, plain)
     (key,), shared, rest = plan_jobs([wish], how)
-    _carry_out(shared + rest, how, 1, total=1)
+    for failure in follow(shared + rest, how, 1, task):
+        sentence, _, hint = failure.reason.partition("\n\nhint: ")
+        raise UserError(sentence, hint)
     folder = RunFolder(how.root / key)
     scores = folder.scores()
     if as_json:
-        _print_json({"key": key, "folder": str(folder.path), "scores": scores})
+        print_json({"key": key, "folder": str(folder.path), "scores": scores})
         return
     names = {"paper": "the paper's exam", "whole": "whole test part"}
-    _print_table(
+    print_table(
         ["exam", "images", "per-class mean", "95 % interval", "overall", "worst class"],
         [
             [
@@ -207,7 +204,9 @@ def bench(
     data: Data = None,
     out_folder: Out = Path("runs"),
     device: Device = "auto",
-    jobs: Annotated[int, typer.Option("--jobs", help="Runs side by side; 0: one a core, or one on a GPU.", min=0)] = 0,
+    workers: Annotated[
+        int, typer.Option("--jobs", help="Runs side by side; 0: one a core, or one on a GPU.", min=0)
+    ] = 0,
     settings: SettingsFile = None,
     curve: Curve = False,
     checkpoint_every: CheckpointEvery = 20.0,
@@ -246,15 +245,18 @@ def bench(
     ]
     how = _execution(out_folder, device, curve, checkpoint_every, plain)
     keys, shared, rest = plan_jobs(wishes, how)
-    workers = jobs or (1 if how.device.type == "cuda" else os.cpu_count() or 1)
-    failed = _carry_out(shared, how, workers, total=len(shared), what="pre-training") if shared else 0
-    failed += _carry_out(rest, how, workers, total=len(rest), what="runs") if rest else 0
+    workers = workers or (1 if how.device.type == "cuda" else os.cpu_count() or 1)
+    failures = [
+        f for jobs, what in ((shared, "pre-training"), (rest, "runs")) for f in follow(jobs, how, workers, what)
+    ]
+    for failure in failures:
+        wish = failure.wish
+        err.print(f"{wish.task} {wish.method} seed {wish.seed}: {failure.reason}", markup=False, soft_wrap=True)
     done = [how.root / key for key in dict.fromkeys(keys) if (how.root / key / "done").exists()]
-    _print_rows(collect(done), as_json)
-    if failed:
-        raise UserError(
-            f"{failed} of {len(keys)} runs failed and are missing from the table.", "the reasons stand above."
-        )
+    print_rows(collect(done), as_json)
+    missing = len(set(keys)) - len(done)
+    if missing:
+        raise UserError(f"{missing} of {len(set(keys))} runs failed and are missing from the table.", "see above.")
 
 
 @app.command()
@@ -268,7 +270,7 @@ def table(
     found = finished_runs(folder)
     if not found:
         raise UserError(f"The folder {folder} holds no finished run yet.", "`askew bench` makes some.")
-    _print_rows(collect(found), as_json)
+    print_rows(collect(found), as_json)
 
 
 # --- helpers ---
@@ -291,109 +293,6 @@ def _execution(root: Path, device: str, curve: bool, checkpoint_every: float, pl
 
     chosen = pick_device(device)
     return Execution(open_root(root), chosen, not plain, checkpoint_every, curve)
-
-
-def _carry_out(jobs: list[Job], how: Execution, workers: int, total: int, what: str = "runs") -> int:
-    """Carry jobs out under a progress display; return how many failed."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    from askew.execute import Progress as Step
-    from askew.launch.local import Failed, Finished, carry_out
-
-    failures: list[Failed] = []
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}"),
-    )
-    with Progress(*columns, console=err, disable=not err.is_terminal, transient=True) as bars:
-        overall = bars.add_task(what, total=total, note="") if total > 1 else None
-        lines: dict[str, Any] = {}
-        for event in carry_out(jobs, how, workers):
-            match event:
-                case Step():
-                    if event.key not in lines:
-                        lines[event.key] = bars.add_task(event.label, total=event.steps, note="")
-                    note = "  ".join(f"{k} {v:.3f}" for k, v in event.losses.items())
-                    bars.update(lines[event.key], completed=event.step, note=note)
-                case Finished():
-                    if event.key in lines:
-                        bars.remove_task(lines.pop(event.key))
-                    if overall is not None:
-                        bars.advance(overall)
-                case Failed():
-                    failures.append(event)
-                    if total > 1:
-                        err.print(
-                            f"failed: {event.wish.task} {event.wish.method} seed {event.wish.seed}: {event.reason}",
-                            markup=False,
-                            soft_wrap=True,
-                        )
-    if failures and total == 1:
-        sentence, _, hint = failures[0].reason.partition("\n\nhint: ")
-        raise UserError(sentence, hint)
-    return len(failures)
-
-
-def _print_json(value: Any) -> None:
-    sys.stdout.write(json.dumps(value, indent=1, ensure_ascii=False) + "\n")
-
-
-def _print_table(head: list[str], rows: list[list[str]]) -> None:
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    grid = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
-    numeric = [all(row[i][:1].isdigit() or row[i] in ("–", "") for row in rows) for i in range(len(head))]
-    for title, right in zip(head, numeric, strict=True):
-        grid.add_column(title, justify="right" if right else "left")
-    for row in rows:
-        grid.add_row(*(Text(c) for c in row))
-    # A pipe has no width: print lines whole there.
-    out.print(grid) if out.is_terminal else Console(width=220, highlight=False).print(grid)
-
-
-def _print_rows(rows: list[Row], as_json: bool) -> None:
-    from askew.table import as_json as rows_as_json
-    from askew.table import cell, mean, paper_numbers
-
-    if as_json:
-        _print_json(rows_as_json(rows))
-        return
-    lines = []
-    for row in rows:
-        paper = paper_numbers().get(row.task, {}).get(row.method)
-        low, high = (mean([i[side] for i in row.intervals]) for side in (0, 1))
-        lines.append(
-            [
-                row.task, row.label, str(len(row.seeds)), cell(row.values), f"{low:.1f} – {high:.1f}",
-                cell(row.paper_values), "–" if paper is None else f"{paper[0]:.2f} ± {paper[1]:.2f}",
-                f"{mean(row.overall):.2f}", f"{mean(row.worst):.1f}",
-            ]
-        )  # fmt: skip
-    _print_table(
-        [
-            "task",
-            "method",
-            "n",
-            "whole test part",
-            "95 % interval",
-            "paper's exam",
-            "paper",
-            "overall",
-            "worst class",
-        ],
-        lines,
-    )
-    out.print(
-        "Per-class mean accuracy in %, mean ± sample standard deviation over n seeds, after the last round.",
-        soft_wrap=True,
-    )
-    for note in dict.fromkeys(note for row in rows for note in row.notes):
-        out.print(f"Note: {note}.", soft_wrap=True)
 
 
 def _first_line(doc: str | None) -> str:

@@ -78,7 +78,7 @@ class Method:
 def both(net: Net, batch: Batch) -> tuple[Tensor, Tensor]:
     """Features of both domains: in one pass, so that batch statistics are of both, or in two where the net says so."""
     features = net["features"]
-    if net.split_norm:
+    if net.split_norm:  # row i of both passes gets the same dropout mask, which couples nothing that is learnt from
         return features(batch.xs), features(batch.xt)
     fs, ft = features(torch.cat([batch.xs, batch.xt])).split([len(batch.xs), len(batch.xt)])
     return fs, ft

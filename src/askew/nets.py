@@ -61,22 +61,26 @@ def _plus_minus_one() -> Pixels:
 
 
 class Dropout(nn.Module):
-    """Dropout whose mask is a hash of (moment, layer, position): the same in a lane, a graph, and after a resume."""
+    """Dropout whose mask is a hash of (moment, layer, position): the same in a lane, a graph, and after a resume.
+
+    With `rows`, whole rows are dropped: stochastic depth.
+    """
 
     moment: Tensor
 
-    def __init__(self, p: float, layer: int) -> None:
+    def __init__(self, p: float, layer: int, rows: bool = False) -> None:
         super().__init__()
-        self.p, self.layer = p, layer
+        self.p, self.layer, self.rows = p, layer, rows
         self.register_buffer("moment", torch.zeros((), dtype=torch.int64), persistent=False)
         self._base: dict[tuple[torch.Size, torch.device], Tensor] = {}
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0:
             return x
-        place = (x.shape, x.device)
+        shape = torch.Size([len(x), *[1] * (x.dim() - 1)]) if self.rows else x.shape
+        place = (shape, x.device)
         if place not in self._base:
-            position = torch.arange(x.numel(), device=x.device).view(x.shape)
+            position = torch.arange(shape.numel(), device=x.device).view(shape)
             self._base[place] = chance.scatter(chance.key("dropout", self.layer), position)
         keep = chance.keep_mask(self._base[place], self.moment, self.p)
         return torch.where(keep, x, 0) / (1 - self.p)
@@ -135,15 +139,29 @@ def digits_32(shape: tuple[int, ...]) -> tuple[nn.Module, int]:
     return nn.Sequential(*layers), 2048
 
 
+class Contrast(nn.Module):
+    """How far each pixel is from the colour of the picture's ground, to unit variance: blind to tint and polarity.
+
+    The ground is the mean of the top and the bottom row, where strokes are rare:
+    c = mean over channels of |x − ground|, then (c − mean)/std over the picture. (n, k, h, w) → (n, 1, h, w)
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        ground = (x[..., :1, :] + x[..., -1:, :]).mean(dim=-1, keepdim=True) / 2
+        c = (x - ground).abs().mean(dim=-3, keepdim=True)
+        std, mean = torch.std_mean(c, dim=(-2, -1), keepdim=True)
+        return (c - mean) / (std + 1e-3)
+
+
 def mini(shape: tuple[int, ...]) -> tuple[nn.Module, int]:
     """A small network for 32 x 32 RGB on a laptop: under 200,000 parameters."""
     _expect(shape, "mini", (3, 32, 32))
     layers = [
         _plus_minus_one(),
-        nn.AvgPool2d(2),
-        *_conv(3, 24, 2), nn.MaxPool2d(2),
-        *_conv(24, 48, 2), nn.MaxPool2d(2), nn.Flatten(),
-        *_dense(768, 100, layer=1),
+        nn.AvgPool2d(2), Contrast(), nn.ZeroPad2d(-2),
+        *_conv(1, 32, 2), nn.MaxPool2d(2),
+        *_conv(32, 48, 2), nn.MaxPool2d(2), nn.Flatten(),
+        *_dense(432, 100, layer=1),
         *_dense(100, 100),
     ]  # fmt: skip
     return nn.Sequential(*layers), 100
@@ -202,7 +220,8 @@ def backbone(spec: NetSpec, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
     body, mean, std = _timm(model, spec) if library == "timm" else _torchvision(model, spec)
     if spec.weights not in ("none", "hub"):
         _load_weights(body, Path(spec.weights))
-    width = _drop_classifier(body) if library != "timm" else int(body.num_features)  # type: ignore[arg-type]
+    width = int(body.num_features) if library == "timm" else _drop_classifier(body, spec.name)  # type: ignore[arg-type]
+    _own_chance(body)
     return Backbone(body, mean, std), width
 
 
@@ -211,7 +230,8 @@ def _torchvision(model: str, spec: NetSpec) -> tuple[nn.Module, tuple[float, ...
 
     name, _, variant = model.partition(".")
     known = models.list_models(module=models)
-    if name not in known or variant not in ("", "v1"):
+    bottleneck = name in ("resnet50", "resnet101", "resnet152")
+    if name not in known or variant not in (("", "v1") if bottleneck else ("",)):
         raise unknown("network", spec.name, [*OWN, *known])
     body: nn.Module = models.get_model(name, weights="DEFAULT" if spec.weights == "hub" else None)
     if variant:
@@ -233,12 +253,29 @@ def _timm(model: str, spec: NetSpec) -> tuple[nn.Module, tuple[float, ...], tupl
     return body, tuple(config["mean"]), tuple(config["std"])
 
 
-def _drop_classifier(body: nn.Module) -> int:
+def _drop_classifier(body: nn.Module, model: str) -> int:
     """Replace the last linear layer by the identity and return its width (torchvision keeps it last)."""
-    name, last = [(n, m) for n, m in body.named_modules() if isinstance(m, nn.Linear)][-1]
+    linear = [(n, m) for n, m in body.named_modules() if isinstance(m, nn.Linear)]
+    if not linear or hasattr(body, "aux_logits"):
+        raise UserError(
+            f"The network {model} does not end in one linear layer, so its features cannot be taken.",
+            "choose another, such as resnet50, vit_b_16 or convnext_tiny.",
+        )
+    name, last = linear[-1]
     parent, _, child = name.rpartition(".")
     setattr(body.get_submodule(parent), child, nn.Identity())
     return last.in_features
+
+
+def _own_chance(body: nn.Module) -> None:
+    """Replace a model's dropouts by ours, so that its runs can be resumed bit for bit."""
+    from torchvision.ops import StochasticDepth
+
+    found = [(n, m) for n, m in body.named_modules() if isinstance(m, nn.Dropout | StochasticDepth)]
+    for layer, (name, module) in enumerate(found, start=1):
+        parent, _, child = name.rpartition(".")
+        rows = isinstance(module, StochasticDepth)
+        setattr(body.get_submodule(parent), child, Dropout(float(module.p), layer, rows))
 
 
 def _load_weights(body: nn.Module, path: Path) -> None:
@@ -295,6 +332,8 @@ class Net(nn.ModuleDict):
 
 def build(spec: NetSpec, shape: tuple[int, ...], classes: int, seed: int) -> tuple[dict[str, nn.Module], int]:
     """Features and head with weights drawn from the seed, and the width between them."""
+    if spec.name in OWN and spec.weights != "none":
+        raise UserError(f"The network {spec.name} has no starting weights to load.", "leave -t weights out.")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(chance.key("net", seed))
         features, width = OWN[spec.name](shape) if spec.name in OWN else backbone(spec, shape)

@@ -28,7 +28,7 @@ class Optim:
     """Rate of the head and of a method's own parts."""
     features_lr: Annotated[float, Between(0)] = 0.001
     """Rate of the features."""
-    momentum: Annotated[float, Between(0, 1)] = 0.9
+    momentum: Annotated[float, Between(0, 0.9999)] = 0.9
     """Of SGD; Adam's β₁."""
     nesterov: bool = False
     """Nesterov's momentum, for SGD."""
@@ -63,7 +63,7 @@ def sgd_(
     torch._fused_sgd_(
         params,
         list(grads),
-        moving,
+        moving if momentum else [],  # torch's kernel takes no slots then
         weight_decay=decay,
         momentum=momentum,
         lr=lr,
@@ -105,39 +105,33 @@ class Optimiser:
         slots = 1 if optim.kind == "sgd" else 2
         self.params = params
         self.slots = [{name: torch.zeros_like(p) for name, p in params.items()} for _ in range(slots)]
-        some = next(iter(params.values()))
-        self.counts = {name: torch.zeros((), device=some.device) for name in ("features", "head")}
+        self.parts = {name: name.partition(".")[0] for name in params}
+        device = next(iter(params.values())).device
+        # Adam's bias correction counts a part's own steps, since phases may train parts in turn; in float64, for
+        # 1 − 0.999 loses four digits in float32.
+        counts = {part: torch.zeros((), dtype=torch.float64, device=device) for part in set(self.parts.values())}
+        self.counts = counts if optim.kind == "adam" else {}
 
     def step(self, names: Sequence[str], grads: Sequence[Tensor | None], t: Tensor) -> None:
         """Update the named parameters in place; one without a gradient stays as it is."""
         o = self.optim
         factor = rate(o.schedule, t)
+        by_part: dict[str, list[tuple[str, Tensor]]] = {}
+        for name, grad in zip(names, grads, strict=True):
+            if grad is not None:
+                by_part.setdefault(self.parts[name], []).append((name, grad))
         with torch.no_grad():
-            for group, lr in (("features", o.features_lr), ("head", o.lr)):
-                picked = [
-                    (n, g)
-                    for n, g in zip(names, grads, strict=True)
-                    if g is not None and n.startswith("features.") == (group == "features")
-                ]
-                if not picked:
-                    continue
-                params = [self.params[n] for n, _ in picked]
-                slots = [[slot[n] for n, _ in picked] for slot in self.slots]
-                values = [g for _, g in picked]
+            for part, picked in by_part.items():
+                lr = factor * (o.features_lr if part == "features" else o.lr)
+                params = [self.params[name] for name, _ in picked]
+                slots = [[slot[name] for name, _ in picked] for slot in self.slots]
+                values = [grad for _, grad in picked]
                 if o.kind == "sgd":
-                    sgd_(params, values, slots[0], factor * lr, o.momentum, o.weight_decay, o.nesterov)
+                    sgd_(params, values, slots[0], lr, o.momentum, o.weight_decay, o.nesterov)
                 else:
-                    self.counts[group] += 1
-                    adam_(
-                        params,
-                        values,
-                        slots[0],
-                        slots[1],
-                        self.counts[group],
-                        factor * lr,
-                        o.momentum,
-                        o.weight_decay,
-                    )
+                    count = self.counts[part]
+                    count += 1
+                    adam_(params, values, slots[0], slots[1], count, lr, o.momentum, o.weight_decay)
 
     def tensors(self) -> dict[str, Tensor]:
         """All that a checkpoint needs, by name."""

@@ -104,10 +104,11 @@ def type_name(kind: Any) -> str:
 def _convert(kind: Any, value: Any) -> Any:
     """The value as that type; ValueError if it is not one."""
     if _is_union(kind):
-        for choice in typing.get_args(kind):
+        # None first: text would take the word "none" for itself
+        for choice in sorted(typing.get_args(kind), key=lambda choice: choice is not type(None)):
             try:
                 return _convert(choice, value)
-            except ValueError:
+            except (ValueError, TypeError):
                 continue
         raise ValueError
     if typing.get_origin(kind) is typing.Literal:

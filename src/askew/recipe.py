@@ -10,7 +10,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from askew.data import Study, Task, known_task, load_task, task_infos
+from askew.data import Shift, Study, Task, known_task, load_task, task_infos
 from askew.data.feed import Sampler
 from askew.errors import UserError
 from askew.methods import SourceOnly, make_method, method_class
@@ -46,7 +46,7 @@ class Training:
     """Rate of the head and of a method's own parts."""
     features_lr: Annotated[float, Between(0)] = 0.001
     """Rate of the features."""
-    momentum: Annotated[float, Between(0, 1)] = 0.9
+    momentum: Annotated[float, Between(0, 0.9999)] = 0.9
     """Of SGD; Adam's β₁."""
     nesterov: bool = False
     """Nesterov's momentum, for SGD."""
@@ -165,9 +165,9 @@ def prepare(wish: Wish) -> tuple[Run, Task]:
         plan.insert(0, Stage(SourceOnly(), 1, train.pretrain, faster))
     run = Run(
         task=wish.task,
-        shift=wish.shift,
+        shift=str(Shift.parse(wish.shift)),
         draw=wish.draw,
-        origin=loaded.study.origin,
+        origin=loaded.origin,
         net=net,
         plan=tuple(plan),
         batch=train.batch,

@@ -127,14 +127,14 @@ def _real(name: str, folder: Path) -> tuple[Labeled, Labeled | None]:
     return train, test
 
 
-@lru_cache(maxsize=1)
-def uci() -> Labeled:
-    """scikit-learn's 1,797 handwritten digits of 8 x 8, as large as MNIST's in a 28 x 28 frame."""
+@lru_cache(maxsize=2)
+def uci(box: int = 20, size: int = 28) -> Labeled:
+    """scikit-learn's 1,797 handwritten digits of 8 x 8, `box` pixels tall in a black frame; by default as MNIST's."""
     from sklearn.datasets import load_digits
 
     x, y = load_digits(return_X_y=True)
     grey = np.round(x.reshape(-1, 1, 8, 8) * (255 / 16)).astype(np.uint8)
-    return Labeled(framed(grey, 20, 28), y.astype(np.int64))
+    return Labeled(framed(grey, box, size), y.astype(np.int64))
 
 
 def halves(images: Labeled, seed: int) -> tuple[Labeled, Labeled]:

@@ -15,6 +15,9 @@ SYN_SIZE = 1_000
 SYN_EXAM_SIZE = 100
 """Rendered digits a class to score on."""
 
+UCI_BOX = 24
+"""Height of a handwritten digit in its 32 x 32 frame: as tall as most rendered ones."""
+
 TASKS = {
     "syn-uci": Info("syn", "uci", "mini"),
     "uci-syn": Info("uci", "syn", "mini"),
@@ -24,7 +27,7 @@ TASKS = {
 def load(name: str, shift: Shift, draw: int, data: Path | None) -> Task:
     """A task of this benchmark under a label shift; `data` is not needed."""
     rendered = syn_pool(SYN_SIZE, seed=draw)
-    written = shaped(uci(), 32, 3)
+    written = shaped(uci(box=UCI_BOX, size=32), 32, 3)
     if TASKS[name].source == "syn":
         adapt, exam = halves(written, seed=draw)
         source, target = rendered, Pool.of(adapt, len(CLASSES))

@@ -39,9 +39,9 @@ class Study:
 
     @cached_property
     def origin(self) -> str:
-        """A hash of all that training sees, part of a run's identity."""
-        parts = (self.source, self.source_val, self.target)
-        text = ",".join([*(p.fingerprint() for p in parts), *self.classes])
+        """A hash of everything in it."""
+        views = (self.source, self.source_val, self.target, self.exam_images)
+        text = ",".join([*(view.fingerprint() for view in views), *self.classes])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -63,6 +63,14 @@ class Task:
     study: Study
     exam: Exam
     notes: tuple[str, ...] = ()
+
+    @cached_property
+    def origin(self) -> str:
+        """A hash of all images and labels, part of a run's identity: on other data it is another run."""
+        digest = hashlib.sha256(self.study.origin.encode() + self.exam.y.tobytes())
+        if self.exam.paper is not None:
+            digest.update(self.exam.paper.tobytes())
+        return digest.hexdigest()[:16]
 
 
 @dataclass(frozen=True)
@@ -90,7 +98,7 @@ class Shift:
         )
 
     def __str__(self) -> str:
-        return f"{self.kind}:{self.amount:g}" if self.kind in ("degree", "dirichlet") else self.kind
+        return f"{self.kind}:{self.amount!r}" if self.kind in ("degree", "dirichlet") else self.kind
 
     def source_counts(self, sizes: Counts, tail: NDArray[np.float64]) -> Counts:
         match self.kind:

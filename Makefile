@@ -1,0 +1,32 @@
+# Every target sets itself up on a fresh machine: a virtual environment in .venv, then its job.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+.PHONY: demo test soak lint clean
+
+demo: $(STAMP)
+	$(BIN)/askew bench mini --methods source,coal --seeds 3 --out demo-runs
+
+test soak: export OMP_NUM_THREADS = 1
+
+test: lint
+	$(BIN)/pytest -n 2 -m "not soak"
+
+soak: $(STAMP)
+	$(BIN)/pytest -m soak
+
+lint: $(STAMP)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+clean:
+	rm -rf .venv .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist demo-runs
+
+# The stamp comes last, so an interrupted set-up is done again; `venv` mends a folder that is half there.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "askew needs Python 3.11 or later: make PYTHON=python3.11 …")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,timm]'
+	@touch $@

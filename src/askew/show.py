@@ -1,0 +1,117 @@
+"""What a person sees in the terminal: progress on stderr, tables and JSON on stdout."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Task as Bar
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from askew.execute import Execution
+    from askew.launch.local import Failed, Job
+    from askew.table import Row
+
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False)
+
+
+class Rate(ProgressColumn):
+    """Steps a second."""
+
+    def render(self, task: Bar) -> Text:
+        speed = task.finished_speed or task.speed
+        return Text("" if speed is None else f"{speed:.0f}/s" if speed >= 10 else f"{speed:.1f}/s")
+
+
+def follow(jobs: Sequence[Job], how: Execution, workers: int, what: str) -> list[Failed]:
+    """Carry jobs out under progress bars (none where stderr is no terminal) and return those that failed."""
+    from askew.execute import Progress as Step
+    from askew.launch.local import Failed, Finished, carry_out
+
+    failures: list[Failed] = []
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        Rate(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[losses]}"),
+    )
+    with Progress(*columns, console=err, disable=not err.is_terminal, transient=True) as bars:
+        overall = bars.add_task(what, total=len(jobs), losses="")
+        lines: dict[str, Any] = {}
+        for event in carry_out(jobs, how, workers):
+            match event:
+                case Step():
+                    if event.key not in lines:
+                        lines[event.key] = bars.add_task(f"  {event.label}", total=event.steps, losses="")
+                    losses = "  ".join(f"{name} {value:.3f}" for name, value in event.losses.items())
+                    bars.update(lines[event.key], completed=event.step, losses=losses)
+                case Finished():
+                    for key in [k for k in lines if bars.tasks[bars.task_ids.index(lines[k])].finished]:
+                        bars.remove_task(lines.pop(key))
+                    bars.advance(overall)
+                case Failed():
+                    failures.append(event)
+    return failures
+
+
+def print_json(value: Any) -> None:
+    sys.stdout.write(json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+
+
+def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table; columns of numbers are set to the right."""
+    grid = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
+    for i, title in enumerate(head):
+        numeric = all(row[i][:1].isdigit() or row[i] in ("–", "") for row in rows)
+        grid.add_column(title, justify="right" if numeric else "left")
+    for row in rows:
+        grid.add_row(*(Text(cell) for cell in row))
+    # A pipe has no width: print lines whole there.
+    (out if out.is_terminal else Console(width=220, highlight=False)).print(grid)
+
+
+def print_rows(rows: Sequence[Row], as_json: bool) -> None:
+    """Results: a row a method and task, the paper's number beside ours."""
+    from askew.table import as_json as rows_as_json
+    from askew.table import cell, mean, paper_numbers
+
+    if as_json:
+        print_json(rows_as_json(rows))
+        return
+    lines = []
+    for row in rows:
+        paper = paper_numbers().get(row.task, {}).get(row.method)
+        low, high = (mean([interval[side] for interval in row.intervals]) for side in (0, 1))
+        lines.append(
+            [
+                row.task, row.label, str(len(row.seeds)), cell(row.values), f"{low:.1f} – {high:.1f}",
+                cell(row.paper_values), "–" if paper is None else f"{paper[0]:.2f} ± {paper[1]:.2f}",
+                f"{mean(row.overall):.2f}", f"{mean(row.worst):.1f}",
+            ]
+        )  # fmt: skip
+    head = [
+        "task",
+        "method",
+        "n",
+        "whole test part",
+        "95 % interval",
+        "paper's exam",
+        "paper",
+        "overall",
+        "worst class",
+    ]
+    print_table(head, lines)
+    out.print("Per-class mean accuracy in %, mean ± sample standard deviation over n seeds, after the last round;")
+    out.print("interval: bootstrap over the test images, mean over seeds. Overall and worst class: whole test part.")
+    for note in dict.fromkeys(note for row in rows for note in row.notes):
+        out.print(f"Note: {note}.", soft_wrap=True)

@@ -1,0 +1,178 @@
+"""A toy task of float rows, the command line inside and outside this process, and a cache that all tests share."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported: sums depend on how many threads share them
+
+import numpy as np
+import pytest
+from hypothesis import settings
+
+from askew.data.task import Exam, Study, Task
+from askew.data.views import Labeled
+from askew.engine import Run, Stage
+from askew.method import Method
+from askew.methods import SourceOnly
+from askew.nets import NetSpec
+from askew.optim import Optim
+
+settings.register_profile("askew", derandomize=True, deadline=None)  # the same examples everywhere, at any speed
+settings.load_profile("askew")
+
+TINY = ("-t", "pretrain=20", "-t", "rounds=2", "-t", "round=10", "-t", "batch=16")
+"""Options that make a run take a second."""
+
+
+def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+    import torch
+
+    here = {
+        "gpu": (torch.cuda.is_available(), "needs a CUDA device"),
+        "real_data": (bool(os.environ.get("ASKEW_DATA")), "needs the real digits: set ASKEW_DATA"),
+    }
+    for item in items:
+        for marker, (present, reason) in here.items():
+            if marker in item.keywords and not present:
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Rendered digits, drawn once for all tests and all their processes."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ASKEW_CACHE", str(folder / "askew-cache"))
+        yield folder / "askew-cache"
+
+
+# --- the command line ---
+
+
+class Answer(NamedTuple):
+    """What a command left: exit code, stdout, stderr."""
+
+    code: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Answer]
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """The command line in this process and in an empty folder: the same `main`, without importing torch each time."""
+    from askew.cli import main
+
+    monkeypatch.chdir(tmp_path)
+
+    def call(*args: object) -> Answer:
+        monkeypatch.setattr(sys, "argv", ["askew", *map(str, args)])
+        capsys.readouterr()
+        code: Any = 0
+        with warnings.catch_warnings():
+            try:
+                main()
+            except SystemExit as end:
+                code = end.code or 0
+        return Answer(code, *capsys.readouterr())
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def command() -> str:
+    """The installed `askew`."""
+    path = Path(sys.executable).with_name("askew")
+    if not path.exists():
+        pytest.skip("askew is not installed beside this Python")
+    return str(path)
+
+
+@pytest.fixture
+def shell(command: str, tmp_path: Path) -> Command:
+    """The installed command in a process and an empty folder of its own."""
+
+    def call(*args: object) -> Answer:
+        done = subprocess.run(
+            [command, *map(str, args)], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+        )
+        return Answer(done.returncode, done.stdout, done.stderr)
+
+    return call
+
+
+# --- a toy task ---
+
+
+def rows(n: int, shift: float, seed: int) -> Labeled:
+    """n rows of 8 numbers in three overlapping clouds; `shift` moves all of them."""
+    rng = np.random.default_rng(seed)
+    y = np.arange(n) % 3
+    x = 1.5 * np.eye(3, 8)[y] + rng.normal(size=(n, 8)) + shift
+    return Labeled(x.astype(np.float32), y.astype(np.int64))
+
+
+@pytest.fixture(scope="session")
+def task() -> Task:
+    classes = ("a", "b", "c")
+    exam = rows(60, 0.5, 3)
+    study = Study(rows(120, 0, 0), rows(30, 0, 1), rows(90, 0.5, 2).unlabeled(), exam.unlabeled(), classes)
+    return Task("toy", study, Exam(exam.y, np.arange(20), classes))
+
+
+@pytest.fixture
+def study(task: Task) -> Study:
+    return task.study
+
+
+MakeRun = Callable[..., Run]
+
+
+@pytest.fixture
+def make_run(study: Study) -> MakeRun:
+    """A run on the toy task: a few steps of pre-training unless `pretrain` is 0, then the method."""
+
+    def make(
+        method: Method | None = None,
+        *,
+        rounds: int = 3,
+        round_steps: int = 10,
+        pretrain: int = 10,
+        net: str = "mlp",
+        head: str = "cosine",
+        seed: int = 0,
+        target_sampler: str = "natural",
+        precision: str = "float32",
+        **optim: Any,
+    ) -> Run:
+        how = Optim(**{"lr": 0.05, "features_lr": 0.05} | optim)
+        plan = [Stage(method or SourceOnly(), rounds, round_steps, how)]
+        if pretrain:
+            plan.insert(0, Stage(SourceOnly(), 1, pretrain, how))
+        return Run(
+            task="toy",
+            shift="natural",
+            draw=0,
+            origin=study.origin,
+            net=NetSpec(name=net, head=head),  # type: ignore[arg-type]
+            plan=tuple(plan),
+            batch=12,
+            sampler="balanced",
+            target_sampler=target_sampler,  # type: ignore[arg-type]
+            precision=precision,  # type: ignore[arg-type]
+            seed=seed,
+            threads=1,
+        )
+
+    return make

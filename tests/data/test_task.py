@@ -1,0 +1,314 @@
+"""Tasks: the study holds no target label, no image has two roles, and the numbers stay what they are."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from askew.data import Task, load_task
+from askew.data.feed import Feed
+from askew.data.protocol import long_tail
+from askew.data.task import Exam, Pool, Shift, Study, draw_source, make_task
+from askew.data.views import Labeled, Unlabeled
+from askew.engine import fit
+from askew.errors import EmptyClassWarning, UserError
+
+steady = settings(derandomize=True, deadline=None, max_examples=60, database=None)
+MINI = ("mini/syn-uci", "mini/uci-syn")
+CLASSES = tuple("abc")
+TAIL = long_tail(3, 1, 1, 3)
+pools = st.lists(st.integers(3, 60), min_size=3, max_size=3)
+roomy = st.lists(st.integers(15, 60), min_size=3, max_size=3)  # enough for an image of every class
+
+
+def numbered(sizes: list[int], start: int = 0) -> Labeled:
+    """Rows that are their own number, so that a row can be told wherever it went."""
+    y = np.repeat(np.arange(len(sizes)), sizes)
+    return Labeled(np.arange(start, start + len(y), dtype=np.float32).reshape(-1, 1), y)
+
+
+def drawn(source: list[int], target: list[int], test: list[int], shift: str = "rs-ut", draw: int = 0) -> Task:
+    pool = Pool.of(numbered(source), 3), Pool.of(numbered(target, 1_000), 3)
+    return make_task("own/task", CLASSES, TAIL, Shift.parse(shift), draw, *pool, numbered(test, 2_000))
+
+
+def images(rows: Labeled | Unlabeled) -> set[bytes]:
+    return {x.tobytes() for x in rows.x}
+
+
+def arrays(value: Any, name: str = "") -> dict[str, np.ndarray]:
+    """Every array or tensor that can be reached from a value, by its path."""
+    if isinstance(value, torch.Tensor):
+        value = value.numpy()
+    if isinstance(value, np.ndarray):
+        return {name: value}
+    if isinstance(value, dict):
+        inner = value
+    elif isinstance(value, list | tuple):
+        inner = dict(enumerate(value))
+    else:
+        inner = getattr(value, "__dict__", {})
+    return {k: v for part, item in inner.items() for k, v in arrays(item, f"{name}.{part}".strip(".")).items()}
+
+
+# No target label
+
+
+@pytest.mark.parametrize("name", MINI)
+def test_a_study_has_labels_of_the_source_alone(name: str) -> None:
+    study = load_task(name).study
+    assert study.origin, "computed, so that what is remembered of it is walked too"
+    labels = {path for path, array in arrays(study).items() if array.ndim == 1}
+    assert labels == {"source.y", "source_val.y"}
+    assert set(arrays(study)) - labels == {"source.x", "source_val.x", "target.x", "exam_images.x"}
+    kinds = typing.get_type_hints(Study)
+    assert kinds["target"] is kinds["exam_images"] is Unlabeled
+    assert [field.name for field in dataclasses.fields(Unlabeled)] == ["x"]
+
+
+@pytest.mark.parametrize("name", MINI)
+def test_no_row_of_numbers_in_a_study_or_its_feed_is_as_long_as_the_target(name: str) -> None:
+    task = load_task(name)
+    forbidden = {len(task.study.target), len(task.exam.y)}
+    assert not forbidden & {len(task.study.source), len(task.study.source_val)}, "lengths tell the domains apart"
+    for holder in (task.study, Feed(task.study, torch.device("cpu"))):
+        rows = {path: array for path, array in arrays(holder).items() if array.ndim == 1}
+        assert rows, "the walk sees the source labels"
+        assert not [path for path, array in rows.items() if len(array) in forbidden]
+
+
+def test_the_walk_would_find_a_label_that_leaks() -> None:
+    task = load_task(MINI[0])
+    object.__setattr__(task.study.target, "y", task.exam.y)
+    try:
+        assert "target.y" in arrays(task.study)
+    finally:
+        object.__delattr__(task.study.target, "y")
+
+
+def test_fit_takes_neither_a_task_nor_an_exam() -> None:
+    taken = {kind for hint in typing.get_type_hints(fit).values() for kind in (hint, *typing.get_args(hint))}
+    assert Study in taken
+    assert not {Task, Exam} & taken
+
+
+# Roles
+
+
+@pytest.mark.parametrize("name", MINI)
+@pytest.mark.parametrize("shift", ["rs-ut", "bs-bt"])
+def test_no_image_of_the_mini_benchmark_has_two_roles(name: str, shift: str) -> None:
+    study = load_task(name, shift).study
+    assert not images(study.source) & images(study.source_val)
+    assert not images(study.target) & images(study.exam_images)
+
+
+@steady
+@given(pools, pools, st.sampled_from(("rs-ut", "bs-bt", "degree:0.5", "natural", "dirichlet:1")), st.integers(0, 99))
+def test_source_and_validation_share_no_image_of_their_pool(
+    n: list[int], spare: list[int], shift: str, draw: int
+) -> None:
+    pool = Pool.of(numbered(n), 3, spare=numbered(spare, 1_000))
+    for chosen in (pool, dataclasses.replace(pool, spare=None)):
+        counts = Shift.parse(shift).source_counts(pool.sizes, TAIL)
+        source, held, notes = draw_source(chosen, counts, draw)
+        assert not images(source) & images(held)
+        assert len(images(source)) == len(source)
+        assert source.x.max() < 1_000, "a spare image is never trained on"
+        assert (held.sizes(3) >= (counts > 1)).all(), "validation has every class"
+        assert (source.sizes(3) <= counts).all()
+        assert (source.sizes(3) < counts).any() == bool(notes), "what validation took from the draw is noted"
+
+
+@steady
+@given(roomy, roomy, roomy, st.sampled_from(("rs-ut", "bs-bt", "degree:0.3")), st.integers(0, 99))
+def test_a_task_has_the_counts_of_its_shift(
+    source: list[int], target: list[int], test: list[int], shift: str, draw: int
+) -> None:
+    task = drawn(source, target, test, shift, draw)
+    rule = Shift.parse(shift)
+    adapted = task.study.target.x[:, 0].astype(int) - 1_000
+    mix = np.bincount(numbered(target).y[adapted], minlength=3)
+    assert mix.tolist() == rule.target_counts(np.array(target), TAIL, draw).tolist()
+    assert task.exam.paper is not None
+    mix = np.bincount(task.exam.y[task.exam.paper], minlength=3)
+    assert mix.tolist() == rule.target_counts(np.array(test), TAIL, draw).tolist()
+    assert len(task.exam.y) == len(task.study.exam_images) == sum(test)
+
+
+def test_validation_takes_a_tenth_of_a_class_that_was_drawn_whole_and_says_so() -> None:
+    source, held, notes = draw_source(Pool.of(numbered([40, 60, 30]), 3), np.array([10, 20, 30]), 0)
+    assert source.sizes(3).tolist() == [10, 20, 27]
+    assert held.sizes(3).tolist() == [1, 2, 3]
+    assert notes == ("validation holds 3 images of the source draw: nothing else is left of 1 classes",)
+
+
+def test_spare_images_spare_the_draw() -> None:
+    pool = Pool.of(numbered([40, 60, 30]), 3, spare=numbered([0, 0, 9], 1_000))
+    source, held, notes = draw_source(pool, np.array([10, 20, 30]), 0)
+    assert source.sizes(3).tolist() == [10, 20, 30]
+    assert held.sizes(3).tolist() == [3, 6, 9]
+    assert notes == ()
+
+
+def test_the_notes_of_a_draw_are_those_of_its_task() -> None:
+    assert load_task("mini/syn-uci").notes == ()
+    assert load_task("mini/uci-syn").notes == (
+        "validation holds 18 images of the source draw: nothing else is left of 1 classes",
+    )
+
+
+# Numbers
+
+
+def test_the_counts_of_the_mini_tasks_are_stable() -> None:
+    ut = [0.449, 0.2, 0.112, 0.072, 0.05, 0.037, 0.028, 0.022, 0.018, 0.015]
+    syn_uci, uci_syn = (load_task(name) for name in MINI)
+    assert syn_uci.study.source.sizes(10).tolist() == [33, 39, 49, 62, 81, 111, 159, 249, 444, 999]
+    assert syn_uci.study.source_val.sizes(10).tolist() == [3, 3, 4, 6, 8, 11, 16, 25, 44, 100]
+    assert (len(syn_uci.study.target), len(syn_uci.exam.y)) == (193, 901)
+    assert uci_syn.study.source.sizes(10).tolist() == [5, 7, 8, 11, 14, 19, 28, 44, 79, 159]
+    assert uci_syn.study.source_val.sizes(10).tolist() == [1, 1, 1, 1, 1, 2, 3, 5, 9, 21]
+    assert (len(uci_syn.study.target), len(uci_syn.exam.y)) == (2226, 1000)
+    for task in (syn_uci, uci_syn):
+        assert task.exam.paper is not None
+        mix = np.bincount(task.exam.y[task.exam.paper], minlength=10)
+        np.testing.assert_allclose(mix / mix.sum(), ut, atol=0.01)
+        assert task.study.source.x.shape[1:] == task.study.target.x.shape[1:] == (3, 32, 32)
+
+
+def test_degree_0_is_bs_bt_and_degree_1_is_rs_ut() -> None:
+    sizes = [200, 300, 250], [500, 400, 450], [120, 90, 100]  # where a hundredth of a degree would tell
+    for degree, shift in (("degree:0", "bs-bt"), ("degree:1", "rs-ut")):
+        one, other = drawn(*sizes, degree), drawn(*sizes, shift)
+        assert one.study.origin == other.study.origin
+        assert one.exam.paper is not None
+        assert one.exam.paper.tolist() == other.exam.paper.tolist()  # type: ignore[union-attr]
+    assert drawn(*sizes, "bs-bt").study.origin != drawn(*sizes, "rs-ut").study.origin
+
+
+def test_a_natural_task_keeps_all_it_has_and_has_one_exam() -> None:
+    task = drawn([20, 30, 25], [50, 40, 45], [12, 9, 10], "natural")
+    assert len(task.study.source) + len(task.study.source_val) == 75
+    assert len(task.study.target) == 135
+    assert task.exam.paper is None
+
+
+def test_a_dirichlet_shift_leaves_the_source_as_it_is() -> None:
+    sizes = [20, 30, 25], [500, 400, 450], [12, 9, 10]
+    natural, shifted = (drawn(*sizes, shift).study for shift in ("natural", "dirichlet:0.5"))
+    assert images(natural.source) == images(shifted.source)
+    assert len(shifted.target) < len(natural.target)
+
+
+def test_another_draw_takes_other_images_and_the_same_draw_the_same() -> None:
+    sizes = [20, 30, 25], [50, 40, 45], [12, 9, 10]
+    assert drawn(*sizes).study.origin == drawn(*sizes).study.origin
+    assert drawn(*sizes).study.origin != drawn(*sizes, draw=1).study.origin
+
+
+def test_the_origin_tells_every_image_label_and_class_name() -> None:
+    x, y = np.zeros((6, 2), dtype=np.float32), np.array([0, 1, 2, 0, 1, 2])
+    other_x, other_y = x.copy(), y.copy()
+    other_x[5, 1] = 1
+    other_y[[0, 1]] = 1, 0
+    plain = Study(Labeled(x, y), Labeled(x, y), Unlabeled(x), Unlabeled(x), CLASSES)
+    changes: list[dict[str, Any]] = [
+        {"source": Labeled(other_x, y)},
+        {"source": Labeled(x, other_y)},
+        {"source_val": Labeled(x, other_y)},
+        {"target": Unlabeled(other_x)},
+        {"target": Unlabeled(x.reshape(4, 3))},
+        {"classes": ("a", "b", "d")},
+    ]
+    origins = {plain.origin, *(dataclasses.replace(plain, **change).origin for change in changes)}
+    assert len(origins) == 7
+
+
+# Shifts as text
+
+
+@pytest.mark.parametrize("text", ["rs-ut", "bs-bt", "natural", "degree:0", "degree:0.25", "degree:1", "dirichlet:0.5"])
+def test_a_shift_reads_as_it_is_written(text: str) -> None:
+    assert str(Shift.parse(text)) == text
+    assert Shift.parse(text.upper()) == Shift.parse(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "rsut", "rs-ut:1", "degree", "degree:", "degree:x", "degree:1.1", "degree:-0.1", "degree:nan"),
+        *("dirichlet", "dirichlet:0", "dirichlet:-1", "dirichlet:nan"),
+    ],
+)
+def test_a_shift_that_does_not_exist_is_refused(text: str) -> None:
+    with pytest.raises(UserError, match="There is no label shift") as told:
+        Shift.parse(text)
+    assert f"'{text}'" in told.value.sentence
+    assert "degree:D" in told.value.hint
+
+
+# Mistakes
+
+
+def test_a_class_without_source_images_is_warned_of_by_name() -> None:
+    x = Unlabeled(np.zeros((2, 1), dtype=np.float32))
+    with pytest.warns(EmptyClassWarning, match=r"The source has no image of class b, c\.") as told:
+        Study(Labeled(x.x, np.array([0, 0])), Labeled(x.x, np.array([0, 0])), x, x, CLASSES)
+    assert told[0].filename == __file__
+    with pytest.warns(EmptyClassWarning, match=r"of class b, c, d, e, f, …\.$"):
+        Study(Labeled(x.x, np.array([0, 0])), Labeled(x.x, np.array([0, 0])), x, x, tuple("abcdefgh"))
+
+
+@pytest.mark.parametrize("part", ["target", "exam_images"])
+def test_a_target_or_exam_without_images_is_refused(part: str) -> None:
+    rows, none = (Unlabeled(np.zeros((n, 1), dtype=np.float32)) for n in (3, 0))
+    parts = {"target": rows, "exam_images": rows} | {part: none}
+    with pytest.raises(UserError, match=f"The {part.replace('_', ' ')} of this task is empty"):
+        Study(numbered([1, 1, 1]), numbered([1, 1, 1]), **parts, classes=CLASSES)
+
+
+def test_a_source_without_images_is_refused() -> None:
+    rows = Unlabeled(np.zeros((3, 1), dtype=np.float32))
+    with pytest.warns(EmptyClassWarning), pytest.raises(UserError, match="The source of this task is empty"):
+        Study(numbered([0, 0, 0]), numbered([1, 1, 1]), rows, rows, CLASSES)
+
+
+@pytest.mark.parametrize(
+    ("mistake", "sentence"),
+    [
+        (lambda: Unlabeled(np.zeros((3, 2))), "found float64 (3, 2)"),
+        (lambda: Unlabeled(np.zeros((3, 28, 28), dtype=np.uint8)), "found uint8 (3, 28, 28)"),
+        (lambda: Unlabeled(np.array([[1, np.nan], [0, 0]], dtype=np.float32)), "1 of 2 feature rows hold NaN"),
+        (lambda: Labeled(np.zeros((3, 2), dtype=np.float32), np.zeros(2, dtype=np.int64)), "Expected 3 labels"),
+        (lambda: load_task("mini/syn-uc"), "There is no task 'mini/syn-uc'"),
+        (lambda: load_task("syn-uci"), "There is no task 'syn-uci'"),
+        (lambda: load_task("mini/syn-uci", draw=-1), "The draw must be 0 or more, found -1"),
+        (lambda: load_task("mini/syn-uci", "rs"), "There is no label shift 'rs'"),
+        (lambda: load_task("digits/usps-mnist", data=Path("no/such/folder")), "does not exist"),
+    ],
+)
+def test_a_mistake_is_told_in_one_sentence(mistake: Any, sentence: str) -> None:
+    with pytest.raises(UserError) as told:
+        mistake()
+    assert sentence in told.value.sentence
+    assert told.value.hint
+
+
+def test_a_misspelt_task_is_told_the_nearest() -> None:
+    with pytest.raises(UserError, match=r"did you mean 'mini/syn-uci'\?"):
+        load_task("syn-uci")
+
+
+def test_a_task_that_needs_real_images_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ASKEW_DATA", raising=False)
+    with pytest.raises(UserError, match="needs real images"):
+        load_task("digits/usps-mnist")
