@@ -155,11 +155,12 @@ def test_a_method_from_a_file_is_explained_run_and_compared(shell: Command, cli:
     told = json.loads(cli("methods", "mine.py:Mine", "--json").out)
     assert told["options"][0]["help"] == "Weight of the loss."
     one = json.loads(cli("run", "mini/syn-uci", "-m", "mine.py:Mine", "-o", "weight=1", *TINY, "--json").out)
-    both = ["bench", "mini", "--tasks", "syn-uci", "--methods", "source,mine.py:Mine", "--seeds", 1, "--jobs", 2]
+    both = ["bench", "mini", "--tasks", "syn-uci", "--methods", "source,mine.py:Mine", "--seeds", 2, "--jobs", 2]
     answer = shell(*both, *TINY, "--json")
     assert answer.code == 0, answer.err
     rows = {r["method"]: r for r in json.loads(answer.out)}
-    assert rows["mine"]["whole"]["mean"] == one["scores"]["whole"]["per_class_mean"]
+    assert rows["mine"]["whole"]["values"][0] == one["scores"]["whole"]["per_class_mean"]
+    assert rows["mine"]["n"] == rows["source"]["n"] == 2
     # another text is another method
     (tmp_path / "mine.py").write_text(MINE + "# changed\n")
     again = json.loads(cli("run", "mini/syn-uci", "-m", "mine.py:Mine", *TINY, "--json").out)
@@ -316,7 +317,7 @@ def test_a_bench_counts_each_failed_run_once_and_shows_the_others(cli: Command) 
     assert cli(*ask, "--seeds", 1).code == 0
     answer = cli(*ask, "--seeds", 2, "-t", "lr=1e30")
     assert answer.code == 2
-    assert answer.err.endswith("2 of 2 runs failed and are missing from the table.\n\nhint: the reasons stand above.\n")
+    assert answer.err.endswith("2 of 2 runs failed and are missing from the table.\n\nhint: see above.\n")
     assert "Traceback" not in answer.err
 
 

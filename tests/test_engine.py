@@ -192,9 +192,8 @@ def test_a_phase_trains_only_what_it_names(study: Study, make_run: Any) -> None:
     after = last.weights()
     assert all(torch.equal(after[n], fresh[n]) for n in fresh if n.startswith("features."))
     assert not torch.equal(after["head.prototypes.weight"], fresh["head.prototypes.weight"])
-    # one update of the head and two of the critic in each of 30 steps
-    assert last.checkpoint()["optim.count.head"] == 90
-    assert last.checkpoint()["optim.count.features"] == 0
+    counts = {part: last.checkpoint()[f"optim.count.{part}"].item() for part in ("features", "head", "critic")}
+    assert counts == {"features": 0, "head": 30, "critic": 60}  # in 30 steps
     assert set(last.losses) == {"label", "critic"}
 
 

@@ -1,0 +1,99 @@
+"""A bench that is killed again and again: twenty times at chance moments, then left to finish."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.soak
+
+KILLS = 20
+BENCH = (
+    "bench",
+    "mini",
+    "--methods",
+    "source,coal",
+    "--seeds",
+    "2",
+    "--jobs",
+    "2",
+    "--checkpoint-every",
+    "0",
+    "--json",
+)
+BENCH += ("-t", "pretrain=20", "-t", "rounds=40", "-t", "round=10", "-t", "batch=16")
+
+
+def written(root: Path) -> int:
+    """When anything was last written."""
+    times = [0]
+    for path in root.rglob("*"):
+        try:
+            times.append(path.stat().st_mtime_ns)
+        except FileNotFoundError:  # a temporary file that has got its name
+            continue
+    return max(times)
+
+
+def finished(root: Path) -> int:
+    return len(list(root.glob("*/done")))
+
+
+def kill_while_it_works(command: str, folder: Path, chance: random.Random) -> bool:
+    """Start the bench and kill it a few writes later; False if it ended before."""
+    root = folder / "runs"
+    seen, left = written(root), chance.randint(1, 15)
+    quiet = subprocess.DEVNULL
+    process = subprocess.Popen([command, *BENCH], cwd=folder, stdout=quiet, stderr=quiet, start_new_session=True)
+    try:
+        while process.poll() is None and left:
+            time.sleep(chance.uniform(0, 0.02))
+            if (now := written(root)) != seen:
+                seen, left = now, left - 1
+        if process.poll() is not None:
+            return False
+        # the whole group, as when a machine fails, or the command alone, as a nervous user does
+        if chance.random() < 0.7:
+            os.killpg(process.pid, signal.SIGKILL)
+        else:
+            process.kill()
+            time.sleep(1)
+        return True
+    finally:
+        process.kill()
+        process.wait()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def results(root: Path) -> dict[str, bytes]:
+    kept = ("weights.safetensors", "outputs.safetensors", "scores.json", "done")
+    return {str(p.relative_to(root)): p.read_bytes() for p in root.glob("*/*") if p.name in kept}
+
+
+def test_a_bench_killed_twenty_times_ends_in_the_table_of_an_undisturbed_one(command: str, tmp_path: Path) -> None:
+    rough, calm = tmp_path / "rough", tmp_path / "calm"
+    for folder in (rough, calm):
+        folder.mkdir()
+    chance = random.Random(0)
+    killed = sum(kill_while_it_works(command, rough, chance) for _ in range(KILLS))
+    halfway = finished(rough / "runs")
+
+    def table(folder: Path) -> object:
+        done = subprocess.run([command, *BENCH], cwd=folder, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    assert table(rough) == table(calm)
+    assert results(rough / "runs") == results(calm / "runs")
+    assert killed == KILLS
+    assert 0 < halfway < finished(calm / "runs"), "the kills did not fall into the work"
+    assert not [p for p in (rough / "runs").rglob(".*") if p.name != ".lock"]
