@@ -21,7 +21,7 @@ from askew.method import Losses, Method, Phase, State
 from askew.nets import Net, NetSpec, build
 from askew.optim import Optim
 from askew.options import options
-from askew.run import Run, Stage
+from askew.plan import Run, Stage
 
 ROWS, WIDTH, CLASSES = 24, 6, 3
 

@@ -15,7 +15,7 @@ from askew.data.task import Study
 from askew.method import Method
 from askew.nets import Net, build
 from askew.optim import Optimiser
-from askew.run import Run, Stage
+from askew.plan import Run, Stage
 
 CHUNK = 200
 """Steps between two looks at the losses: each look waits for the device."""

@@ -16,7 +16,7 @@ from askew.data.task import Task
 from askew.engine import NotFinite, Snapshot, fit
 from askew.errors import UserError
 from askew.metrics import score_exam
-from askew.run import Run
+from askew.plan import Run
 from askew.store import RunFolder, read_tensors, write_json, write_tensors
 
 

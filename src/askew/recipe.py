@@ -17,7 +17,7 @@ from askew.methods import SourceOnly, make_method, method_class
 from askew.nets import NetSpec, file_hash
 from askew.optim import Optim
 from askew.options import Between, checked, options
-from askew.run import Run, Stage
+from askew.plan import Run, Stage
 
 
 @dataclass(frozen=True, kw_only=True)
