@@ -114,7 +114,7 @@ def methods(
         return
     import inspect
 
-    out.print(f"[bold]{cls.id}[/bold]  ({cls.head} head)\n\n{inspect.cleandoc(cls.__doc__ or '')}\n", markup=True)
+    out.print(f"{cls.id}  ({cls.head} head)\n\n{inspect.cleandoc(cls.__doc__ or '')}\n", markup=False)
     if described:
         print_table(
             ["-o", "default", "searched", "meaning"],
@@ -147,7 +147,7 @@ def run(
     """Train one method on one task with one seed, and score it."""
     from askew.launch.local import plan_jobs
     from askew.recipe import Wish
-    from askew.store import RunFolder
+    from askew.store import RunFolder, open_root
 
     _at_least("--seed", seed, 0)
     wish = Wish(
@@ -163,6 +163,7 @@ def run(
     )
     how = _execution(out_folder, device, curve, checkpoint_every, plain)
     (key,), shared, rest = plan_jobs([wish], how)
+    open_root(how.root)  # only now: a wrong wish leaves nothing behind
     for failure in follow(shared + rest, how, 1, task):
         sentence, _, hint = failure.reason.partition("\n\nhint: ")
         raise UserError(sentence, hint)
@@ -219,6 +220,7 @@ def bench(
     from askew.launch.local import plan_jobs
     from askew.methods import METHODS
     from askew.recipe import Wish
+    from askew.store import open_root
     from askew.table import collect
 
     _at_least("--seeds", seeds, 1)
@@ -245,6 +247,7 @@ def bench(
     ]
     how = _execution(out_folder, device, curve, checkpoint_every, plain)
     keys, shared, rest = plan_jobs(wishes, how)
+    open_root(how.root)
     workers = workers or (1 if how.device.type == "cuda" else os.cpu_count() or 1)
     failures = [
         f for jobs, what in ((shared, "pre-training"), (rest, "runs")) for f in follow(jobs, how, workers, what)
@@ -289,10 +292,10 @@ def _at_least(flag: str, value: int, low: int) -> None:
 
 def _execution(root: Path, device: str, curve: bool, checkpoint_every: float, plain: bool) -> Execution:
     from askew.execute import Execution, pick_device
-    from askew.store import open_root
+    from askew.store import check_root
 
     chosen = pick_device(device)
-    return Execution(open_root(root), chosen, not plain, checkpoint_every, curve)
+    return Execution(check_root(root), chosen, not plain, checkpoint_every, curve)
 
 
 def _first_line(doc: str | None) -> str:
@@ -316,6 +319,8 @@ def main() -> None:
     except Exception as error:
         # Typer's own usage errors (its classes moved between versions) carry an exit code and a message.
         if hasattr(error, "exit_code") and hasattr(error, "format_message"):
+            if not error.format_message():  # no arguments: the help was shown
+                sys.exit(error.exit_code)
             _fail(error.format_message(), "`askew --help` or `askew COMMAND --help` lists what there is.")
         raise
 

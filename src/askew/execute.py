@@ -17,7 +17,7 @@ from askew.engine import NotFinite, Snapshot, fit
 from askew.errors import UserError
 from askew.metrics import score_exam
 from askew.plan import Run
-from askew.store import RunFolder, read_tensors, write_json, write_tensors
+from askew.store import PRETRAINING, RunFolder, read_tensors, write_bytes, write_json, write_tensors
 
 
 @dataclass(frozen=True)
@@ -57,22 +57,28 @@ def pick_device(name: str) -> torch.device:
     return device
 
 
-def execute(run: Run, task: Task, how: Execution) -> Iterator[Progress]:
-    """Bring the run's folder to `done`, whatever is there already, yielding progress."""
+def execute(run: Run, task: Task, how: Execution, *, pretraining: bool = False) -> Iterator[Progress]:
+    """Bring the run's folder to `done`, whatever is there already, yielding progress.
+
+    One that is carried out only for others to build on is marked as `pretraining`, and tables leave it out.
+    """
     folder = RunFolder(how.root / run.key)
     if folder.done:
+        if not pretraining:
+            (folder.path / PRETRAINING).unlink(missing_ok=True)
         return
     torch.set_num_threads(run.threads)
     if run.before is not None:
-        yield from execute(run.before, task, how)
+        yield from execute(run.before, task, how, pretraining=True)
     with folder.claimed():
         if not folder.done:  # another process may have finished it while we waited
-            yield from _train(run, task, how, folder)
+            if pretraining:
+                write_bytes(folder.path / PRETRAINING, b"")
+            yield from _train(run, task, how, folder, "pre-training" if pretraining else run.method.id)
 
 
-def _train(run: Run, task: Task, how: Execution, folder: RunFolder) -> Iterator[Progress]:
-    pretraining = run.before is None and len(run.plan) == 1 and run.method.id == "source" and run.plan[0].rounds == 1
-    label = f"{run.task} {'pre-training' if pretraining else run.method.id} seed {run.seed}"
+def _train(run: Run, task: Task, how: Execution, folder: RunFolder, what: str) -> Iterator[Progress]:
+    label = f"{run.task} {what} seed {run.seed}"
     write_json(folder.path / "run.json", _record(run, task, how))
     start = None
     if run.before is not None:
@@ -102,11 +108,10 @@ def _train(run: Run, task: Task, how: Execution, folder: RunFolder) -> Iterator[
         ) from error
     assert snapshot is not None
     write_tensors(folder.path / "weights.safetensors", snapshot.weights(), {"form": "1"})
-    if not pretraining:
-        outputs = snapshot.outputs
-        logits = {"exam": outputs.exam, "target": outputs.target, "source_val": outputs.source_val}
-        write_tensors(folder.path / "outputs.safetensors", {k: v.half() for k, v in logits.items()}, {"form": "1"})
-        write_json(folder.path / "scores.json", score_exam(task.exam, outputs.exam.cpu().numpy()))
+    outputs = snapshot.outputs
+    logits = {"exam": outputs.exam, "target": outputs.target, "source_val": outputs.source_val}
+    write_tensors(folder.path / "outputs.safetensors", {k: v.half() for k, v in logits.items()}, {"form": "1"})
+    write_json(folder.path / "scores.json", score_exam(task.exam, outputs.exam.cpu().numpy()))
     folder.finish()
 
 

@@ -54,6 +54,11 @@ class Method:
     head: ClassVar[Literal["linear", "cosine"]] = "linear"
     """The head that the method was published with; a run may choose the other."""
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "id" not in cls.__dict__:
+            cls.id = cls.__name__.lower()
+
     def parts(self, width: int, classes: int) -> dict[str, nn.Module]:
         """Networks beyond features and head."""
         return {}

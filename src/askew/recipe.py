@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -34,7 +34,7 @@ class Training:
     """Starting weights of the features: none, hub, or a .safetensors file."""
     norm: Literal["joint", "split"] = "joint"
     """Batch statistics over source and target together, or each domain by itself."""
-    batch: Annotated[int, Between(1)] = 32
+    batch: Annotated[int, Between(2)] = 32
     """Images of each domain in a batch."""
     sampler: Sampler = "balanced"
     """Source batches: natural, or the same number of each class."""
@@ -60,7 +60,7 @@ class Training:
     """Both rates during pre-training, as a multiple."""
     rounds: Annotated[int, Between(1)] = 10
     """Rounds of adaptation; each begins with a refresh of pseudo-labels."""
-    round: Literal["larger", "smaller", "source", "target"] | int = "larger"
+    round: Annotated[Literal["larger", "smaller", "source", "target"] | int, Between(1)] = "larger"
     """A round is one pass over that domain, or so many steps."""
     precision: Literal["float32", "bf16"] = "float32"
     """Arithmetic of the networks."""
@@ -73,34 +73,50 @@ Settings = dict[str, Any]
 
 def read_settings(benchmark: str, path: Path | None = None) -> Settings:
     """A benchmark's settings: the committed ones, or a file of the same form."""
+    example = "see src/askew/settings/digits.toml for the form."
     try:
-        if path is not None:
-            return tomllib.loads(path.read_text())
-        return tomllib.loads((resources.files("askew.settings") / f"{benchmark}.toml").read_text())
-    except FileNotFoundError:
+        file = path or resources.files("askew.settings") / f"{benchmark}.toml"
+        settings = tomllib.loads(file.read_text())
+    except (FileNotFoundError, IsADirectoryError):
         raise UserError(
             f"The settings file {path} does not exist.", "leave --settings out for the committed ones."
         ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(
-            f"The settings file {path} is not TOML: {error}.", "see src/askew/settings/digits.toml."
-        ) from None
+        raise UserError(f"The settings file {path} is not TOML: {error}.", example) from None
+    for name in settings:
+        if name not in ("train", "method", "task"):
+            raise UserError(f"The settings file {path} has a table '{name}' that means nothing.", example)
+    tables = {name: value for name in settings for name, value in _tables(name, settings[name])}
+    for name, value in tables.items():
+        if not isinstance(value, dict):
+            raise UserError(f"The settings file {path} holds '{name}' = {value} where a table belongs.", example)
+    return settings
+
+
+def _tables(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """What has to be a table in a settings file, by its dotted name: train, method.M, task.T, task.T.method.M."""
+    yield name, value
+    if name.rpartition(".")[2] in ("method", "task") and isinstance(value, dict):
+        for inner, table in value.items():
+            yield f"{name}.{inner}", table
+            for part in ("train", "method"):
+                if isinstance(table, dict) and part in table:
+                    yield from _tables(f"{name}.{inner}.{part}", table[part])
 
 
 def _layers(settings: Settings, task: str, method: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Method options and training settings: benchmark, then method, then task, then task and method."""
     own_task = settings.get("task", {}).get(task, {})
-    chosen = [settings.get("method", {}).get(method, {}), own_task.get("method", {}).get(method, {})]
-    training = (
-        settings.get("train", {}) | chosen[0].get("train", {}) | own_task.get("train", {}) | chosen[1].get("train", {})
-    )
-    hyper = {k: v for layer in chosen for k, v in layer.items() if k != "train"}
+    layers = [settings.get("method", {}).get(method, {}), own_task.get("method", {}).get(method, {})]
+    trains = [settings, layers[0], own_task, layers[1]]
+    training = {name: value for layer in trains for name, value in layer.get("train", {}).items()}
+    hyper = {name: value for layer in layers for name, value in layer.items() if name != "train"}
     return hyper, training
 
 
 def _round_steps(training: Training, study: Study) -> int:
     if isinstance(training.round, int):
-        return max(1, training.round)
+        return training.round
     source, target = len(study.source), len(study.target)
     images = {
         "larger": max(source, target),

@@ -18,6 +18,8 @@ from askew.engine import Checkpoint, Resume
 from askew.errors import UserError
 
 MARKER = "askew-runs.json"
+PRETRAINING = "pretraining"
+"""Marks the folder of a run that was only carried out for others to build on."""
 
 
 def _explain(error: OSError, path: Path) -> UserError:
@@ -39,10 +41,12 @@ def write_bytes(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-    except OSError as error:
+    except BaseException as error:  # Ctrl-C must not leave a temporary file either
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
-        raise _explain(error, path) from error
+        if isinstance(error, OSError):
+            raise _explain(error, path) from error
+        raise
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -62,15 +66,23 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
 
 
-def open_root(path: Path) -> Path:
-    """A folder of runs, made if need be; UserError if it is somebody else's."""
+def check_root(path: Path) -> Path:
+    """A folder that runs may be written to; UserError if it is somebody else's. Writes nothing."""
     if path.exists() and not path.is_dir():
         raise UserError(f"{path} is a file, not a folder.", "choose another folder with --out.")
-    if path.is_dir() and not (path / MARKER).exists() and any(path.iterdir()):
+    # A process that died while it marked the folder left a temporary marker, which is ours too.
+    foreign = path.is_dir() and any(MARKER not in p.name for p in path.iterdir())
+    if foreign and not (path / MARKER).exists():
         raise UserError(
             f"The folder {path} holds other things and was not made by askew.",
             "choose a new or empty folder with --out.",
         )
+    return path
+
+
+def open_root(path: Path) -> Path:
+    """The same, made and marked as ours."""
+    check_root(path)
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -81,10 +93,11 @@ def open_root(path: Path) -> Path:
 
 
 def finished_runs(root: Path) -> list[Path]:
-    """The folders of runs that are done and scored."""
+    """The folders of runs that are done and scored, without those that only served as pre-training."""
     if not (root / MARKER).is_file():
         raise UserError(f"{root} is not a folder of askew runs.", "name the folder that `askew bench` wrote to.")
-    return sorted(p.parent for p in root.glob("*/scores.json") if (p.parent / "done").exists())
+    scored = (p.parent for p in root.glob("*/scores.json"))
+    return sorted(p for p in scored if (p / "done").exists() and not (p / PRETRAINING).exists())
 
 
 @dataclass(frozen=True)
@@ -107,6 +120,8 @@ class RunFolder:
             raise _explain(error, self.path / ".lock") from error
         with handle:
             fcntl.flock(handle, fcntl.LOCK_EX)
+            for left in self.path.glob(".*.*"):  # half-written by a process that was killed
+                left.unlink(missing_ok=True)
             yield
 
     def scores(self) -> dict[str, Any]:

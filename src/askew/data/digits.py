@@ -81,7 +81,13 @@ def read_npz(path: Path) -> Labeled:
             x, y = file["x"], file["y"]
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise UserError(f"{path} cannot be read: {error}.", layout) from None
-    if x.dtype != np.uint8 or x.ndim not in (3, 4) or y.shape != x.shape[:1] or (x.ndim == 4 and x.shape[3] != 3):
+    if (
+        y.dtype.kind not in "iu"
+        or x.dtype != np.uint8
+        or x.ndim not in (3, 4)
+        or y.shape != x.shape[:1]
+        or (x.ndim == 4 and x.shape[3] != 3)
+    ):
         raise UserError(f"{path} holds x {x.dtype} {x.shape} and y {y.dtype} {y.shape}.", layout)
     if len(y) and not 0 <= int(y.min()) <= int(y.max()) <= 9:
         raise UserError(f"{path} holds labels from {y.min()} to {y.max()}.", "digits run from 0 to 9.")
@@ -103,6 +109,10 @@ def framed(x: NDArray[np.uint8], box: int, size: int) -> NDArray[np.uint8]:
 def shaped(images: Labeled, size: int, channels: int) -> Labeled:
     """Images padded with black to `size` and, where they are grey, repeated to `channels`."""
     x = images.x
+    if x.shape[2] > size or x.shape[3] > size:
+        raise UserError(
+            f"Images of at most {size} x {size} were expected, found {x.shape[2]} x {x.shape[3]}.", "resize them first."
+        )
     low, high = (size - x.shape[2]) // 2, (size - x.shape[2] + 1) // 2
     x = np.pad(x, ((0, 0), (0, 0), (low, high), (low, high)))
     if x.shape[1] < channels:

@@ -98,7 +98,7 @@ class Shift:
         )
 
     def __str__(self) -> str:
-        return f"{self.kind}:{self.amount!r}" if self.kind in ("degree", "dirichlet") else self.kind
+        return f"{self.kind}:{self.amount!r}".removesuffix(".0") if self.kind in ("degree", "dirichlet") else self.kind
 
     def source_counts(self, sizes: Counts, tail: NDArray[np.float64]) -> Counts:
         match self.kind:

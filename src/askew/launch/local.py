@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import multiprocessing
-import queue
+import os
 import signal
+import threading
 import traceback
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from typing import cast
 
 from askew.errors import UserError
 from askew.execute import Execution, Progress, execute
@@ -57,41 +61,90 @@ def plan_jobs(wishes: Sequence[Wish], how: Execution) -> tuple[list[str], list[J
 
 
 def carry_out(jobs: Sequence[Job], how: Execution, workers: int) -> Iterator[Event]:
-    """Run the jobs, yielding what happens. A job that fails does not stop the others."""
+    """Run the jobs, yielding what happens. A job that fails, or whose worker dies, does not stop the others."""
     if workers <= 1 or len(jobs) <= 1:
         for job in jobs:
             yield from _one(job, how)
         return
-    context = multiprocessing.get_context("spawn")
-    todo, events = context.Queue(), context.Queue()
-    for job in jobs:
-        todo.put(job)
-    crew = [
-        context.Process(target=_work, args=(todo, events, how), daemon=True) for _ in range(min(workers, len(jobs)))
-    ]
-    for process in crew:
-        todo.put(None)
-        process.start()
-    left = len(jobs)
+    waiting = deque(jobs)
+    crew: dict[Connection, Worker] = {}
     try:
-        while left:
-            try:
-                event: Event = events.get(timeout=1.0)
-            except queue.Empty:
-                if not any(process.is_alive() for process in crew):
-                    raise UserError(
-                        f"All workers ended while {left} runs were missing.",
-                        "start the same command again: finished runs are kept. Out of memory? Use fewer --jobs.",
-                    ) from None
-                continue
-            left -= isinstance(event, Finished | Failed)
-            yield event
-        for process in crew:
-            process.join()
+        while crew or waiting:
+            while waiting and len(crew) < workers:
+                worker = _hire(waiting.popleft(), how)
+                crew[worker.line] = worker
+            for line in cast(list[Connection], wait(list(crew))):
+                worker = crew[line]
+                try:
+                    event: Event = line.recv()
+                except EOFError:
+                    del crew[line]
+                    worker.process.join()
+                    reason = "A worker died in the middle of its run."
+                    hint = "start the same command again to go on. Out of memory? Use fewer --jobs."
+                    yield Failed(worker.job.wish, str(UserError(reason, hint)))
+                    continue
+                if isinstance(event, Finished | Failed):
+                    if waiting:
+                        worker.job = waiting.popleft()
+                        line.send(worker.job)
+                    else:
+                        del crew[line]
+                        line.send(None)
+                        worker.process.join()
+                yield event
     finally:
-        for process in crew:
-            if process.is_alive():
-                process.terminate()
+        for worker in crew.values():
+            worker.process.terminate()
+            worker.process.join()
+
+
+@dataclass
+class Worker:
+    """A process, the line to it, and the job it is at."""
+
+    process: SpawnProcess
+    line: Connection
+    job: Job
+
+
+def _hire(job: Job, how: Execution) -> Worker:
+    context = multiprocessing.get_context("spawn")
+    # One pipe a worker, no shared queue: a worker killed in the middle of a write can then block nobody else.
+    line, theirs = context.Pipe()
+    process = context.Process(target=_work, args=(theirs, how), daemon=True)
+    # Ctrl-C is ours to handle; a child that starts while it is ignored ignores it from its first instruction on.
+    ours = signal.signal(signal.SIGINT, signal.SIG_IGN) if _in_main_thread() else None
+    try:
+        process.start()
+    finally:
+        if ours is not None:
+            signal.signal(signal.SIGINT, ours)
+    theirs.close()
+    line.send(job)
+    return Worker(process, line, job)
+
+
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+def _work(line: Connection, how: Execution) -> None:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    while (job := line.recv()) is not None:
+        try:
+            for event in _one(job, how):
+                line.send(event)
+        except Exception:
+            line.send(Failed(job.wish, traceback.format_exc()))
+
+
+def _end_with_parent() -> None:
+    """A worker whose parent was killed has nobody to work for."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)
 
 
 def _one(job: Job, how: Execution) -> Iterator[Event]:
@@ -100,17 +153,7 @@ def _one(job: Job, how: Execution) -> Iterator[Event]:
         if job.pretraining:
             assert run.before is not None
             run = run.before
-        yield from execute(run, task, how)
+        yield from execute(run, task, how, pretraining=job.pretraining)
         yield Finished(run.key)
     except UserError as error:
         yield Failed(job.wish, str(error))
-
-
-def _work(todo: Any, events: Any, how: Execution) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    while (job := todo.get()) is not None:
-        try:
-            for event in _one(job, how):
-                events.put(event)
-        except Exception:
-            events.put(Failed(job.wish, traceback.format_exc()))

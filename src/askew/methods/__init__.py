@@ -44,7 +44,10 @@ def _from_file(file: str, name: str) -> type[Method]:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses and inspect look a class's module up by name
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise UserError(f"{path} cannot be loaded: {error}.", "run it with python to see where it fails.") from error
     cls = getattr(module, name, None)
     if not (isinstance(cls, type) and issubclass(cls, Method)):
         raise UserError(f"{path} defines no method class '{name}'.", "derive it from askew.Method.")
