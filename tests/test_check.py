@@ -59,10 +59,6 @@ class NoLosses(Method):
     id = "none"
 
 
-class Nameless(Method):
-    losses = Sound.losses
-
-
 @dataclass(frozen=True, kw_only=True)
 class Unexplained(Sound):
     strength: float = 1.0
@@ -189,7 +185,6 @@ class NotFinite(Changed):
 
 BREACHES: list[tuple[type[Method], str]] = [
     (NoLosses, "losses of phase 0 raised TypeError"),
-    (Nameless, "it has no id"),
     (Unexplained, "the hyper-parameter 'strength' has no help text"),
     (Vector, "the loss 'rows' of phase 0 is not a scalar"),
     (Plain, "the loss 'constant' of phase 0 is not a scalar tensor"),

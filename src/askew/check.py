@@ -66,7 +66,6 @@ def _running(method: Method, what: str) -> Iterator[None]:
 
 
 def _check_options(method: Method) -> None:
-    _expect(method, isinstance(getattr(method, "id", None), str), "it has no id")
     for option in options(type(method)).values():
         _expect(method, bool(option.help), f"the hyper-parameter '{option.name}' has no help text below it")
 

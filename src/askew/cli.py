@@ -306,15 +306,16 @@ def main() -> None:
     """Run the command line; what a user did wrong ends in one sentence, a hint, and exit code 2."""
     warnings.simplefilter("error", EmptyClassWarning)
     try:
-        app(standalone_mode=False)
+        code = app(standalone_mode=False)  # Typer turns Ctrl-C into 130, or into Abort, depending on its version
+        if code == 130:
+            raise KeyboardInterrupt
+        sys.exit(code)
     except UserError as error:
         _fail(error.sentence, error.hint)
     except EmptyClassWarning as error:
         _fail(str(error), "add images of it, or leave it out of the classes.")
-    except typer.Exit as done:
-        sys.exit(done.exit_code)
     except (KeyboardInterrupt, typer.Abort):
-        err.print("\nStopped. Start the same command again to go on from the last checkpoint.", soft_wrap=True)
+        err.print("Stopped. Start the same command again to go on from the last checkpoint.", soft_wrap=True)
         sys.exit(130)
     except Exception as error:
         # Typer's own usage errors (its classes moved between versions) carry an exit code and a message.

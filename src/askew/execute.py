@@ -17,7 +17,7 @@ from askew.engine import NotFinite, Snapshot, fit
 from askew.errors import UserError
 from askew.metrics import score_exam
 from askew.plan import Run
-from askew.store import PRETRAINING, RunFolder, read_tensors, write_bytes, write_json, write_tensors
+from askew.store import RunFolder, read_tensors, write_json, write_tensors
 
 
 @dataclass(frozen=True)
@@ -63,23 +63,20 @@ def execute(run: Run, task: Task, how: Execution, *, pretraining: bool = False) 
     One that is carried out only for others to build on is marked as `pretraining`, and tables leave it out.
     """
     folder = RunFolder(how.root / run.key)
-    if folder.done:
-        if not pretraining:
-            (folder.path / PRETRAINING).unlink(missing_ok=True)
+    if folder.done and (pretraining or not folder.pretraining):
         return
     torch.set_num_threads(run.threads)
     if run.before is not None:
         yield from execute(run.before, task, how, pretraining=True)
     with folder.claimed():
+        folder.mark(pretraining)
         if not folder.done:  # another process may have finished it while we waited
-            if pretraining:
-                write_bytes(folder.path / PRETRAINING, b"")
             yield from _train(run, task, how, folder, "pre-training" if pretraining else run.method.id)
 
 
 def _train(run: Run, task: Task, how: Execution, folder: RunFolder, what: str) -> Iterator[Progress]:
     label = f"{run.task} {what} seed {run.seed}"
-    write_json(folder.path / "run.json", _record(run, task, how))
+    folder.describe(_record(run, task, how))
     start = None
     if run.before is not None:
         start, _ = read_tensors(how.root / run.before.key / "weights.safetensors")
@@ -102,8 +99,9 @@ def _train(run: Run, task: Task, how: Execution, folder: RunFolder, what: str) -
                 saved = time.monotonic()
             yield Progress(run.key, label, snapshot.step, steps, snapshot.losses)
     except NotFinite as error:
+        kept = f"; the last good checkpoint is kept in {folder.path}" if folder.has_checkpoint else ""
         raise UserError(
-            f"{label}: {error.what} after step {error.step}; the last good checkpoint is kept in {folder.path}.",
+            f"{label}: {error.what} after step {error.step}{kept}.",
             "lower the learning rate (-t lr=…, -t features_lr=…) or the method's weights, or use -t precision=float32.",
         ) from error
     assert snapshot is not None

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from askew.launch.local import Failed, Job
     from askew.table import Row
 
-out = Console(highlight=False)
-err = Console(stderr=True, highlight=False)
+# A path may hold `:name:` or `[x]`; nothing of it is for rich to interpret.
+out = Console(highlight=False, emoji=False)
+err = Console(stderr=True, highlight=False, emoji=False)
 
 
 class Rate(ProgressColumn):

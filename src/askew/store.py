@@ -97,7 +97,7 @@ def finished_runs(root: Path) -> list[Path]:
     if not (root / MARKER).is_file():
         raise UserError(f"{root} is not a folder of askew runs.", "name the folder that `askew bench` wrote to.")
     scored = (p.parent for p in root.glob("*/scores.json"))
-    return sorted(p for p in scored if (p / "done").exists() and not (p / PRETRAINING).exists())
+    return sorted(p for p in scored if (p / "done").exists() and not RunFolder(p).pretraining)
 
 
 @dataclass(frozen=True)
@@ -109,6 +109,22 @@ class RunFolder:
     @property
     def done(self) -> bool:
         return (self.path / "done").exists()
+
+    @property
+    def has_checkpoint(self) -> bool:
+        return (self.path / "last.safetensors").exists()
+
+    @property
+    def pretraining(self) -> bool:
+        """Whether it was only carried out for others to build on."""
+        return (self.path / PRETRAINING).exists()
+
+    def mark(self, pretraining: bool) -> None:
+        """Say so, or that it now stands for itself."""
+        if not pretraining:
+            (self.path / PRETRAINING).unlink(missing_ok=True)
+        elif not self.pretraining and not self.done:
+            write_bytes(self.path / PRETRAINING, b"")
 
     @contextlib.contextmanager
     def claimed(self) -> Iterator[None]:
@@ -123,6 +139,13 @@ class RunFolder:
             for left in self.path.glob(".*.*"):  # half-written by a process that was killed
                 left.unlink(missing_ok=True)
             yield
+
+    def describe(self, record: dict[str, Any]) -> None:
+        """Write run.json, unless it says the same already."""
+        file = self.path / "run.json"
+        text = json.dumps(record, indent=1) + "\n"
+        if not file.exists() or file.read_text() != text:
+            write_bytes(file, text.encode())
 
     def scores(self) -> dict[str, Any]:
         scores: dict[str, Any] = json.loads((self.path / "scores.json").read_text())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -115,7 +116,9 @@ def _variant(own: dict[str, Any], others: list[dict[str, Any]]) -> str:
     differing = [
         name for name in own if name != "seed" and any(other.get(name, missing) != own[name] for other in others)
     ]
-    return " ".join(f"{name.removeprefix('plan.1.').removeprefix('method.options.')}={own[name]}" for name in differing)
+    # `plan.1.method.options.alpha` is `alpha` to a reader, `plan.0.optim.lr` is `optim.lr` of the first stage
+    short = {name: re.sub(r"^plan\.(\d+)\.(method\.options\.)?", "", name) for name in differing}
+    return " ".join(f"{short[name]}={own[name]}" for name in differing)
 
 
 def as_json(rows: Sequence[Row]) -> list[dict[str, Any]]:

@@ -6,7 +6,6 @@ Real images are read from `<data>/digits/<mnist|usps|svhn>/<train|test>.npz` wit
 from __future__ import annotations
 
 import os
-import zipfile
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -77,9 +76,9 @@ def read_npz(path: Path) -> Labeled:
     if not path.is_file():
         raise UserError(f"The data folder is incomplete: {path} is missing.", layout)
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as handle, np.load(handle, allow_pickle=False) as file:
             x, y = file["x"], file["y"]
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+    except Exception as error:  # a damaged archive can raise almost anything
         raise UserError(f"{path} cannot be read: {error}.", layout) from None
     if (
         y.dtype.kind not in "iu"
@@ -109,10 +108,9 @@ def framed(x: NDArray[np.uint8], box: int, size: int) -> NDArray[np.uint8]:
 def shaped(images: Labeled, size: int, channels: int) -> Labeled:
     """Images padded with black to `size` and, where they are grey, repeated to `channels`."""
     x = images.x
-    if x.shape[2] > size or x.shape[3] > size:
-        raise UserError(
-            f"Images of at most {size} x {size} were expected, found {x.shape[2]} x {x.shape[3]}.", "resize them first."
-        )
+    if x.shape[2] > size or x.shape[2] != x.shape[3]:
+        found = f"{x.shape[2]} x {x.shape[3]}"
+        raise UserError(f"Square images of at most {size} x {size} were expected, found {found}.", "resize them first.")
     low, high = (size - x.shape[2]) // 2, (size - x.shape[2] + 1) // 2
     x = np.pad(x, ((0, 0), (0, 0), (low, high), (low, high)))
     if x.shape[1] < channels:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -52,7 +53,8 @@ def plan_jobs(wishes: Sequence[Wish], how: Execution) -> tuple[list[str], list[J
     for wish in wishes:
         run, _ = prepare(wish)
         keys.append(run.key)
-        if RunFolder(how.root / run.key).done:
+        folder = RunFolder(how.root / run.key)
+        if folder.done and not folder.pretraining:
             continue
         rest.setdefault(run.key, Job(wish, pretraining=False))
         if run.before is not None and not RunFolder(how.root / run.before.key).done:
@@ -77,7 +79,7 @@ def carry_out(jobs: Sequence[Job], how: Execution, workers: int) -> Iterator[Eve
                 worker = crew[line]
                 try:
                     event: Event = line.recv()
-                except EOFError:
+                except (EOFError, OSError):
                     del crew[line]
                     worker.process.join()
                     reason = "A worker died in the middle of its run."
@@ -87,10 +89,10 @@ def carry_out(jobs: Sequence[Job], how: Execution, workers: int) -> Iterator[Eve
                 if isinstance(event, Finished | Failed):
                     if waiting:
                         worker.job = waiting.popleft()
-                        line.send(worker.job)
+                        _tell(line, worker.job)
                     else:
                         del crew[line]
-                        line.send(None)
+                        _tell(line, None)
                         worker.process.join()
                 yield event
     finally:
@@ -121,8 +123,13 @@ def _hire(job: Job, how: Execution) -> Worker:
         if ours is not None:
             signal.signal(signal.SIGINT, ours)
     theirs.close()
-    line.send(job)
+    _tell(line, job)
     return Worker(process, line, job)
+
+
+def _tell(line: Connection, job: Job | None) -> None:
+    with contextlib.suppress(OSError):  # a worker that has died: the next word from its line says so
+        line.send(job)
 
 
 def _in_main_thread() -> bool:
@@ -131,12 +138,15 @@ def _in_main_thread() -> bool:
 
 def _work(line: Connection, how: Execution) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    while (job := line.recv()) is not None:
-        try:
-            for event in _one(job, how):
-                line.send(event)
-        except Exception:
-            line.send(Failed(job.wish, traceback.format_exc()))
+    with contextlib.suppress(EOFError, BrokenPipeError):  # the parent is gone
+        while (job := line.recv()) is not None:
+            try:
+                for event in _one(job, how):
+                    line.send(event)
+            except BrokenPipeError:
+                raise
+            except Exception:
+                line.send(Failed(job.wish, traceback.format_exc()))
 
 
 def _end_with_parent() -> None:
