@@ -10,7 +10,7 @@ from askew.engine import Trainer
 from askew.nets import Net, build
 from askew.recipe import Wish, prepare
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.real_data]
 
 
 @pytest.mark.parametrize("method", ["source", "coal"])
