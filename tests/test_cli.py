@@ -283,10 +283,7 @@ def test_an_output_folder_that_is_not_ours_is_refused_and_left_alone(cli: Comman
     (tmp_path / "thesis" / "text").write_text("mine")
     (tmp_path / "file").write_text("mine")
     before = files(tmp_path)
-    for out, sentence in (
-        ("thesis", "The folder thesis holds other things"),
-        ("file", "file is a file, not a"),
-    ):
+    for out, sentence in (("thesis", "The folder thesis holds other things"), ("file", "file is a file, not a")):
         for ask in (RUN, ("bench", "mini")):
             answer = cli(*ask, "--out", out)
             assert_refused(answer)

@@ -86,7 +86,7 @@ class Broken(SourceOnly):
 @pytest.mark.parametrize("net", ["mlp", "bare"])
 @pytest.mark.parametrize("kind", ["sgd", "adam"])
 def test_training_lowers_the_loss(study: Study, make_run: Any, net: str, kind: str) -> None:
-    run = make_run(rounds=4, pretrain=0, net=net, head="linear", kind=kind)
+    run = make_run(rounds=4, pretrain=0, net=net, head="linear", optimiser=kind)
     label = [s.losses["label"] for s in fit(run, study, CPU)]
     assert label[-1] < 0.8 * label[0]
 
@@ -107,7 +107,7 @@ def test_going_on_from_any_snapshot_gives_the_same_bits(
     study: Study, make_run: Any, monkeypatch: pytest.MonkeyPatch, method: Method, kind: str, target_sampler: str
 ) -> None:
     monkeypatch.setattr(engine, "CHUNK", 4)  # so that snapshots also fall inside a round
-    run = make_run(method, rounds=2, kind=kind, target_sampler=target_sampler)
+    run = make_run(method, rounds=2, optimiser=kind, target_sampler=target_sampler)
     start = weights_of(run.before, study)
     whole = kept(fit(run, study, CPU, start=start))
     assert [(s.step, s.round_ends) for s in whole] == [
@@ -185,7 +185,7 @@ def test_bf16_trains_weights_that_stay_float32(study: Study, make_run: Any, meth
 
 
 def test_a_phase_trains_only_what_it_names(study: Study, make_run: Any) -> None:
-    run = make_run(Turns(), pretrain=0, kind="adam")
+    run = make_run(Turns(), pretrain=0, optimiser="adam")
     parts, _ = build(run.net, (8,), 3, run.seed)
     fresh = {f"{p}.{n}": v.detach() for p, module in parts.items() for n, v in module.named_parameters()}
     *_, last = fit(run, study, CPU)

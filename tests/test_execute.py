@@ -133,7 +133,7 @@ def killed_again_and_again(run: Run, task: Task, root: Path, die: Callable[..., 
 def test_a_run_killed_at_every_write_ends_as_an_undisturbed_one(
     task: Task, make_run: Any, tmp_path: Path, die: Callable[..., None]
 ) -> None:
-    run = make_run(COAL(), rounds=2, target_sampler="balanced", kind="adam")
+    run = make_run(COAL(), rounds=2, target_sampler="balanced", optimiser="adam")
     assert child(run, task, tmp_path / "calm", undisturbed) == 0
     assert killed_again_and_again(run, task, tmp_path / "rough", die) >= 4
     assert results(tmp_path / "rough") == results(tmp_path / "calm")

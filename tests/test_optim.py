@@ -55,8 +55,7 @@ def test_sgd_equals_torchs(momentum: float, decay: float, nesterov: bool) -> Non
     for step in range(STEPS):
         sgd_(params, gradients(params, step), moving, torch.tensor(0.05), momentum, decay, nesterov)
     assert_close(
-        params,
-        trained_by_torch(torch.optim.SGD, lr=0.05, momentum=momentum, weight_decay=decay, nesterov=nesterov),
+        params, trained_by_torch(torch.optim.SGD, lr=0.05, momentum=momentum, weight_decay=decay, nesterov=nesterov)
     )
 
 
@@ -110,7 +109,7 @@ def named() -> dict[str, Tensor]:
 @pytest.mark.parametrize("kind", ["sgd", "adam"])
 def test_features_learn_at_their_rate_and_everything_else_at_the_heads(kind: Any) -> None:
     params = named()
-    optim = Optim(kind=kind, lr=0.2, features_lr=0.01, weight_decay=0)
+    optim = Optim(optimiser=kind, lr=0.2, features_lr=0.01, weight_decay=0)
     Optimiser(optim, params).step(list(params), [torch.ones(3)] * 3, NOW)
     moved = {name: (1 - p).mean().item() for name, p in params.items()}
     assert moved == pytest.approx({"features.0.weight": 0.01, "head.weight": 0.2, "critic.weight": 0.2}, rel=1e-5)
@@ -131,7 +130,7 @@ def test_both_rates_follow_the_schedule(schedule: Any) -> None:
     ("optim", "theirs"),
     [
         (Optim(lr=0.05, features_lr=0.05), lambda p: torch.optim.SGD(p, 0.05, momentum=0.9, weight_decay=5e-4)),
-        (Optim(kind="adam", lr=0.01, features_lr=0.01), lambda p: torch.optim.Adam(p, 0.01, weight_decay=5e-4)),
+        (Optim(optimiser="adam", lr=0.01, features_lr=0.01), lambda p: torch.optim.Adam(p, 0.01, weight_decay=5e-4)),
     ],
     ids=["sgd", "adam"],
 )
@@ -155,7 +154,7 @@ def test_training_with_real_gradients_equals_torchs(optim: Optim, theirs: Any) -
 @pytest.mark.parametrize("kind", ["sgd", "adam"])
 def test_a_parameter_without_a_gradient_stays(kind: Any) -> None:
     params = named()
-    optimiser = Optimiser(Optim(kind=kind), params)
+    optimiser = Optimiser(Optim(optimiser=kind), params)
     before = {name: value.clone() for name, value in optimiser.tensors().items()}
     optimiser.step(list(params), [None, torch.ones(3), None], NOW)
     assert (params["head.weight"] < 1).all()
@@ -172,11 +171,11 @@ def test_an_optimiser_goes_on_from_its_tensors(kind: Any) -> None:
             optimiser.step(list(params), gradients(list(params.values()), step), torch.tensor(step / 10))
 
     whole = named()
-    steps(whole, Optimiser(Optim(kind=kind), whole), 0, 10)
+    steps(whole, Optimiser(Optim(optimiser=kind), whole), 0, 10)
     halted = named()
-    first = Optimiser(Optim(kind=kind), halted)
+    first = Optimiser(Optim(optimiser=kind), halted)
     steps(halted, first, 0, 4)
-    second = Optimiser(Optim(kind=kind), halted)
+    second = Optimiser(Optim(optimiser=kind), halted)
     saved = {name: value.clone() for name, value in first.tensors().items()}
     for name, value in second.tensors().items():
         value.copy_(saved[name])

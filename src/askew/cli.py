@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -103,13 +104,7 @@ def methods(
     training = [{"setting": o.name, "default": o.default, "help": o.help} for o in options(Training).values()]
     if as_json:
         print_json(
-            {
-                "method": cls.id,
-                "about": cls.__doc__,
-                "head": cls.head,
-                "options": described,
-                "training": training,
-            }
+            {"method": cls.id, "about": cls.__doc__, "head": cls.head, "options": described, "training": training}
         )
         return
     import inspect
@@ -121,8 +116,7 @@ def methods(
             [[d["option"], str(d["default"]), d["search"], d["help"]] for d in described],
         )
     print_table(
-        ["-t", "default", "meaning"],
-        [[str(t["setting"]), str(t["default"]), str(t["help"])] for t in training],
+        ["-t", "default", "meaning"], [[str(t["setting"]), str(t["default"]), str(t["help"])] for t in training]
     )
 
 
@@ -150,17 +144,8 @@ def run(
     from askew.store import RunFolder, open_root
 
     _at_least("--seed", seed, 0)
-    wish = Wish(
-        task,
-        method,
-        seed,
-        draw,
-        shift,
-        _pairs(option, "the method"),
-        _pairs(train, "training"),
-        settings,
-        data,
-    )
+    hyper, training = _pairs(option, "the method"), _pairs(train, "training")
+    wish = Wish(task, method, seed, draw, shift, hyper, training, settings, data)
     how = _execution(out_folder, device, curve, checkpoint_every, plain)
     (key,), shared, rest = plan_jobs([wish], how)
     open_root(how.root)  # only now: a wrong wish leaves nothing behind
@@ -229,21 +214,10 @@ def bench(
     reported = [t for t, info in BENCHMARKS[name].TASKS.items() if info.role == "reported"]
     chosen = [t.strip().removeprefix(f"{name}/") for t in tasks.split(",") if t.strip()] or reported
     ids = [m.strip() for m in methods.split(",") if m.strip()] or list(METHODS)
+    hyper, training = _pairs(option, "the method"), _pairs(train, "training")
+    base = Wish("", "", 0, draw, shift, hyper, training, settings, data)
     wishes = [
-        Wish(
-            f"{name}/{t}",
-            m,
-            seed,
-            draw,
-            shift,
-            _pairs(option, "the method"),
-            _pairs(train, "training"),
-            settings,
-            data,
-        )
-        for t in chosen
-        for m in ids
-        for seed in range(seeds)
+        replace(base, task=f"{name}/{t}", method=m, seed=seed) for t in chosen for m in ids for seed in range(seeds)
     ]
     how = _execution(out_folder, device, curve, checkpoint_every, plain)
     keys, shared, rest = plan_jobs(wishes, how)

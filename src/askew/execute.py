@@ -121,11 +121,7 @@ def _record(run: Run, task: Task, how: Execution) -> dict[str, Any]:
     return {
         "key": run.key,
         "run": run.describe(),
-        "images": {
-            "source": len(study.source),
-            "source_val": len(study.source_val),
-            "target": len(study.target),
-        },
+        "images": {"source": len(study.source), "source_val": len(study.source_val), "target": len(study.target)},
         "notes": list(task.notes),
         "classes": list(study.classes),
         "device": device,

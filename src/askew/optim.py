@@ -22,7 +22,7 @@ Tensors = list[Tensor]
 class Optim:
     """How weights follow their gradients."""
 
-    kind: Literal["sgd", "adam"] = "sgd"
+    optimiser: Literal["sgd", "adam"] = "sgd"
     """SGD with momentum, or Adam."""
     lr: Annotated[float, Between(0)] = 0.01
     """Rate of the head and of a method's own parts."""
@@ -102,7 +102,7 @@ class Optimiser:
 
     def __init__(self, optim: Optim, params: dict[str, Tensor]) -> None:
         self.optim = optim
-        slots = 1 if optim.kind == "sgd" else 2
+        slots = 1 if optim.optimiser == "sgd" else 2
         self.params = params
         self.slots = [{name: torch.zeros_like(p) for name, p in params.items()} for _ in range(slots)]
         self.parts = {name: name.partition(".")[0] for name in params}
@@ -110,7 +110,7 @@ class Optimiser:
         # Adam's bias correction counts a part's own steps, since phases may train parts in turn; in float64, for
         # 1 − 0.999 loses four digits in float32.
         counts = {part: torch.zeros((), dtype=torch.float64, device=device) for part in set(self.parts.values())}
-        self.counts = counts if optim.kind == "adam" else {}
+        self.counts = counts if optim.optimiser == "adam" else {}
 
     def step(self, names: Sequence[str], grads: Sequence[Tensor | None], t: Tensor) -> None:
         """Update the named parameters in place; one without a gradient stays as it is."""
@@ -126,7 +126,7 @@ class Optimiser:
                 params = [self.params[name] for name, _ in picked]
                 slots = [[slot[name] for name, _ in picked] for slot in self.slots]
                 values = [grad for _, grad in picked]
-                if o.kind == "sgd":
+                if o.optimiser == "sgd":
                     sgd_(params, values, slots[0], lr, o.momentum, o.weight_decay, o.nesterov)
                 else:
                     count = self.counts[part]

@@ -21,7 +21,7 @@ from askew.plan import Run, Stage
 
 
 @dataclass(frozen=True, kw_only=True)
-class Training:
+class Training(Optim):
     """What a run needs beyond its method; the same for every method that is compared."""
 
     net: str = "task"
@@ -40,20 +40,6 @@ class Training:
     """Source batches: natural, or the same number of each class."""
     target_sampler: Sampler = "natural"
     """Target batches: natural, or balanced by pseudo-label (beyond the paper)."""
-    optimiser: Literal["sgd", "adam"] = "sgd"
-    """SGD with momentum, or Adam."""
-    lr: Annotated[float, Between(0)] = 0.01
-    """Rate of the head and of a method's own parts."""
-    features_lr: Annotated[float, Between(0)] = 0.001
-    """Rate of the features."""
-    momentum: Annotated[float, Between(0, 0.9999)] = 0.9
-    """Of SGD; Adam's β₁."""
-    nesterov: bool = False
-    """Nesterov's momentum, for SGD."""
-    weight_decay: Annotated[float, Between(0)] = 5e-4
-    """L2 penalty on all weights."""
-    schedule: Literal["constant", "inverse", "cosine"] = "constant"
-    """How the rate falls over a stage."""
     pretrain: Annotated[int, Between(0)] = 2000
     """Steps on source alone before adaptation."""
     pretrain_rate: Annotated[float, Between(0)] = 1.0
@@ -118,12 +104,7 @@ def _round_steps(training: Training, study: Study) -> int:
     if isinstance(training.round, int):
         return training.round
     source, target = len(study.source), len(study.target)
-    images = {
-        "larger": max(source, target),
-        "smaller": min(source, target),
-        "source": source,
-        "target": target,
-    }
+    images = {"larger": max(source, target), "smaller": min(source, target), "source": source, "target": target}
     return -(-images[training.round] // training.batch)
 
 
@@ -164,15 +145,7 @@ def prepare(wish: Wish) -> tuple[Run, Task]:
         weights_hash=file_hash(Path(train.weights)) if weights_file else "",
         norm=train.norm,
     )
-    optim = Optim(
-        kind=train.optimiser,
-        lr=train.lr,
-        features_lr=train.features_lr,
-        momentum=train.momentum,
-        nesterov=train.nesterov,
-        weight_decay=train.weight_decay,
-        schedule=train.schedule,
-    )
+    optim = Optim(**{field.name: getattr(train, field.name) for field in dataclasses.fields(Optim)})
     plan = [Stage(chosen, train.rounds, _round_steps(train, loaded.study), optim)]
     if train.pretrain:
         faster = dataclasses.replace(

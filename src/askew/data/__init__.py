@@ -25,18 +25,7 @@ class Benchmark(Protocol):
 
 BENCHMARKS: dict[str, Benchmark] = {"mini": mini, "digits": digits}
 
-__all__ = [
-    "BENCHMARKS",
-    "Exam",
-    "Info",
-    "Labeled",
-    "Shift",
-    "Study",
-    "Task",
-    "Unlabeled",
-    "load_task",
-    "task_infos",
-]
+__all__ = ["BENCHMARKS", "Exam", "Info", "Labeled", "Shift", "Study", "Task", "Unlabeled", "load_task", "task_infos"]
 
 
 def task_infos() -> dict[str, Info]:

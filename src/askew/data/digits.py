@@ -187,13 +187,6 @@ def load(name: str, shift: Shift, draw: int, data: Path | None) -> Task:
         assert held is not None, "only SVHN may lack its test part, and it is never a target"
         exam = held
     task = make_task(
-        f"digits/{name}",
-        CLASSES,
-        protocol.DIGITS_TAIL,
-        shift,
-        draw,
-        source,
-        Pool.of(target, len(CLASSES)),
-        exam,
+        f"digits/{name}", CLASSES, protocol.DIGITS_TAIL, shift, draw, source, Pool.of(target, len(CLASSES)), exam
     )
     return Task(task.name, task.study, task.exam, (*info.notes, *task.notes))

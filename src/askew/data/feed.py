@@ -56,13 +56,7 @@ def natural_rows(seed: int, stream: str, n: int, first: int, steps: int, batch: 
 
 
 def balanced_rows(
-    seed: int,
-    stream: str,
-    members: Sequence[Tensor],
-    first: int,
-    steps: int,
-    batch: int,
-    device: torch.device,
+    seed: int, stream: str, members: Sequence[Tensor], first: int, steps: int, batch: int, device: torch.device
 ) -> Tensor:
     """Index table (steps, batch) in which any window of positions holds every class equally often, plus or minus one.
 
