@@ -231,7 +231,7 @@ def changed_runs(run: Run) -> dict[str, Run]:
     }  # fmt: skip
     stages: dict[str, Any] = {"method": COAL(alpha=0.2), "rounds": 4, "round_steps": 11}
     optims: dict[str, Any] = {
-        "kind": "adam", "lr": 0.2, "features_lr": 0.2, "momentum": 0.5, "nesterov": True, "weight_decay": 0.1,
+        "optimiser": "adam", "lr": 0.2, "features_lr": 0.2, "momentum": 0.5, "nesterov": True, "weight_decay": 0.1,
         "schedule": "cosine",
     }  # fmt: skip
     for cls, values, rest in ((Run, new, {"net", "plan"}), (NetSpec, nets, set()), (Stage, stages, {"optim"})):
