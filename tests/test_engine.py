@@ -106,7 +106,7 @@ def test_training_lowers_the_loss(study: Study, make_run: Any, net: str, kind: s
 def test_going_on_from_any_snapshot_gives_the_same_bits(
     study: Study, make_run: Any, monkeypatch: pytest.MonkeyPatch, method: Method, kind: str, target_sampler: str
 ) -> None:
-    monkeypatch.setattr(engine, "CHUNK", 4)  # so that snapshots also fall inside a round
+    monkeypatch.setattr(engine, "CPU_CHUNK", 4)  # so that snapshots also fall inside a round
     run = make_run(method, rounds=2, optimiser=kind, target_sampler=target_sampler)
     start = weights_of(run.before, study)
     whole = kept(fit(run, study, CPU, start=start))

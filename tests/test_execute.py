@@ -68,7 +68,7 @@ def child(run: Run, task: Task, root: Path, prepare: Callable[..., None], *args:
 
 
 def _child(run: Run, task: Task, root: Path, prepare: Callable[..., None], *args: Any) -> None:
-    engine.CHUNK = 4  # checkpoints inside rounds too
+    engine.CPU_CHUNK = 4  # checkpoints inside rounds too
     prepare(*args)
     try:
         finish(run, task, root)

@@ -18,7 +18,9 @@ from askew.optim import Optimiser
 from askew.plan import Run, Stage
 
 CHUNK = 200
-"""Steps between two looks at the losses: each look waits for the device."""
+"""Steps between two looks at the losses on a GPU, where each look waits for the device."""
+CPU_CHUNK = 20
+"""The same on a CPU, where steps are slow, looks are free, and a person waits for the bar to move."""
 PREDICT_BATCH = 1024
 
 Checkpoint = dict[str, Tensor]
@@ -96,7 +98,7 @@ class Trainer:
         self.pseudo: Tensor | None = None
         self.names: list[str] = []
         self.sums = torch.zeros(0, device=device)
-        self.chunk = min(CHUNK, self.stage.round_steps)
+        self.chunk = min(CHUNK if device.type == "cuda" else CPU_CHUNK, self.stage.round_steps)
         self.clock = torch.zeros(1, dtype=torch.int64, device=device)  # steps done in this stage
         self.first = torch.zeros(1, dtype=torch.int64, device=device)  # the step of the tables' first row
         shape = (self.chunk, run.batch)
