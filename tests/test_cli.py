@@ -194,6 +194,11 @@ WRONG: dict[str, tuple[tuple[Any, ...], str]] = {
     "option out of range": ((*RUN, "-o", "k0=2"), "The option 'k0' of method coal must be between 0 and 1, found 2."),
     "unknown setting": ((*RUN, "-t", "lrr=1"), "There is no option of training 'lrr'."),
     "ill-typed setting": ((*RUN, "-t", "batch=1.5"), "The option 'batch' of training must be a whole number, found"),
+    "unknown network": ((*RUN, "-t", "net=resnet5"), "There is no network 'resnet5'."),
+    "network of another size": (
+        (*RUN, "-t", "net=digits-28"),
+        "The network digits-28 takes 1 x 28 x 28, found 3 x 32 x 32.",
+    ),
     "batch of one": ((*RUN, "-t", "batch=1"), "The option 'batch' of training must be at least 2, found 1."),
     "round of no steps": ((*RUN, "-t", "round=0"), "The option 'round' of training must be at least 1, found 0."),
     "negative seed": ((*RUN, "--seed", "-1"), "--seed must be at least 0, found -1."),

@@ -28,6 +28,7 @@ def unknown(kind: str, name: str, known: Iterable[str], listing: str = "") -> Us
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     if not near:  # "usps-mnist" should find "digits/usps-mnist"
         near = [n for n in names if name and name in n][:1]
-    known_names = f"known: {', '.join(names)}." if names else "there is none."
+    listed = ", ".join(names[:20]) + (f" … ({len(names)} in all)" if len(names) > 20 else "")
+    known_names = f"known: {listed}." if names else "there is none."
     hint = f"did you mean '{near[0]}'?" if near else known_names
     return UserError(f"There is no {kind} '{name}'.", f"{hint} {listing}".strip())

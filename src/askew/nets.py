@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -328,6 +329,12 @@ class Net(nn.ModuleDict):
     def set_moment(self, moment: Tensor) -> None:
         """Tell every dropout which moment it is, without leaving the device."""
         self._moment.copy_(moment)
+
+
+def check(spec: NetSpec, shape: tuple[int, ...]) -> None:
+    """UserError if there is no such network, or it does not take such inputs. Costs nothing: no weights are made."""
+    with torch.device("meta"):
+        build(dataclasses.replace(spec, weights="none" if spec.name not in OWN else spec.weights), shape, 2, 0)
 
 
 def build(spec: NetSpec, shape: tuple[int, ...], classes: int, seed: int) -> tuple[dict[str, nn.Module], int]:

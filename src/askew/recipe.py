@@ -14,7 +14,7 @@ from askew.data import Shift, Study, Task, known_task, load_task, task_infos
 from askew.data.feed import Sampler
 from askew.errors import UserError
 from askew.methods import SourceOnly, make_method, method_class
-from askew.nets import NetSpec, file_hash
+from askew.nets import NetSpec, check, file_hash
 from askew.optim import Optim
 from askew.options import Between, checked, options
 from askew.plan import Run, Stage
@@ -145,6 +145,7 @@ def prepare(wish: Wish) -> tuple[Run, Task]:
         weights_hash=file_hash(Path(train.weights)) if weights_file else "",
         norm=train.norm,
     )
+    check(net, tuple(loaded.study.source.x.shape[1:]))
     optim = Optim(**{field.name: getattr(train, field.name) for field in dataclasses.fields(Optim)})
     plan = [Stage(chosen, train.rounds, _round_steps(train, loaded.study), optim)]
     if train.pretrain:
