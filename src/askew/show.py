@@ -112,7 +112,11 @@ def print_rows(rows: Sequence[Row], as_json: bool) -> None:
         "worst class",
     ]
     print_table(head, lines)
-    out.print("Per-class mean accuracy in %, mean ± sample standard deviation over n seeds, after the last round;")
-    out.print("interval: bootstrap over the test images, mean over seeds. Overall and worst class: whole test part.")
+    footer = (
+        "Per-class mean accuracy in %, mean ± sample standard deviation over n seeds, after the last round;",
+        "interval: bootstrap over the test images, mean over seeds. Overall and worst class: whole test part.",
+    )
+    for line in footer:
+        out.print(line, soft_wrap=True)
     for note in dict.fromkeys(note for row in rows for note in row.notes):
         out.print(f"Note: {note}.", soft_wrap=True)

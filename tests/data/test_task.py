@@ -148,7 +148,7 @@ def test_validation_takes_a_tenth_of_a_class_that_was_drawn_whole_and_says_so() 
     source, held, notes = draw_source(Pool.of(numbered([40, 60, 30]), 3), np.array([10, 20, 30]), 0)
     assert source.sizes(3).tolist() == [10, 20, 27]
     assert held.sizes(3).tolist() == [1, 2, 3]
-    assert notes == ("validation holds 3 images of the source draw: nothing else is left of 1 classes",)
+    assert notes == ("validation holds 3 images of the source draw: nothing else is left of 1 of the 3 classes",)
 
 
 def test_spare_images_spare_the_draw() -> None:
@@ -162,7 +162,7 @@ def test_spare_images_spare_the_draw() -> None:
 def test_the_notes_of_a_draw_are_those_of_its_task() -> None:
     assert load_task("mini/syn-uci").notes == ()
     assert load_task("mini/uci-syn").notes == (
-        "validation holds 18 images of the source draw: nothing else is left of 1 classes",
+        "validation holds 18 images of the source draw: nothing else is left of 1 of the 10 classes",
     )
 
 

@@ -161,7 +161,8 @@ def draw_source(pool: Pool, counts: Counts, seed: int) -> tuple[Labeled, Labeled
         left = Labeled(np.concatenate([left.x, source.x[moved]]), np.concatenate([left.y, source.y[moved]]))
         source = source.take(np.setdiff1d(np.arange(len(source)), moved))
         notes = (
-            f"validation holds {len(moved)} images of the source draw: nothing else is left of {len(short)} classes",
+            f"validation holds {len(moved)} images of the source draw: nothing else is left of {len(short)} "
+            f"of the {len(counts)} classes",
         )
     held = protocol.hold_out(left.y, np.array([], dtype=np.int64), counts, seed)
     return source, left.take(held), notes
