@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from askew.data.feed import Feed
 from askew.engine import Trainer
 from askew.execute import pick_device
-from askew.nets import Dropout, Net, build
+from askew.layers import Dropout
+from askew.nets import Net, build
 from askew.recipe import Wish, prepare
 
 

@@ -13,7 +13,7 @@ from askew.chance import key, scatter
 from askew.check import check_method
 from askew.data.feed import Batch
 from askew.losses import cross_entropy, entropy
-from askew.method import Losses, Method, Outputs, Phase, State, both
+from askew.method import Losses, Method, Outputs, Phase, Shape, State, both
 from askew.methods import METHODS
 from askew.nets import Net
 
@@ -29,8 +29,8 @@ class Sound(Method):
     hidden: int = 4
     """Width of the critic."""
 
-    def parts(self, width: int, classes: int) -> dict[str, nn.Module]:
-        return {"critic": nn.Sequential(nn.Linear(width, self.hidden), nn.ReLU(), nn.Linear(self.hidden, 1))}
+    def parts(self, shape: Shape) -> dict[str, nn.Module]:
+        return {"critic": nn.Sequential(nn.Linear(shape.width, self.hidden), nn.ReLU(), nn.Linear(self.hidden, 1))}
 
     def phases(self) -> tuple[Phase, ...]:
         return Phase(self.losses), Phase(self.critic, trains=("critic",))

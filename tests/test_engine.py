@@ -18,7 +18,7 @@ from askew.data.task import Study
 from askew.data.views import Labeled, Unlabeled
 from askew.engine import Checkpoint, NotFinite, Resume, Run, Snapshot, fit
 from askew.losses import cross_entropy
-from askew.method import Losses, Method, Outputs, Phase, State
+from askew.method import Losses, Method, Outputs, Phase, Shape, State
 from askew.methods import COAL, SourceOnly
 from askew.nets import Net, build
 
@@ -60,8 +60,8 @@ class Turns(Method):
 
     id = "turns"
 
-    def parts(self, width: int, classes: int) -> dict[str, nn.Module]:
-        return {"critic": nn.Linear(width, classes)}
+    def parts(self, shape: Shape) -> dict[str, nn.Module]:
+        return {"critic": nn.Linear(shape.width, shape.classes)}
 
     def phases(self) -> tuple[Phase, ...]:
         return Phase(self.losses, trains=("head",)), Phase(self.second, trains=("critic",), repeat=2)
@@ -228,7 +228,7 @@ def test_training_is_never_handed_a_target_label() -> None:
     assert [f.name for f in dataclasses.fields(Unlabeled)] == ["x"]
     # nor does a batch, or what a method may ask of the network, carry one
     assert Batch._fields == ("xs", "ys", "xt", "it")
-    assert {n for n in vars(Outputs) if not n.startswith("_")} == {"target", "source_val", "source_val_y"}
+    assert {n for n in vars(Outputs) if not n.startswith("_")} == {"target", "source_val", "source_val_y", "source_mix"}
 
 
 def test_a_stage_starts_from_the_weights_it_is_given(study: Study, make_run: Any) -> None:

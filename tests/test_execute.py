@@ -229,7 +229,7 @@ def changed_runs(run: Run) -> dict[str, Run]:
     nets: dict[str, Any] = {
         "name": "bare", "head": "linear", "temperature": 0.1, "weights": "hub", "weights_hash": "f00", "norm": "split",
     }  # fmt: skip
-    stages: dict[str, Any] = {"method": COAL(alpha=0.2), "rounds": 4, "round_steps": 11}
+    stages: dict[str, Any] = {"method": COAL(alpha=0.2), "rounds": 4, "round_steps": 11, "restart": True}
     optims: dict[str, Any] = {
         "optimiser": "adam", "lr": 0.2, "features_lr": 0.2, "momentum": 0.5, "nesterov": True, "weight_decay": 0.1,
         "schedule": "cosine",

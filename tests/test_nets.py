@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from askew import nets
+from askew import layers
 from askew.chance import key
 from askew.errors import UserError
-from askew.nets import CosineHead, Dropout, LinearHead, Net, NetSpec, Pixels, build, file_hash
+from askew.layers import CosineHead, Dropout, LinearHead, Pixels
+from askew.nets import Net, NetSpec, build, file_hash
 
 steady = settings(derandomize=True, deadline=None, max_examples=60, database=None)
 PHOTO = (3, 64, 64)
@@ -122,17 +123,17 @@ def test_pixels_are_normalised_by_channel_and_grey_is_repeated() -> None:
 def test_contrast_is_blind_to_tint_and_polarity_and_of_unit_variance(seed: int) -> None:
     x = images(3, (3, 8, 8), seed).double()
     tint = 40 * torch.randn(3, 3, 1, 1, generator=torch.Generator().manual_seed(seed))
-    c = nets.Contrast()(x)
+    c = layers.Contrast()(x)
     assert c.shape == (3, 1, 8, 8)
-    torch.testing.assert_close(nets.Contrast()(x + tint), c)
-    torch.testing.assert_close(nets.Contrast()(255 - x), c)
+    torch.testing.assert_close(layers.Contrast()(x + tint), c)
+    torch.testing.assert_close(layers.Contrast()(255 - x), c)
     std, mean = torch.std_mean(c, dim=(1, 2, 3))
     torch.testing.assert_close(std, torch.ones_like(std), rtol=0, atol=1e-3)
     torch.testing.assert_close(mean, torch.zeros_like(mean))
 
 
 def test_contrast_of_a_plain_picture_is_zero() -> None:
-    assert not nets.Contrast()(torch.full((2, 3, 8, 8), 0.75)).any()
+    assert not layers.Contrast()(torch.full((2, 3, 8, 8), 0.75)).any()
 
 
 # Heads

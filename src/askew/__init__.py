@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from askew.data.feed import Batch
     from askew.engine import fit
     from askew.errors import UserError
-    from askew.method import Losses, Method, Outputs, Phase, State, both
+    from askew.method import Losses, Method, Outputs, Phase, Shape, State, both
     from askew.nets import Net
     from askew.options import Between, Search
     from askew.recipe import Wish, prepare
@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "Batch", "Between", "Exam", "Labeled", "Losses", "Method", "Net", "Outputs", "Phase", "Result", "Search", "State",
-    "Study", "Task", "Unlabeled", "UserError", "Wish", "both", "check_method", "fit", "load_task", "prepare", "run",
+    "Batch", "Between", "Exam", "Labeled", "Losses", "Method", "Net", "Outputs", "Phase", "Result", "Search", "Shape",
+    "State", "Study", "Task", "Unlabeled", "UserError", "Wish", "both", "check_method", "fit", "load_task", "prepare",
+    "run",
 ]  # fmt: skip
 
 _HOMES = {
@@ -37,7 +38,7 @@ _HOMES = {
     "askew.data.feed": ("Batch",),
     "askew.engine": ("fit",),
     "askew.errors": ("UserError",),
-    "askew.method": ("Losses", "Method", "Outputs", "Phase", "State", "both"),
+    "askew.method": ("Losses", "Method", "Outputs", "Phase", "Shape", "State", "both"),
     "askew.nets": ("Net",),
     "askew.options": ("Between", "Search"),
     "askew.recipe": ("Wish", "prepare"),

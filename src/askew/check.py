@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -17,8 +18,8 @@ from askew.data.feed import Batch, Feed
 from askew.data.task import Study
 from askew.data.views import Labeled, Unlabeled
 from askew.engine import NetworkOutputs, fit
-from askew.method import Losses, Method, Phase, State
-from askew.nets import Net, NetSpec, build
+from askew.method import Losses, Method, Phase, Shape, State
+from askew.nets import Net, NetSpec, build, new_head
 from askew.optim import Optim
 from askew.options import options
 from askew.plan import Run, Stage
@@ -32,7 +33,8 @@ def check_method(method: Method) -> None:
     Losses are finite named scalars, every part learns, lanes under `torch.func.vmap` equal serial runs, the same
     seed gives the same numbers, float hyper-parameters may be tensors, and each hyper-parameter is explained.
     """
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a method may well find that this network has learnt nothing
         torch.manual_seed(0)
         _check_options(method)
         lanes = [_lane(method, seed) for seed in (0, 1)]
@@ -81,22 +83,25 @@ def _study(seed: int) -> Study:
 def _lane(method: Method, seed: int) -> _Lane:
     """A network at the start of its second round; predictions and refresh are checked on the way."""
     feed = Feed(_study(seed), torch.device("cpu"))
-    parts, width = build(NetSpec(name="mlp", head=method.head), (WIDTH,), CLASSES, seed)
+    spec = NetSpec(name="mlp", head=method.head)
+    parts, width = build(spec, (WIDTH,), CLASSES, seed)
     with _running(method, "parts"):
-        net = Net(parts | method.parts(width, CLASSES), width, split_norm=False)
+        shape = Shape(width, CLASSES, lambda: new_head(spec, width, CLASSES))
+        net = Net(parts | method.parts(shape), width, split_norm=False)
     net.share_moment()
     net.set_moment(torch.tensor(chance.key("check", seed)))
-    outputs = NetworkOutputs(lambda shelf: method.predict(net.eval(), shelf.x), feed)
+    outputs = NetworkOutputs(lambda shelf: method.predict(net.eval(), shelf.x), feed, "balanced")
     with torch.no_grad():
         with _running(method, "predict"):
             sound = outputs.target.shape == (ROWS, CLASSES) and outputs.target.isfinite().all()
         _expect(method, sound, "predict does not return one finite logit a row and class")
         with _running(method, "refresh"):
-            first, state = method.refresh(outputs, 0), method.refresh(outputs, 1)
+            first, second = method.refresh(outputs, 0), method.refresh(outputs, 1)
+    state = first | second
     for name, value in state.items():
         sound = isinstance(value, Tensor) and value.isfinite().all()
         _expect(method, sound, f"the entry '{name}' of refresh is not a finite tensor")
-        same = name in first and first[name].shape == value.shape
+        same = name in first and getattr(first[name], "shape", None) == value.shape
         _expect(method, same, f"the entry '{name}' of refresh changes its shape from round to round")
     rows = torch.arange(ROWS)
     return _Lane(net.train(), feed.batch(rows, rows.flip(0)), state, torch.tensor((1 + seed) / 4))
@@ -105,6 +110,7 @@ def _lane(method: Method, seed: int) -> _Lane:
 def _check_losses(method: Method, lane: _Lane) -> None:
     """Finite named scalars at any progress, and a gradient for every part."""
     idle = set(lane.net)
+    named: set[str] = set()
     for number, phase in enumerate(method.phases()):
         trained = set(lane.net if phase.trains is None else phase.trains)
         strange = sorted(trained - set(lane.net))
@@ -113,11 +119,14 @@ def _check_losses(method: Method, lane: _Lane) -> None:
             with _running(method, f"losses of phase {number}"):
                 losses = phase.losses(lane.net, lane.batch, lane.state, torch.tensor(t))
             _expect(method, len(losses) > 0, f"phase {number} has no loss")
+            twice = sorted(named & set(losses))
+            _expect(method, not twice, f"phase {number} names its loss {twice} as an earlier phase does")
             for name, value in losses.items():
                 what = f"the loss '{name}' of phase {number}"
                 _expect(method, isinstance(value, Tensor) and value.ndim == 0, f"{what} is not a scalar tensor")
                 _expect(method, value.isfinite(), f"{what} is not finite at t = {t:g}")
                 _expect(method, value.requires_grad, f"{what} has no gradient")
+        named |= set(losses)
         for name, value in _values(losses, dict(lane.net.named_parameters())).items():
             _expect(method, value.isfinite().all(), f"{name} of phase {number} is not finite")
             idle -= {part for part in trained if name.startswith(f"∂{part}.") and value.any()}

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from askew import chance
-from askew.data.feed import Feed, Shelf
+from askew.data.feed import Feed, Sampler, Shelf
 from askew.data.task import Study
-from askew.method import Method
-from askew.nets import Net, build
+from askew.method import Method, Shape
+from askew.nets import Net, build, new_head
 from askew.optim import Optimiser
 from askew.plan import Run, Stage
 
@@ -39,8 +39,8 @@ class NotFinite(Exception):
 class NetworkOutputs:
     """What the present network says of the whole study; computed when first read."""
 
-    def __init__(self, predict: Callable[[Shelf], Tensor], feed: Feed) -> None:
-        self._predict, self._feed = predict, feed
+    def __init__(self, predict: Callable[[Shelf], Tensor], feed: Feed, sampler: Sampler) -> None:
+        self._predict, self._feed, self._sampler = predict, feed, sampler
 
     @cached_property
     def target(self) -> Tensor:
@@ -58,6 +58,10 @@ class NetworkOutputs:
     def source_val_y(self) -> Tensor:
         return self._feed.source_val_y
 
+    @property
+    def source_mix(self) -> Tensor:
+        return self._feed.source_mix(self._sampler)
+
 
 @dataclass
 class Snapshot:
@@ -73,6 +77,12 @@ class Snapshot:
     @property
     def outputs(self) -> NetworkOutputs:
         return self._trainer.outputs()
+
+    @property
+    def seen_mix(self) -> Tensor:
+        """The class mix that the label loss has seen. (c,)"""
+        trainer = self._trainer
+        return trainer.method.seen_mix(trainer.outputs().source_mix, trainer.state)
 
     def checkpoint(self) -> Checkpoint:
         """All that is needed to go on from here, bit for bit. The tensors are live: save them before going on."""
@@ -161,7 +171,7 @@ class Trainer:
         """What the method, and a target sampler that goes by pseudo-labels, want to know before a round."""
         outputs = self.outputs()
         fresh = self.method.refresh(outputs, round)
-        if self.run.target_sampler == "balanced" and self.number > 0:
+        if self.run.target_sampler == "balanced":
             self.pseudo = outputs.target.argmax(dim=-1)
         for name, value in fresh.items():
             if name in self.state:
@@ -195,7 +205,8 @@ class Trainer:
         while done < total:
             round, within = divmod(done, round_steps)
             if within == 0:
-                self.refresh(round)
+                if round > 0 or not self.stage.restart:
+                    self.refresh(round)
                 self.sums.zero_()
             steps = min(self.chunk, round_steps - within)
             self.advance(done, steps)
@@ -223,7 +234,7 @@ class Trainer:
         return torch.cat(logits) if logits else torch.zeros(0, self.feed.classes, device=self.feed.device)
 
     def outputs(self) -> NetworkOutputs:
-        return NetworkOutputs(self.predict, self.feed)
+        return NetworkOutputs(self.predict, self.feed, self.run.sampler)
 
     def tensors(self) -> Checkpoint:
         """Everything that changes while training, under stable names."""
@@ -280,13 +291,16 @@ def fit(
     parts, width = build(run.net, shape, feed.classes, run.seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(chance.key("parts", run.seed, number))
-        parts |= method.parts(width, feed.classes)
+        parts |= method.parts(Shape(width, feed.classes, lambda: new_head(run.net, width, feed.classes)))
     net = Net(parts, width, split_norm=run.net.norm == "split").to(device)
     net.share_moment()
+    fresh = {name: value.clone() for name, value in net.state_dict().items()}
     if start is not None:
-        own = net.state_dict()
-        net.load_state_dict({name: start.get(name, value) for name, value in own.items()})
+        net.load_state_dict({name: start.get(name, value) for name, value in fresh.items()})
     trainer = Trainer(run, number, feed, net, graph)
     if resume is not None:
         trainer.load(resume.tensors, resume.loss_names)
+    elif run.plan[-1].restart:
+        trainer.refresh(0)  # the last word of the network before
+        net.load_state_dict(fresh)
     yield from trainer.train(resume.step if resume else 0)

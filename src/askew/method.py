@@ -31,6 +31,21 @@ class Outputs(Protocol):
     def source_val_y(self) -> Tensor:
         """Their labels. (n_v,)"""
 
+    @property
+    def source_mix(self) -> Tensor:
+        """Share of each class in the source batches, as the sampler delivers them. (c,)"""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a method's own parts have to fit."""
+
+    width: int
+    """Of the features."""
+    classes: int
+    new_head: Callable[[], nn.Module]
+    """Makes one more head like the network's."""
+
 
 @dataclass(frozen=True)
 class Phase:
@@ -53,13 +68,15 @@ class Method:
     """Changed whenever the method's numbers change; part of a run's identity."""
     head: ClassVar[Literal["linear", "cosine"]] = "linear"
     """The head that the method was published with; a run may choose the other."""
+    restarts: ClassVar[bool] = False
+    """Whether it trains from fresh weights: a finished source-only network only tells its first refresh what it saw."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         if "id" not in cls.__dict__:
             cls.id = cls.__name__.lower()
 
-    def parts(self, width: int, classes: int) -> dict[str, nn.Module]:
+    def parts(self, shape: Shape) -> dict[str, nn.Module]:
         """Networks beyond features and head."""
         return {}
 
@@ -73,6 +90,10 @@ class Method:
     def refresh(self, outputs: Outputs, round: int) -> dict[str, Tensor]:
         """What a round needs to know of the whole study; read as `state[name]`, by target row as `[batch.it]`."""
         return {}
+
+    def seen_mix(self, source_mix: Tensor, state: State) -> Tensor:
+        """The class mix that the label loss sees: the sampler's, unless the method weighs classes. (c,) → (c,)"""
+        return source_mix
 
     def predict(self, net: Net, x: Tensor) -> Tensor:
         """Logits. (n, …) → (n, c)"""

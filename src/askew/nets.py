@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from askew import chance
 from askew.errors import UserError, unknown
+from askew.layers import Contrast, CosineHead, Dropout, LinearHead, Pixels, conv, dense, plus_minus_one
 from askew.options import Between
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -39,89 +39,15 @@ class NetSpec:
     """Batch statistics over source and target together, or each domain by itself."""
 
 
-class Pixels(nn.Module):
-    """uint8 (or 0 … 255) images to floats: (x/255 − mean)/std."""
-
-    def __init__(self, mean: tuple[float, ...], std: tuple[float, ...], channels: int | None = None) -> None:
-        super().__init__()
-        self.channels = channels
-        self.register_buffer("scale", 1 / (255 * torch.tensor(std).view(-1, 1, 1)), persistent=False)
-        self.register_buffer("shift", -(torch.tensor(mean) / torch.tensor(std)).view(-1, 1, 1), persistent=False)
-
-    scale: Tensor
-    shift: Tensor
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.channels == 3 and x.shape[-3] == 1:
-            x = x.expand(*x.shape[:-3], 3, *x.shape[-2:])
-        return torch.addcmul(self.shift, x.float(), self.scale)
-
-
-def _plus_minus_one() -> Pixels:
-    return Pixels((0.5,), (0.5,))
-
-
-class Dropout(nn.Module):
-    """Dropout whose mask is a hash of (moment, layer, position): the same in a lane, a graph, and after a resume.
-
-    With `rows`, whole rows are dropped: stochastic depth.
-    """
-
-    moment: Tensor
-
-    def __init__(self, p: float, layer: int, rows: bool = False) -> None:
-        super().__init__()
-        self.p, self.layer, self.rows = p, layer, rows
-        self.register_buffer("moment", torch.zeros((), dtype=torch.int64), persistent=False)
-        self._base: dict[tuple[torch.Size, torch.device], Tensor] = {}
-
-    def forward(self, x: Tensor) -> Tensor:
-        if not self.training or self.p == 0:
-            return x
-        shape = torch.Size([len(x), *[1] * (x.dim() - 1)]) if self.rows else x.shape
-        place = (shape, x.device)
-        if place not in self._base:
-            position = torch.arange(shape.numel(), device=x.device).view(shape)
-            self._base[place] = chance.scatter(chance.key("dropout", self.layer), position)
-        keep = chance.keep_mask(self._base[place], self.moment, self.p)
-        return torch.where(keep, x, 0) / (1 - self.p)
-
-
-class LinearHead(nn.Linear):
-    """logits = W f + b."""
-
-
-class CosineHead(nn.Module):
-    """logits_i = f·w_i / (T‖f‖): prototypes w_i, not normalised, no bias (Tan et al. 2020, section 3.2)."""
-
-    def __init__(self, width: int, classes: int, temperature: float) -> None:
-        super().__init__()
-        self.prototypes = nn.Linear(width, classes, bias=False)
-        self.temperature = temperature
-
-    def forward(self, f: Tensor) -> Tensor:
-        logits: Tensor = self.prototypes(F.normalize(f, dim=-1)) / self.temperature
-        return logits
-
-
-def _conv(cin: int, cout: int, padding: int = 0) -> list[nn.Module]:
-    return [nn.Conv2d(cin, cout, 5, padding=padding), nn.BatchNorm2d(cout), nn.ReLU()]
-
-
-def _dense(win: int, wout: int, *, layer: int | None = None) -> list[nn.Module]:
-    dropout = [] if layer is None else [Dropout(0.5, layer)]
-    return [nn.Linear(win, wout), nn.BatchNorm1d(wout), nn.ReLU(), *dropout]
-
-
 def digits_28(shape: tuple[int, ...]) -> tuple[nn.Module, int]:
     """The USPS↔MNIST network of MCD (Saito et al. 2018): 28 x 28 grey, 768–100–100."""
     _expect(shape, "digits-28", (1, 28, 28))
     layers = [
-        _plus_minus_one(),
-        *_conv(1, 32), nn.MaxPool2d(2),
-        *_conv(32, 48), nn.MaxPool2d(2), nn.Flatten(),
-        *_dense(768, 100, layer=1),
-        *_dense(100, 100, layer=2),
+        plus_minus_one(),
+        *conv(1, 32), nn.MaxPool2d(2),
+        *conv(32, 48), nn.MaxPool2d(2), nn.Flatten(),
+        *dense(768, 100, layer=1),
+        *dense(100, 100, layer=2),
     ]  # fmt: skip
     return nn.Sequential(*layers), 100
 
@@ -130,40 +56,26 @@ def digits_32(shape: tuple[int, ...]) -> tuple[nn.Module, int]:
     """The SVHN→MNIST network of MCD (Saito et al. 2018): 32 x 32 RGB, 8192–3072–2048."""
     _expect(shape, "digits-32", (3, 32, 32))
     layers = [
-        _plus_minus_one(),
-        *_conv(3, 64, 2), nn.MaxPool2d(3, 2, 1),
-        *_conv(64, 64, 2), nn.MaxPool2d(3, 2, 1),
-        *_conv(64, 128, 2), nn.Flatten(),
-        *_dense(8192, 3072, layer=1),
-        *_dense(3072, 2048),
+        plus_minus_one(),
+        *conv(3, 64, 2), nn.MaxPool2d(3, 2, 1),
+        *conv(64, 64, 2), nn.MaxPool2d(3, 2, 1),
+        *conv(64, 128, 2), nn.Flatten(),
+        *dense(8192, 3072, layer=1),
+        *dense(3072, 2048),
     ]  # fmt: skip
     return nn.Sequential(*layers), 2048
-
-
-class Contrast(nn.Module):
-    """How far each pixel is from the colour of the picture's ground, to unit variance: blind to tint and polarity.
-
-    The ground is the mean of the top and the bottom row, where strokes are rare:
-    c = mean over channels of |x − ground|, then (c − mean)/std over the picture. (n, k, h, w) → (n, 1, h, w)
-    """
-
-    def forward(self, x: Tensor) -> Tensor:
-        ground = (x[..., :1, :] + x[..., -1:, :]).mean(dim=-1, keepdim=True) / 2
-        c = (x - ground).abs().mean(dim=-3, keepdim=True)
-        std, mean = torch.std_mean(c, dim=(-2, -1), keepdim=True)
-        return (c - mean) / (std + 1e-3)
 
 
 def mini(shape: tuple[int, ...]) -> tuple[nn.Module, int]:
     """A small network for 32 x 32 RGB on a laptop: under 200,000 parameters."""
     _expect(shape, "mini", (3, 32, 32))
     layers = [
-        _plus_minus_one(),
+        plus_minus_one(),
         nn.AvgPool2d(2), Contrast(), nn.ZeroPad2d(-2),
-        *_conv(1, 32, 2), nn.MaxPool2d(2),
-        *_conv(32, 48, 2), nn.MaxPool2d(2), nn.Flatten(),
-        *_dense(432, 100, layer=1),
-        *_dense(100, 100),
+        *conv(1, 32, 2), nn.MaxPool2d(2),
+        *conv(32, 48, 2), nn.MaxPool2d(2), nn.Flatten(),
+        *dense(432, 100, layer=1),
+        *dense(100, 100),
     ]  # fmt: skip
     return nn.Sequential(*layers), 100
 
@@ -171,7 +83,7 @@ def mini(shape: tuple[int, ...]) -> tuple[nn.Module, int]:
 def mlp(shape: tuple[int, ...]) -> tuple[nn.Module, int]:
     """Two dense layers for arrays of features."""
     (width,) = _expect(shape, "mlp", (None,))
-    return nn.Sequential(*_dense(width, 512, layer=1), *_dense(512, 256)), 256
+    return nn.Sequential(*dense(width, 512, layer=1), *dense(512, 256)), 256
 
 
 def bare(shape: tuple[int, ...]) -> tuple[nn.Module, int]:
@@ -337,6 +249,11 @@ def check(spec: NetSpec, shape: tuple[int, ...]) -> None:
         build(dataclasses.replace(spec, weights="none" if spec.name not in OWN else spec.weights), shape, 2, 0)
 
 
+def new_head(spec: NetSpec, width: int, classes: int) -> nn.Module:
+    """A head as the spec names it, with fresh weights."""
+    return CosineHead(width, classes, spec.temperature) if spec.head == "cosine" else LinearHead(width, classes)
+
+
 def build(spec: NetSpec, shape: tuple[int, ...], classes: int, seed: int) -> tuple[dict[str, nn.Module], int]:
     """Features and head with weights drawn from the seed, and the width between them."""
     if spec.name in OWN and spec.weights != "none":
@@ -344,5 +261,5 @@ def build(spec: NetSpec, shape: tuple[int, ...], classes: int, seed: int) -> tup
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(chance.key("net", seed))
         features, width = OWN[spec.name](shape) if spec.name in OWN else backbone(spec, shape)
-        head = CosineHead(width, classes, spec.temperature) if spec.head == "cosine" else LinearHead(width, classes)
+        head = new_head(spec, width, classes)
     return {"features": features, "head": head}, width

@@ -22,6 +22,8 @@ class Stage:
     rounds: int
     round_steps: int
     optim: Optim
+    restart: bool = False
+    """From fresh weights; the network of the stage before answers the first refresh."""
 
     @property
     def steps(self) -> int:
@@ -51,8 +53,10 @@ class Run:
 
     @property
     def before(self) -> Run | None:
-        """The run that this one continues: the same without its last stage."""
-        return dataclasses.replace(self, plan=self.plan[:-1]) if len(self.plan) > 1 else None
+        """The run that this one continues: the same without its last stage, and blind to the target."""
+        if len(self.plan) == 1:
+            return None
+        return dataclasses.replace(self, plan=self.plan[:-1], target_sampler="natural")
 
     def describe(self) -> dict[str, Any]:
         """As plain JSON values."""

@@ -147,7 +147,10 @@ def prepare(wish: Wish) -> tuple[Run, Task]:
     )
     check(net, tuple(loaded.study.source.x.shape[1:]))
     optim = Optim(**{field.name: getattr(train, field.name) for field in dataclasses.fields(Optim)})
-    plan = [Stage(chosen, train.rounds, _round_steps(train, loaded.study), optim)]
+    length = (train.rounds, _round_steps(train, loaded.study), optim)
+    plan = [Stage(chosen, *length, restart=chosen.restarts)]
+    if chosen.restarts:
+        plan.insert(0, Stage(SourceOnly(), *length))
     if train.pretrain:
         faster = dataclasses.replace(
             optim, lr=optim.lr * train.pretrain_rate, features_lr=optim.features_lr * train.pretrain_rate

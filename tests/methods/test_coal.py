@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 from askew.check import check_method
 from askew.data.feed import Batch
+from askew.layers import CosineHead
 from askew.method import Losses, State, both
 from askew.methods.coal import COAL
-from askew.nets import CosineHead, Net
+from askew.nets import Net
 
 N, D, W, C, TARGET = 12, 5, 4, 3, 30
 TEMPERATURE = 0.2

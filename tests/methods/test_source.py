@@ -9,8 +9,10 @@ from torch import Tensor, nn
 
 from askew.check import check_method
 from askew.data.feed import Batch
+from askew.layers import LinearHead
+from askew.method import Shape
 from askew.methods.source import SourceOnly
-from askew.nets import LinearHead, Net
+from askew.nets import Net
 
 N, D, W, C = 8, 5, 4, 3
 T = torch.tensor(0.5)
@@ -54,7 +56,7 @@ def test_it_does_not_look_at_the_target(net: Net, batch: Batch) -> None:
 
 def test_it_needs_no_state_no_parts_and_one_phase() -> None:
     method = SourceOnly()
-    assert method.parts(W, C) == {}
+    assert method.parts(Shape(W, C, nn.Identity)) == {}
     assert [phase.trains for phase in method.phases()] == [None]
 
 

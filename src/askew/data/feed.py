@@ -99,6 +99,12 @@ class Feed:
             return balanced_rows(seed, "source", self._members, first, steps, batch, self.device)
         return natural_rows(seed, "source", len(self.source), first, steps, batch, self.device)
 
+    def source_mix(self, sampler: Sampler) -> Tensor:
+        """Share of each class in the source batches. (c,)"""
+        counts = torch.bincount(self.ys, minlength=self.classes).float()
+        delivered = (counts > 0).float() if sampler == "balanced" else counts
+        return delivered / delivered.sum()
+
     def target_rows(self, pseudo: Tensor | None, seed: int, first: int, steps: int, batch: int) -> Tensor:
         """Natural without pseudo-labels; balanced over the classes that they name with them."""
         if pseudo is not None:

@@ -10,13 +10,40 @@ from typing import Any
 
 from askew.errors import UserError, unknown
 from askew.method import Method
+from askew.methods.bbse import BBSE
+from askew.methods.bsp import BSP
 from askew.methods.coal import COAL
+from askew.methods.dan import DAN
+from askew.methods.dann import DANN
+from askew.methods.etn import ETN
+from askew.methods.fdann import FDANN
+from askew.methods.jan import JAN
+from askew.methods.mcd import MCD
+from askew.methods.pada import PADA
 from askew.methods.source import SourceOnly
+from askew.methods.uan import UAN
 from askew.options import checked
 
-METHODS: dict[str, type[Method]] = {cls.id: cls for cls in (SourceOnly, COAL)}
+ALL: tuple[type[Method], ...] = (SourceOnly, DAN, JAN, DANN, MCD, BSP, BBSE, PADA, ETN, UAN, FDANN, COAL)
+METHODS: dict[str, type[Method]] = {cls.id: cls for cls in ALL}
 
-__all__ = ["COAL", "METHODS", "SourceOnly", "make_method", "method_class"]
+__all__ = [
+    "BBSE",
+    "BSP",
+    "COAL",
+    "DAN",
+    "DANN",
+    "ETN",
+    "FDANN",
+    "JAN",
+    "MCD",
+    "METHODS",
+    "PADA",
+    "UAN",
+    "SourceOnly",
+    "make_method",
+    "method_class",
+]  # fmt: skip
 
 
 def method_class(name: str) -> type[Method]:

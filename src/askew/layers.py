@@ -1,0 +1,147 @@
+"""The layers that networks and methods are built of."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from askew import chance
+
+
+class Pixels(nn.Module):
+    """uint8 (or 0 … 255) images to floats: (x/255 − mean)/std."""
+
+    def __init__(self, mean: tuple[float, ...], std: tuple[float, ...], channels: int | None = None) -> None:
+        super().__init__()
+        self.channels = channels
+        self.register_buffer("scale", 1 / (255 * torch.tensor(std).view(-1, 1, 1)), persistent=False)
+        self.register_buffer("shift", -(torch.tensor(mean) / torch.tensor(std)).view(-1, 1, 1), persistent=False)
+
+    scale: Tensor
+    shift: Tensor
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.channels == 3 and x.shape[-3] == 1:
+            x = x.expand(*x.shape[:-3], 3, *x.shape[-2:])
+        return torch.addcmul(self.shift, x.float(), self.scale)
+
+
+def plus_minus_one() -> Pixels:
+    return Pixels((0.5,), (0.5,))
+
+
+class Dropout(nn.Module):
+    """Dropout whose mask is a hash of (moment, layer, position): the same in a lane, a graph, and after a resume.
+
+    With `rows`, whole rows are dropped: stochastic depth.
+    """
+
+    moment: Tensor
+
+    def __init__(self, p: float, layer: int, rows: bool = False) -> None:
+        super().__init__()
+        self.p, self.layer, self.rows = p, layer, rows
+        self.register_buffer("moment", torch.zeros((), dtype=torch.int64), persistent=False)
+        self._base: dict[tuple[torch.Size, torch.device], Tensor] = {}
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.p == 0:
+            return x
+        shape = torch.Size([len(x), *[1] * (x.dim() - 1)]) if self.rows else x.shape
+        place = (shape, x.device)
+        if place not in self._base:
+            position = torch.arange(shape.numel(), device=x.device).view(shape)
+            self._base[place] = chance.scatter(chance.key("dropout", self.layer), position)
+        keep = chance.keep_mask(self._base[place], self.moment, self.p)
+        return torch.where(keep, x, 0) / (1 - self.p)
+
+
+class Contrast(nn.Module):
+    """How far each pixel is from the colour of the picture's ground, to unit variance: blind to tint and polarity.
+
+    The ground is the mean of the top and the bottom row, where strokes are rare:
+    c = mean over channels of |x − ground|, then (c − mean)/std over the picture. (n, k, h, w) → (n, 1, h, w)
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        ground = (x[..., :1, :] + x[..., -1:, :]).mean(dim=-1, keepdim=True) / 2
+        c = (x - ground).abs().mean(dim=-3, keepdim=True)
+        std, mean = torch.std_mean(c, dim=(-2, -1), keepdim=True)
+        return (c - mean) / (std + 1e-3)
+
+
+def conv(cin: int, cout: int, padding: int = 0) -> list[nn.Module]:
+    return [nn.Conv2d(cin, cout, 5, padding=padding), nn.BatchNorm2d(cout), nn.ReLU()]
+
+
+def dense(win: int, wout: int, *, layer: int | None = None) -> list[nn.Module]:
+    dropout = [] if layer is None else [Dropout(0.5, layer)]
+    return [nn.Linear(win, wout), nn.BatchNorm1d(wout), nn.ReLU(), *dropout]
+
+
+def dense_stack(width: int, depth: int) -> nn.Sequential:
+    """`depth` layers that keep the width: linear, batch norm, ReLU."""
+    return nn.Sequential(*(layer for _ in range(depth) for layer in dense(width, width)))
+
+
+class LinearHead(nn.Linear):
+    """logits = W f + b."""
+
+
+class CosineHead(nn.Module):
+    """logits_i = f·w_i / (T‖f‖): prototypes w_i, not normalised, no bias (Tan et al. 2020, section 3.2)."""
+
+    def __init__(self, width: int, classes: int, temperature: float) -> None:
+        super().__init__()
+        self.prototypes = nn.Linear(width, classes, bias=False)
+        self.temperature = temperature
+
+    def forward(self, f: Tensor) -> Tensor:
+        logits: Tensor = self.prototypes(F.normalize(f, dim=-1)) / self.temperature
+        return logits
+
+
+class Critic(nn.Module):
+    """Tells source from target: two hidden layers with ReLU and dropout, one logit a row. (n, d) → (n,)
+
+    Each critic of a method has a number of its own, so that their dropout masks differ.
+    """
+
+    def __init__(self, width: int, hidden: int, number: int = 0) -> None:
+        super().__init__()
+        layers = [
+            nn.Linear(width, hidden), nn.ReLU(), Dropout(0.5, 1000 + 2 * number),
+            nn.Linear(hidden, hidden), nn.ReLU(), Dropout(0.5, 1001 + 2 * number),
+            nn.Linear(hidden, 1),
+        ]  # fmt: skip
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, f: Tensor) -> Tensor:
+        logit: Tensor = self.layers(f)
+        return logit.squeeze(-1)
+
+
+class ConditionalCritic(nn.Module):
+    """A critic on f ⊗ p, features times class probabilities (Long et al. 2018). (n, d), (n, c) → (n,)
+
+    Where d·c is more than `most`, on (R f) ⊙ (S p)/√most with fixed random R, S, whose inner products are the
+    same in expectation.
+    """
+
+    def __init__(self, width: int, classes: int, hidden: int, most: int = 4096) -> None:
+        super().__init__()
+        self.random = width * classes > most
+        if self.random:
+            self.register_buffer("map_f", torch.randn(width, most))
+            self.register_buffer("map_p", torch.randn(classes, most))
+        self.scale = most**-0.5
+        self.critic = Critic(most if self.random else width * classes, hidden)
+
+    map_f: Tensor
+    map_p: Tensor
+
+    def forward(self, f: Tensor, p: Tensor) -> Tensor:
+        joint = (f @ self.map_f) * (p @ self.map_p) * self.scale if self.random else (p[:, :, None] * f[:, None, :])
+        logit: Tensor = self.critic(joint.flatten(1))
+        return logit

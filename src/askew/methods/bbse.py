@@ -1,0 +1,52 @@
+"""BBSE: black-box shift estimation (Lipton, Wang, Smola, ICML 2018)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from askew.data.feed import Batch
+from askew.losses import cross_entropy
+from askew.method import Losses, Method, Outputs, State
+from askew.nets import Net
+from askew.priors import Estimator, target_mix
+
+
+@dataclass(frozen=True, kw_only=True)
+class BBSE(Method):
+    """Asks a source-only network for the target's class mix, then trains anew on source weighed to have it.
+
+    Assumes: p(x|y) = q(x|y): classes look the same in both domains and only their mix differs.
+    Minimises: E_s (q̂_y/u_y)·CE(h(x), y), u the class mix that the sampler delivers, and q̂ from the held-out source's
+        confusion matrix C(ŷ|y) and the mean prediction μ on the target:
+        simplex: q̂ = argmin over the simplex of ‖μ − C q‖²; ridge (as published): w = (JᵀJ + I/n)⁻¹Jᵀμ, J joint
+    Cites: Z. Lipton, Y.-X. Wang, A. Smola, Detecting and Correcting for Label Shift with Black Box Predictors,
+        ICML 2018.
+    """
+
+    id = "bbse"
+    restarts = True
+
+    estimator: Estimator = "simplex"
+    """simplex, or the published ridge, which shrinks rare classes far too much under strong label shift."""
+    soft: bool = False
+    """Whether predictions are probabilities, or the most probable class alone, as published."""
+
+    def refresh(self, outputs: Outputs, round: int) -> dict[str, Tensor]:
+        if round > 0:  # the network that is being trained has no say
+            return {}
+        mix = target_mix(
+            outputs.source_val, outputs.source_val_y, outputs.target, estimator=self.estimator, soft=self.soft
+        )
+        seen = outputs.source_mix
+        return {"ratio": torch.where(seen > 0, mix / seen.clamp(min=1e-12), 0.0)}
+
+    def losses(self, net: Net, batch: Batch, state: State, t: Tensor) -> Losses:
+        logits = net["head"](net["features"](batch.xs))
+        return {"label": cross_entropy(logits, batch.ys, weight=state["ratio"][batch.ys])}
+
+    def seen_mix(self, source_mix: Tensor, state: State) -> Tensor:
+        seen = source_mix * state["ratio"]
+        return seen / seen.sum()

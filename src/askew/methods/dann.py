@@ -1,0 +1,41 @@
+"""DANN: domain-adversarial neural network (Ganin et al., JMLR 2016)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from torch import Tensor, nn
+
+from askew.data.feed import Batch
+from askew.layers import Critic
+from askew.losses import cross_entropy, domain_loss, ramp, reverse_grad
+from askew.method import Losses, Method, Shape, State, both
+from askew.nets import Net
+from askew.options import Between, Search
+
+
+@dataclass(frozen=True, kw_only=True)
+class DANN(Method):
+    """Learns features from which a critic cannot tell the domain.
+
+    Assumes: p(y) = q(y); what differs is how images look, and features exist in which that is gone.
+    Minimises: E_s CE(h(x), y) + λ·L_D for the critic, − r(t)·λ·L_D for the features, with
+        L_D = ½ E_s −log σ(d(F(x))) + ½ E_t −log(1 − σ(d(F(x)))), and the ramp r(t) = 2/(1 + e^(−10t)) − 1
+    Cites: Y. Ganin et al., Domain-Adversarial Training of Neural Networks, JMLR 2016.
+    """
+
+    id = "dann"
+
+    weight: Annotated[float, Between(0), Search(0.01, 3, log=True)] = 1.0
+    """Weight λ of the domain term."""
+    hidden: Annotated[int, Between(1)] = 500
+    """Width of the critic's two hidden layers."""
+
+    def parts(self, shape: Shape) -> dict[str, nn.Module]:
+        return {"critic": Critic(shape.width, self.hidden)}
+
+    def losses(self, net: Net, batch: Batch, state: State, t: Tensor) -> Losses:
+        fs, ft = both(net, batch)
+        ds, dt = (net["critic"](reverse_grad(f, ramp(t))) for f in (fs, ft))
+        return {"label": cross_entropy(net["head"](fs), batch.ys), "domain": self.weight * domain_loss(ds, dt)}
