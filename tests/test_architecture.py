@@ -38,6 +38,7 @@ ORDER = (
     ("launch.*",),
     ("launch",),
     ("table",),
+    ("tune",),
     ("api", "check"),
     ("show",),
     ("cli",),

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from askew.errors import EmptyClassWarning, UserError
-from askew.show import err, follow, out, print_json, print_rows, print_table
+from askew.errors import EmptyClassWarning, UserError, warn_plainly
+from askew.show import err, follow, out, print_json, print_rows, print_table, print_trials
 
 if TYPE_CHECKING:
     from askew.execute import Execution
+    from askew.launch.local import Job
 
 # torch takes seconds to import, so every command imports what it needs by itself.
 
@@ -44,6 +45,8 @@ Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N
 SettingsFile = Annotated[Path | None, typer.Option("--settings", help="TOML file instead of the committed settings.")]
 Curve = Annotated[bool, typer.Option("--curve", help="Score after every round, into the trace (for looking only).")]
 CheckpointEvery = Annotated[float, typer.Option("--checkpoint-every", help="Seconds between checkpoints.", min=0)]
+Reweight = Annotated[bool, typer.Option("--reweight", help="Also score logits reweighted by the estimated target mix.")]
+Jobs = Annotated[int, typer.Option("--jobs", help="Runs side by side; 0: one a core, or one on a GPU.", min=0)]
 Plain = Annotated[bool, typer.Option("--plain", help="No CUDA graphs.")]
 
 
@@ -109,7 +112,7 @@ def methods(
         return
     import inspect
 
-    out.print(f"{cls.id}  ({cls.head} head)\n\n{inspect.cleandoc(cls.__doc__ or '')}\n", markup=False)
+    out.print(f"{cls.id}  ({cls.head} head)\n\n{inspect.cleandoc(cls.__doc__ or '')}\n", markup=False, soft_wrap=True)
     if described:
         print_table(
             ["-o", "default", "searched", "meaning"],
@@ -136,6 +139,7 @@ def run(
     curve: Curve = False,
     checkpoint_every: CheckpointEvery = 20.0,
     plain: Plain = False,
+    reweight: Reweight = False,
     as_json: AsJson = False,
 ) -> None:
     """Train one method on one task with one seed, and score it."""
@@ -154,10 +158,13 @@ def run(
         raise UserError(sentence, hint)
     folder = RunFolder(how.root / key)
     scores = folder.scores()
+    if reweight:
+        scores |= {f"{n}, reweighted": s for n, s in folder.scores(reweighted=True).items()}
     if as_json:
         print_json({"key": key, "folder": str(folder.path), "scores": scores})
         return
     names = {"paper": "the paper's exam", "whole": "whole test part"}
+    names |= {f"{n}, reweighted": f"{name}, reweighted" for n, name in names.items()}
     print_table(
         ["exam", "images", "per-class mean", "95 % interval", "overall", "worst class"],
         [
@@ -190,13 +197,12 @@ def bench(
     data: Data = None,
     out_folder: Out = Path("runs"),
     device: Device = "auto",
-    workers: Annotated[
-        int, typer.Option("--jobs", help="Runs side by side; 0: one a core, or one on a GPU.", min=0)
-    ] = 0,
+    workers: Jobs = 0,
     settings: SettingsFile = None,
     curve: Curve = False,
     checkpoint_every: CheckpointEvery = 20.0,
     plain: Plain = False,
+    reweight: Reweight = False,
     as_json: AsJson = False,
 ) -> None:
     """Run a benchmark's methods and tasks over seeds, only what is missing, and print its table."""
@@ -212,8 +218,8 @@ def bench(
     if name not in BENCHMARKS:
         raise unknown("benchmark", name, BENCHMARKS)
     reported = [t for t, info in BENCHMARKS[name].TASKS.items() if info.role == "reported"]
-    chosen = [t.strip().removeprefix(f"{name}/") for t in tasks.split(",") if t.strip()] or reported
-    ids = [m.strip() for m in methods.split(",") if m.strip()] or list(METHODS)
+    chosen = [t.removeprefix(f"{name}/") for t in _names(tasks)] or reported
+    ids = _names(methods) or list(METHODS)
     hyper, training = _pairs(option, "the method"), _pairs(train, "training")
     base = Wish("", "", 0, draw, shift, hyper, training, settings, data)
     wishes = [
@@ -222,23 +228,79 @@ def bench(
     how = _execution(out_folder, device, curve, checkpoint_every, plain)
     keys, shared, rest = plan_jobs(wishes, how)
     open_root(how.root)
-    workers = workers or (1 if how.device.type == "cuda" else os.cpu_count() or 1)
-    failures = [
-        f for jobs, what in ((shared, "pre-training"), (rest, "runs")) for f in follow(jobs, how, workers, what)
-    ]
-    for failure in failures:
-        wish = failure.wish
-        err.print(f"{wish.task} {wish.method} seed {wish.seed}: {failure.reason}", markup=False, soft_wrap=True)
+    _carry_out(shared, rest, how, workers)
     done = [how.root / key for key in dict.fromkeys(keys) if (how.root / key / "done").exists()]
-    print_rows(collect(done), as_json)
+    print_rows(collect(done, reweight=reweight), as_json)
     missing = len(set(keys)) - len(done)
     if missing:
         raise UserError(f"{missing} of {len(set(keys))} runs failed and are missing from the table.", "see above.")
 
 
 @app.command()
+def tune(
+    tasks: Annotated[str, typer.Argument(help="Development tasks, separated by commas, such as digits/usps-uci.")],
+    methods: Annotated[str, typer.Option("--method", "--methods", "-m", help="Ids, separated by commas.")] = "",
+    trials: Annotated[int, typer.Option("--trials", help="Points a method: settings, defaults, then searched.")] = 8,
+    seeds: Annotated[int, typer.Option("--seeds", help="How many a point, from 0 on.")] = 2,
+    train: TrainOption = [],  # noqa: B006
+    draw: Draw = 0,
+    shift: ShiftOption = "rs-ut",
+    data: Data = None,
+    out_folder: Out = Path("runs"),
+    write: Annotated[Path, typer.Option("--write", help="The settings file to write.")] = Path("tuned.toml"),
+    device: Device = "auto",
+    workers: Jobs = 0,
+    settings: SettingsFile = None,
+    plain: Plain = False,
+    as_json: AsJson = False,
+) -> None:
+    """Search hyper-parameters on development tasks, and write the settings that `askew bench --settings` reads."""
+    import shlex
+
+    from askew import tune as tuning
+    from askew.launch.local import plan_jobs
+    from askew.methods import METHODS, method_class
+    from askew.recipe import Wish, read_settings
+    from askew.store import check_file, open_root, write_bytes
+
+    _at_least("--trials", trials, 1)
+    _at_least("--seeds", seeds, 1)
+    chosen = _names(tasks)
+    base_settings = read_settings(tuning.check_tasks(chosen, draw), settings)
+    check_file(write)
+    ids = _names(methods) or list(METHODS)
+    base = Wish("", "", 0, draw, shift, {}, _pairs(train, "training"), settings, data)
+    tried = {id: tuning.trials(id, base_settings, trials) for id in ids}
+    wishes = [w for id in ids for trial in tried[id] for w in tuning.wishes_of(trial, chosen, seeds, base)]
+    how = _execution(out_folder, device, False, 20.0, plain)
+    _, shared, rest = plan_jobs(wishes, how)
+    open_root(how.root)
+    _carry_out(shared, rest, how, workers)
+
+    results = {id: [tuning.score(trial, chosen, seeds, base, how.root) for trial in tried[id]] for id in ids}
+    winners = {id: tuning.best(found) for id, found in results.items()}
+    kept = [winner.trial for winner in winners.values() if winner is not None and winner.trial.hyper]
+    comment = [
+        f"Written by: askew {shlex.join(sys.argv[1:])}",
+        f"Per-class mean on {', '.join(chosen)}, {seeds} seeds.",
+    ]
+    for id, winner in winners.items():
+        if winner is not None:
+            share = f"{winner.mean:.2f} ({winner.trial.origin}; {len(results[id])} trials)"
+            comment.append(f"{method_class(id).id}: {share}")
+    write_bytes(write, tuning.to_toml(tuning.tuned(base_settings, kept), comment).encode())
+    print_trials([result for found in results.values() for result in found], list(winners.values()), as_json)
+    err.print(f"settings in {write}", soft_wrap=True, markup=False)
+    failed = [id for id, winner in winners.items() if winner is None]
+    if failed:
+        raise UserError(f"No trial of {', '.join(failed)} finished.", "see above; their settings stay as they were.")
+
+
+@app.command()
 def table(
-    folder: Annotated[Path, typer.Argument(help="Folder of runs.")] = Path("runs"), as_json: AsJson = False
+    folder: Annotated[Path, typer.Argument(help="Folder of runs.")] = Path("runs"),
+    reweight: Reweight = False,
+    as_json: AsJson = False,
 ) -> None:
     """Print the table of all finished runs in a folder."""
     from askew.store import finished_runs
@@ -247,10 +309,23 @@ def table(
     found = finished_runs(folder)
     if not found:
         raise UserError(f"The folder {folder} holds no finished run yet.", "`askew bench` makes some.")
-    print_rows(collect(found), as_json)
+    print_rows(collect(found, reweight=reweight), as_json)
 
 
 # --- helpers ---
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _carry_out(shared: list[Job], rest: list[Job], how: Execution, workers: int) -> None:
+    """Run all jobs, pre-trainings first, and tell which failed."""
+    workers = workers or (1 if how.device.type == "cuda" else os.cpu_count() or 1)
+    for jobs, what in ((shared, "pre-training"), (rest, "runs")):
+        for failure in follow(jobs, how, workers, what):
+            wish = failure.wish
+            err.print(f"{wish.task} {wish.method} seed {wish.seed}: {failure.reason}", markup=False, soft_wrap=True)
 
 
 def _pairs(pairs: list[str], what: str) -> dict[str, str]:
@@ -278,6 +353,7 @@ def _first_line(doc: str | None) -> str:
 
 def main() -> None:
     """Run the command line; what a user did wrong ends in one sentence, a hint, and exit code 2."""
+    warn_plainly()
     warnings.simplefilter("error", EmptyClassWarning)
     try:
         code = app(standalone_mode=False)  # Typer turns Ctrl-C into 130, or into Abort, depending on its version

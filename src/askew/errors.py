@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import sys
+import warnings
 from collections.abc import Iterable
 
 
@@ -32,3 +34,12 @@ def unknown(kind: str, name: str, known: Iterable[str], listing: str = "") -> Us
     known_names = f"known: {listed}." if names else "there is none."
     hint = f"did you mean '{near[0]}'?" if near else known_names
     return UserError(f"There is no {kind} '{name}'.", f"{hint} {listing}".strip())
+
+
+def warn_plainly() -> None:
+    """Show warnings as one line for whoever reads the terminal, without file and line."""
+
+    def show(message: Warning | str, *rest: object, **more: object) -> None:
+        print(f"warning: {message}", file=sys.stderr)
+
+    warnings.showwarning = show  # type: ignore[assignment]

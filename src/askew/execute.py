@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import time
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from askew.engine import NotFinite, Snapshot, fit
 from askew.errors import UserError
 from askew.metrics import score_exam
 from askew.plan import Run
+from askew.priors import UnsureMixWarning, reweighted, target_mix
 from askew.store import RunFolder, read_tensors, write_json, write_tensors
 
 
@@ -109,8 +111,19 @@ def _train(run: Run, task: Task, how: Execution, folder: RunFolder, what: str) -
     outputs = snapshot.outputs
     logits = {"exam": outputs.exam, "target": outputs.target, "source_val": outputs.source_val}
     write_tensors(folder.path / "outputs.safetensors", {k: v.half() for k, v in logits.items()}, {"form": "1"})
+    write_json(folder.path / "reweighted.json", _reweighted_scores(task, snapshot))
     write_json(folder.path / "scores.json", score_exam(task.exam, outputs.exam.cpu().numpy()))
     folder.finish()
+
+
+def _reweighted_scores(task: Task, snapshot: Snapshot) -> dict[str, Any]:
+    """Scores of the same network with its logits reweighted by the estimated target mix; costs no training."""
+    outputs, seen = snapshot.outputs, snapshot.seen_mix
+    with warnings.catch_warnings(record=True) as doubts:
+        warnings.simplefilter("always", UnsureMixWarning)
+        mix = target_mix(outputs.source_val, outputs.source_val_y, outputs.target)
+    scores = score_exam(task.exam, reweighted(outputs.exam, mix, seen).cpu().numpy())
+    return {"target_mix": mix.tolist(), "seen_mix": seen.tolist(), "unsure": bool(doubts), "scores": scores}
 
 
 def _record(run: Run, task: Task, how: Execution) -> dict[str, Any]:

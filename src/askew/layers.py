@@ -125,18 +125,18 @@ class Critic(nn.Module):
 class ConditionalCritic(nn.Module):
     """A critic on f ⊗ p, features times class probabilities (Long et al. 2018). (n, d), (n, c) → (n,)
 
-    Where d·c is more than `most`, on (R f) ⊙ (S p)/√most with fixed random R, S, whose inner products are the
-    same in expectation.
+    Where d·c is more than `most`, on (R f) ⊙ (S p)/√m with fixed random R, S to m columns, whose inner products are
+    the same in expectation.
     """
 
-    def __init__(self, width: int, classes: int, hidden: int, most: int = 4096) -> None:
+    def __init__(self, width: int, classes: int, hidden: int, most: int = 4096, columns: int = 1024) -> None:
         super().__init__()
         self.random = width * classes > most
         if self.random:
-            self.register_buffer("map_f", torch.randn(width, most))
-            self.register_buffer("map_p", torch.randn(classes, most))
-        self.scale = most**-0.5
-        self.critic = Critic(most if self.random else width * classes, hidden)
+            self.register_buffer("map_f", torch.randn(width, columns))
+            self.register_buffer("map_p", torch.randn(classes, columns))
+        self.scale = columns**-0.5
+        self.critic = Critic(columns if self.random else width * classes, hidden)
 
     map_f: Tensor
     map_p: Tensor

@@ -90,6 +90,11 @@ def _tables(name: str, value: Any) -> Iterator[tuple[str, Any]]:
                     yield from _tables(f"{name}.{inner}.{part}", table[part])
 
 
+def method_settings(settings: Settings, method: str) -> dict[str, Any]:
+    """A method's hyper-parameters on all tasks of a benchmark."""
+    return {name: value for name, value in settings.get("method", {}).get(method, {}).items() if name != "train"}
+
+
 def _layers(settings: Settings, task: str, method: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Method options and training settings: benchmark, then method, then task, then task and method."""
     own_task = settings.get("task", {}).get(task, {})

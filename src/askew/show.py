@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from askew.execute import Execution
     from askew.launch.local import Failed, Job
     from askew.table import Row
+    from askew.tune import Result
 
 # A path may hold `:name:` or `[x]`; nothing of it is for rich to interpret.
 out = Console(highlight=False, emoji=False)
@@ -120,3 +121,32 @@ def print_rows(rows: Sequence[Row], as_json: bool) -> None:
         out.print(line, soft_wrap=True)
     for note in dict.fromkeys(note for row in rows for note in row.notes):
         out.print(f"Note: {note}.", soft_wrap=True)
+
+
+def print_trials(results: Sequence[Result], winners: Sequence[Result | None], as_json: bool) -> None:
+    """What tuning tried: a row a trial, the chosen ones marked."""
+    from askew.table import cell
+
+    if as_json:
+        print_json(
+            [
+                {
+                    "method": r.trial.method, "origin": r.trial.origin, "hyper": dict(r.trial.hyper),
+                    "scores": {task: list(values) for task, values in r.scores.items()},
+                    "mean": r.mean, "chosen": r in winners,
+                }
+                for r in results
+            ]
+        )  # fmt: skip
+        return
+    tasks = list(results[0].scores)
+    lines = []
+    for r in results:
+        by_task = [
+            cell([v for v in r.scores[t] if v is not None]) + (" (failed)" if None in r.scores[t] else "")
+            for t in tasks
+        ]
+        average = "–" if r.mean is None else f"{r.mean:.2f}"
+        mark = "chosen" if r in winners else ""
+        lines.append([r.trial.method, r.trial.origin, r.trial.label, *by_task, average, mark])
+    print_table(["method", "from", "hyper-parameters", *tasks, "mean", ""], lines)

@@ -66,6 +66,12 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
 
 
+def check_file(path: Path) -> None:
+    """UserError if a file cannot be written there; writes nothing."""
+    if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+        raise UserError(f"Cannot write a file {path}.", "name a file in a folder that exists and is yours.")
+
+
 def check_root(path: Path) -> Path:
     """A folder that runs may be written to; UserError if it is somebody else's. Writes nothing."""
     if path.exists() and not path.is_dir():
@@ -147,8 +153,13 @@ class RunFolder:
         if not file.exists() or file.read_text() != text:
             write_bytes(file, text.encode())
 
-    def scores(self) -> dict[str, Any]:
-        scores: dict[str, Any] = json.loads((self.path / "scores.json").read_text())
+    def scores(self, *, reweighted: bool = False) -> dict[str, Any]:
+        """Scores by exam; those of logits reweighted by the estimated target mix on request."""
+        scores: dict[str, Any]
+        if reweighted:
+            scores = json.loads((self.path / "reweighted.json").read_text())["scores"]
+        else:
+            scores = json.loads((self.path / "scores.json").read_text())
         return scores
 
     # --- while training ---

@@ -32,10 +32,13 @@ class Row:
     worst: tuple[float, ...]
     intervals: tuple[tuple[float, float], ...]
     notes: tuple[str, ...]
+    reweighted: bool = False
+    """Whether logits were reweighted by the estimated target mix."""
 
     @property
     def label(self) -> str:
-        return f"{self.method} {self.variant}".strip()
+        words = (self.method, self.variant, "reweighted" if self.reweighted else "")
+        return " ".join(word for word in words if word)
 
 
 def mean(values: Sequence[float]) -> float:
@@ -73,14 +76,25 @@ def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
     return {prefix.rstrip("."): value}
 
 
-def collect(folders: Iterable[Path]) -> list[Row]:
-    """Finished runs, grouped so that those of a row differ in nothing but their seed."""
+def collect(folders: Iterable[Path], *, reweight: bool = False) -> list[Row]:
+    """Finished runs, grouped so that those of a row differ in nothing but their seed.
+
+    With `reweight`, each row is followed by that of the same networks with reweighted logits.
+    """
+    folders = list(folders)
+    rows = _collect(folders, reweighted=False)
+    if reweight:
+        rows = [row for pair in zip(rows, _collect(folders, reweighted=True), strict=True) for row in pair]
+    return rows
+
+
+def _collect(folders: Sequence[Path], *, reweighted: bool) -> list[Row]:
     groups: dict[str, list[tuple[dict[str, Any], dict[str, Any], list[str]]]] = {}
     for path in folders:
         record = json.loads((path / "run.json").read_text())
         same = {k: v for k, v in record["run"].items() if k != "seed"}
         groups.setdefault(json.dumps(same, sort_keys=True), []).append(
-            (record["run"], RunFolder(path).scores(), record["notes"])
+            (record["run"], RunFolder(path).scores(reweighted=reweighted), record["notes"])
         )
     by_method: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for runs in groups.values():
@@ -104,6 +118,7 @@ def collect(folders: Iterable[Path]) -> list[Row]:
                 worst=tuple(s["whole"]["worst"] for s in scores),
                 intervals=tuple((s["whole"]["interval"][0], s["whole"]["interval"][1]) for s in scores),
                 notes=tuple(runs[0][2]),
+                reweighted=reweighted,
             )
         )
     order = {name: i for i, name in enumerate(next(iter(paper_numbers().values())))}
@@ -128,6 +143,7 @@ def as_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
             "task": r.task,
             "method": r.method,
             "variant": r.variant,
+            "reweighted": r.reweighted,
             "seeds": list(r.seeds),
             "n": len(r.seeds),
             "whole": {"mean": mean(r.values), "spread": spread(r.values), "values": list(r.values)},

@@ -41,6 +41,8 @@ class Info:
     network: str
     role: Literal["reported", "development"] = "reported"
     notes: tuple[str, ...] = ()
+    draws_differ: bool = False
+    """Whether draws but the reported 0 are for development: no real target is spent on it."""
 
 
 _USPS = "USPS: the standard 7,291 / 2,007 split; the paper's 1,550 / 459 come from another, unpublished one"

@@ -18,7 +18,10 @@ SYN_EXAM_SIZE = 100
 UCI_BOX = 24
 """Height of a handwritten digit in its 32 x 32 frame: as tall as most rendered ones."""
 
-TASKS = {"syn-uci": Info("syn", "uci", "mini"), "uci-syn": Info("uci", "syn", "mini")}
+TASKS = {
+    "syn-uci": Info("syn", "uci", "mini", draws_differ=True),
+    "uci-syn": Info("uci", "syn", "mini", draws_differ=True),
+}
 
 
 def load(name: str, shift: Shift, draw: int, data: Path | None) -> Task:

@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import cast
 
-from askew.errors import UserError
+from askew.errors import UserError, warn_plainly
 from askew.execute import Execution, Progress, execute
 from askew.recipe import Wish, prepare
 from askew.store import RunFolder
@@ -138,6 +138,7 @@ def _in_main_thread() -> bool:
 
 def _work(line: Connection, how: Execution) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    warn_plainly()
     with contextlib.suppress(EOFError, BrokenPipeError):  # the parent is gone
         while (job := line.recv()) is not None:
             try:

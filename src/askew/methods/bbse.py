@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from askew.data.feed import Batch
 from askew.losses import cross_entropy
 from askew.method import Losses, Method, Outputs, State
 from askew.nets import Net
+from askew.options import Search
 from askew.priors import Estimator, target_mix
 
 
@@ -31,7 +33,7 @@ class BBSE(Method):
 
     estimator: Estimator = "simplex"
     """simplex, or the published ridge, which shrinks rare classes far too much under strong label shift."""
-    soft: bool = False
+    soft: Annotated[bool, Search(0, 1)] = False
     """Whether predictions are probabilities, or the most probable class alone, as published."""
 
     def refresh(self, outputs: Outputs, round: int) -> dict[str, Tensor]:
