@@ -42,4 +42,4 @@ def warn_plainly() -> None:
     def show(message: Warning | str, *rest: object, **more: object) -> None:
         print(f"warning: {message}", file=sys.stderr)
 
-    warnings.showwarning = show  # type: ignore[assignment]
+    warnings.showwarning = show

@@ -28,6 +28,8 @@ class Row:
     """Per-class mean accuracy on the whole test part, a seed each."""
     paper_values: tuple[float, ...]
     """The same on the paper's exam, where there is one."""
+    paper_overall: tuple[float, ...]
+    """Overall accuracy there: that of the target's own class mix."""
     overall: tuple[float, ...]
     worst: tuple[float, ...]
     intervals: tuple[tuple[float, float], ...]
@@ -114,6 +116,7 @@ def _collect(folders: Sequence[Path], *, reweighted: bool) -> list[Row]:
                 seeds=tuple(r["seed"] for r, _, _ in runs),
                 values=tuple(s["whole"]["per_class_mean"] for s in scores),
                 paper_values=tuple(s["paper"]["per_class_mean"] for s in scores if "paper" in s),
+                paper_overall=tuple(s["paper"]["overall"] for s in scores if "paper" in s),
                 overall=tuple(s["whole"]["overall"] for s in scores),
                 worst=tuple(s["whole"]["worst"] for s in scores),
                 intervals=tuple((s["whole"]["interval"][0], s["whole"]["interval"][1]) for s in scores),
@@ -147,7 +150,13 @@ def as_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
             "seeds": list(r.seeds),
             "n": len(r.seeds),
             "whole": {"mean": mean(r.values), "spread": spread(r.values), "values": list(r.values)},
-            "paper_exam": {"mean": mean(r.paper_values), "spread": spread(r.paper_values)} if r.paper_values else None,
+            "paper_exam": {
+                "mean": mean(r.paper_values),
+                "spread": spread(r.paper_values),
+                "overall": mean(r.paper_overall),
+            }
+            if r.paper_values
+            else None,
             "overall": mean(r.overall),
             "worst_class": mean(r.worst),
             "intervals": [list(i) for i in r.intervals],
