@@ -336,9 +336,24 @@ def test_the_top_singular_value_is_found_in_float32_too() -> None:
 
 
 @pytest.mark.parametrize("second", [0.99, 0.999, 0.9999, 0.99999])
-def test_a_second_singular_value_close_by_costs_less_than_a_ten_thousandth(second: float) -> None:
+def test_a_second_singular_value_close_by_costs_less_than_a_ten_thousandth_and_shares_the_gradient(
+    second: float,
+) -> None:
+    """By (σ₂/σ₁)^(2·2¹²); the shares themselves are constants, for their slope is steep."""
     x = leaf(np.diag([1.0, second]))
-    assert top_singular_square(x).item() == pytest.approx(1, rel=1e-4)
+    value = top_singular_square(x)
+    assert value.item() == pytest.approx(1, rel=1e-4)
+    share = np.array([1.0, second**8192]) / (1 + second**8192)
+    np.testing.assert_allclose(grad_of(value, x), np.diag(2 * share * [1.0, second]), atol=1e-9)
+
+
+def test_the_top_singular_value_of_bfloat16_features_is_as_exact_as_they_are() -> None:
+    x = torch.randn(32, 100, generator=torch.Generator().manual_seed(0)).bfloat16().requires_grad_()
+    want = torch.linalg.svdvals(x.double())[0] ** 2
+    value = top_singular_square(x)
+    assert value.item() == pytest.approx(want.item(), rel=0.01)
+    (found,), (true,) = torch.autograd.grad(value, x), torch.autograd.grad(want, x)
+    assert (found - true).norm() < 0.03 * true.norm()
 
 
 degenerate = {

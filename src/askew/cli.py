@@ -265,7 +265,7 @@ def tune(
 
     _at_least("--trials", trials, 1)
     _at_least("--seeds", seeds, 1)
-    chosen = _names(tasks)
+    chosen = list(dict.fromkeys(_names(tasks)))
     base_settings = read_settings(tuning.check_tasks(chosen, draw), settings)
     check_file(write)
     ids = _names(methods) or list(METHODS)

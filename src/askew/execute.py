@@ -122,8 +122,9 @@ def _reweighted_scores(task: Task, snapshot: Snapshot) -> dict[str, Any]:
     with warnings.catch_warnings(record=True) as doubts:
         warnings.simplefilter("always", UnsureMixWarning)
         mix = target_mix(outputs.source_val, outputs.source_val_y, outputs.target)
+    unsure = any(issubclass(doubt.category, UnsureMixWarning) for doubt in doubts)
     scores = score_exam(task.exam, reweighted(outputs.exam, mix, seen).cpu().numpy())
-    return {"target_mix": mix.tolist(), "seen_mix": seen.tolist(), "unsure": bool(doubts), "scores": scores}
+    return {"target_mix": mix.tolist(), "seen_mix": seen.tolist(), "unsure": unsure, "scores": scores}
 
 
 def _record(run: Run, task: Task, how: Execution) -> dict[str, Any]:

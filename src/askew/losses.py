@@ -95,7 +95,7 @@ def leaky_logit(logits: Tensor) -> Tensor:
 
 def one_vs_rest(probability: Tensor, y: Tensor) -> Tensor:
     """−(1/n) Σ_i [log p_i,y_i + Σ_(k≠y_i) log(1 − p_ik)]. (n, c), (n,) → ()"""
-    p = probability.clamp(1e-7, 1 - 1e-6)
+    p = probability.to(torch.promote_types(probability.dtype, torch.float32)).clamp(1e-7, 1 - 1e-6)
     own = F.one_hot(y, p.shape[-1]).to(p.dtype)
     return -(own * p.log() + (1 - own) * torch.log1p(-p)).sum(dim=-1).mean()
 

@@ -34,6 +34,10 @@ class Search:
     high: float
     log: bool = False
 
+    def __post_init__(self) -> None:
+        if not self.low < self.high or (self.log and self.low <= 0):
+            raise ValueError(f"no range to search: {self}")
+
     def __str__(self) -> str:
         return f"{self.low:g} … {self.high:g}{' (log)' if self.log else ''}"
 

@@ -54,7 +54,8 @@ def simplex_mix(confusion: Floats, said: Floats) -> Floats:
 
 
 def ridge_mix(confusion: Floats, said: Floats, mix: Floats, images: int) -> Floats:
-    """The published form: w = (JᵀJ + λI)⁻¹Jᵀμ with the joint J[i, j] = C[i, j]·mix_j and λ = 1/images; then w·mix.
+    """The published form: w = (JᵀJ + λI)⁻¹Jᵀμ with the joint J[i, j] = C[i, j]·mix_j and λ = 1/images; then w·mix,
+    made to sum to one.
 
     It shrinks rare classes far too much under strong label shift. (c, c), (c,), (c,) → (c,)
     """

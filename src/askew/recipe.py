@@ -62,7 +62,7 @@ def read_settings(benchmark: str, path: Path | None = None) -> Settings:
     example = "see src/askew/settings/digits.toml for the form."
     try:
         file = path or resources.files("askew.settings") / f"{benchmark}.toml"
-        settings = tomllib.loads(file.read_text())
+        settings = tomllib.loads(file.read_text(encoding="utf-8"))
     except (FileNotFoundError, IsADirectoryError):
         raise UserError(
             f"The settings file {path} does not exist.", "leave --settings out for the committed ones."

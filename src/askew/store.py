@@ -157,7 +157,13 @@ class RunFolder:
         """Scores by exam; those of logits reweighted by the estimated target mix on request."""
         scores: dict[str, Any]
         if reweighted:
-            scores = json.loads((self.path / "reweighted.json").read_text())["scores"]
+            file = self.path / "reweighted.json"
+            if not file.exists():
+                raise UserError(
+                    f"The run {self.path.name} was finished by an askew that did not reweight logits yet.",
+                    "leave --reweight out, or choose another folder with --out.",
+                )
+            scores = json.loads(file.read_text())["scores"]
         else:
             scores = json.loads((self.path / "scores.json").read_text())
         return scores

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import Any
 from askew.data import known_task, task_infos
 from askew.errors import UserError
 from askew.methods import method_class
-from askew.options import Option, Search, options
+from askew.options import Option, Search, checked, options
 from askew.recipe import Settings, Wish, method_settings, prepare
 from askew.store import RunFolder
 from askew.table import mean
@@ -74,7 +76,7 @@ def trials(method: str, settings: Settings, count: int) -> list[Trial]:
     """
     cls = method_class(method)
     searched = {name: option for name, option in options(cls).items() if option.search}
-    present = method_settings(settings, cls.id)
+    present = checked(cls, method_settings(settings, cls.id), f"method {cls.id}")
     found = [Trial(method, "settings", {name: present.get(name, o.default) for name, o in searched.items()})]
     if searched:
         from torch.quasirandom import SobolEngine
@@ -99,7 +101,9 @@ def _at(option: Option, share: float) -> Any:
         value = search.low + share * (search.high - search.low)
     if option.type is bool:
         return value >= (search.low + search.high) / 2
-    return round(value) if option.type is int else float(f"{value:.2g}")
+    if option.type is int:
+        return round(value)
+    return float(min(max(float(f"{value:.2g}"), search.low), search.high))
 
 
 def wishes_of(trial: Trial, tasks: Sequence[str], seeds: int, base: Wish) -> list[Wish]:
@@ -136,24 +140,27 @@ def tuned(settings: Settings, chosen: Sequence[Trial]) -> Settings:
 
 def to_toml(settings: Settings, comment: Sequence[str]) -> str:
     """A settings file: tables of plain values, which is all that settings are."""
-    lines = [f"# {line}" for line in comment]
+    lines = [f"# {' '.join(line.split())}" for line in comment]
 
     def table(name: str, values: Mapping[str, Any]) -> None:
         plain = {key: value for key, value in values.items() if not isinstance(value, dict)}
         if plain:
-            lines.extend(["", f"[{name}]", *(f"{key} = {_value(value)}" for key, value in plain.items())])
+            lines.extend(["", f"[{name}]", *(f"{_key(key)} = {_value(value)}" for key, value in plain.items())])
         for key, value in values.items():
             if isinstance(value, dict):
-                table(f"{name}.{key}" if name else key, value)
+                table(f"{name}.{_key(key)}" if name else _key(key), value)
 
     table("", settings)
     return "\n".join(lines) + "\n"
 
 
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _value(name)
+
+
 def _value(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-        return f'"{escaped}"'
+    if isinstance(value, str):  # JSON escapes as TOML does, but for one character
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     return repr(value)

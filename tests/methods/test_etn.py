@@ -86,3 +86,16 @@ def test_an_auxiliary_head_beyond_all_bounds_leaves_losses_and_gradients_finite(
         losses = method.losses(net, batch, {}, T)
         grads = torch.autograd.grad(torch.stack([*losses.values()]).sum(), list(net.parameters()))
         assert all(v.isfinite().all() for v in (*losses.values(), *grads))
+
+
+# FAILS with the source as found: 1 − σ(a) is rounded to a multiple of 6e-8 (of 0.004 in bfloat16), and to 0 soon after.
+# σ(−a) is the same number and keeps all its digits: w = mean_one((-leaky_logit(zs)).sigmoid()).
+def test_source_that_is_surely_source_keeps_its_proportions_in_float32() -> None:
+    method = ETN(hidden=HIDDEN)
+    net, batch = given(method)
+    a = torch.linspace(14, 20, NS)
+    z = a[:, None].expand(NS, C)  # a = log Σ e^z − log c
+    net.float()["auxiliary"].register_forward_hook(lambda m, args, out: z if len(args[0]) == NS else out)
+    f = Formula(net, batch := batch._replace(xs=batch.xs.float(), xt=batch.xt.float()))
+    w = (-a).double().exp()
+    assert method.losses(net, batch, {}, T)["label"].item() == pytest.approx(f.label(w / w.mean()).item(), rel=1e-5)

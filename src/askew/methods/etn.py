@@ -57,7 +57,7 @@ class ETN(Method):
     def losses(self, net: Net, batch: Batch, state: State, t: Tensor) -> Losses:
         fs, ft = both(net, batch)
         zs, zt = net["auxiliary"](fs.detach()), net["auxiliary"](ft.detach())
-        w = mean_one(1 - leaky_logit(zs).sigmoid())
+        w = mean_one((-leaky_logit(zs)).sigmoid())  # 1 − D, to all digits
         ds, dt = (net["critic"](reverse_grad(f, ramp(t))) for f in (fs, ft))
         return {
             "label": cross_entropy(net["head"](fs), batch.ys, weight=w),
