@@ -32,6 +32,7 @@ ORDER = (
     ("methods",),
     ("plan",),
     ("engine",),
+    ("lanes",),
     ("recipe", "settings"),
     ("store", "metrics"),
     ("execute",),

@@ -23,7 +23,7 @@ def test_a_captured_graph_trains_to_the_same_weights_as_plain_steps(
     last = {}
     for graph in (False, True):
         *_, last[graph] = fit(run, task.study, torch.device("cuda"), graph=graph)
-        assert (last[graph]._trainer.captured is not None) == graph
+        assert (last[graph]._trained.captured is not None) == graph
     plain, captured = last[False].weights(), last[True].weights()
     for name, value in plain.items():
         torch.testing.assert_close(captured[name], value, rtol=1e-3, atol=1e-4, msg=name)

@@ -51,18 +51,18 @@ def with_one_target_image() -> Study:
     return study_of(rows(30, 0, 0), rows(12, 0, 1), rows(1, 0.5, 2).unlabeled())
 
 
-def with_equal_inputs() -> Study:
+def with_equal_inputs(value: float) -> Study:
     """Every row of both domains is the same."""
 
     def flat(images: Labeled) -> Labeled:
-        return Labeled(np.full_like(images.x, 0.7), images.y)
+        return Labeled(np.full_like(images.x, value), images.y)
 
     return study_of(flat(rows(30, 0, 0)), flat(rows(12, 0, 1)), flat(rows(24, 0, 2)).unlabeled())
 
 
 def run_of(method: Method, head: str, **how: Any) -> Run:
     """Five steps of source alone, then two rounds of ten of the method."""
-    norm = how.pop("norm", "joint")
+    net = NetSpec(name=how.pop("net", "mlp"), head=head, norm=how.pop("norm", "joint"))  # type: ignore[arg-type]
     optim = Optim(lr=0.05, features_lr=0.05)
     plan = (Stage(SourceOnly(), 1, 5, optim), Stage(method, 2, 10, optim, restart=method.restarts))
     settings: dict[str, Any] = {"batch": 6, "sampler": "balanced", "target_sampler": "natural"}
@@ -71,7 +71,7 @@ def run_of(method: Method, head: str, **how: Any) -> Run:
         shift="natural",
         draw=0,
         origin="",
-        net=NetSpec(name="mlp", head=head, norm=norm),  # type: ignore[arg-type]
+        net=net,
         plan=plan,
         precision="float32",
         seed=0,
@@ -95,18 +95,16 @@ def small(cls: type[Method]) -> Method:
 
 
 CASES: dict[str, tuple[Callable[[], Study], dict[str, Any]]] = {
-    "plain": (plain, {}),
     "a batch of two": (plain, {"batch": 2}),
     "a batch of two, split norm": (plain, {"batch": 2, "norm": "split"}),
     "one class in every batch": (lambda: with_source_classes(1), {"sampler": "natural"}),
     "a class missing in the source": (lambda: with_source_classes(0, 2), {}),
-    "a class missing in the source, natural": (lambda: with_source_classes(0, 2), {"sampler": "natural"}),
     "one target image": (with_one_target_image, {}),
-    "one target image, balanced": (with_one_target_image, {"target_sampler": "balanced"}),
     "balanced target": (plain, {"target_sampler": "balanced"}),
     "split norm": (plain, {"norm": "split"}),
-    "equal inputs": (with_equal_inputs, {}),
-    "equal inputs, split norm": (with_equal_inputs, {"norm": "split"}),
+    "equal inputs": (lambda: with_equal_inputs(0.7), {}),
+    "equal features": (lambda: with_equal_inputs(0.7), {"net": "bare"}),
+    "no features": (lambda: with_equal_inputs(0.0), {"net": "bare"}),
 }
 
 

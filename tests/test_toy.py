@@ -22,7 +22,7 @@ from askew.plan import Run, Stage
 
 CENTRES = np.array([[-2, -0.5], [0, 1], [2, -0.5]])
 EVEN = (400, 400, 400)
-SKEWED = (960, 180, 60)
+SKEWED = (60, 960, 180)
 
 
 def clouds(sizes: tuple[int, ...], seed: int, *, spread: float, degrees: float = 0) -> Labeled:
@@ -55,8 +55,8 @@ class End(NamedTuple):
     seen_mix: torch.Tensor
 
 
-# The same for every method. Small steps of Adam with β₁ = 0.5, since a critic under SGD saturates before FDANN,
-# whose gradient vanishes there, gets anywhere; its authors train it so, too.
+# The same for every method: small steps of Adam with β₁ = 0.5, as FDANN's authors train it. Under SGD its critic is
+# soon so sure that its gradient vanishes, and does not come back.
 OPTIM = Optim(optimiser="adam", lr=3e-4, features_lr=3e-4, momentum=0.5, schedule="cosine")
 LENGTH = (6, 25, OPTIM)
 
@@ -98,8 +98,8 @@ def accuracy(run: Run, toy: Toy, kind: str) -> float:
 
 # --- feature shift alone ---
 
-MARGIN = 20
-"""Points of per-class mean accuracy that aligning has to gain, of about 30 that there are."""
+MARGIN = 15
+"""Points of per-class mean accuracy that aligning has to gain, of the 25 to 30 that are to be had."""
 
 ALIGNING = [
     DAN(),
@@ -121,18 +121,16 @@ def turned() -> Toy:
     return toy(EVEN, spread=0.3, degrees=50)
 
 
-@functools.cache
 def unaligned(toy: Toy, head: Literal["linear", "cosine"]) -> float:
-    """The better of source only and of the same with batch statistics over both domains, which all others have."""
+    """The better of source only and of the same with batch statistics over both domains, which alone can help a bit."""
     joint: Method = DAN(weight=0.0) if head == "linear" else COAL(self_training=False, minimax=False)
     return max(accuracy(run_of(method, head), toy, "per_class_mean") for method in (SourceOnly(), joint))
 
 
 @pytest.mark.parametrize("head", ["linear", "cosine"])
-def test_neither_source_alone_nor_joint_statistics_survive_the_turn(
-    turned: Toy, head: Literal["linear", "cosine"]
-) -> None:
-    assert unaligned(turned, head) < 75
+def test_the_turn_is_too_far_for_what_does_not_align(turned: Toy, head: Literal["linear", "cosine"]) -> None:
+    assert accuracy(run_of(SourceOnly(), head), turned, "per_class_mean") < 75
+    assert unaligned(turned, head) < 80
 
 
 @pytest.mark.parametrize("method", ALIGNING, ids=lambda m: m.id)
@@ -149,7 +147,7 @@ def test_every_method_is_tried_here() -> None:
 
 @pytest.fixture(scope="module")
 def skewed() -> Toy:
-    """Clouds that overlap and stay where they are, with 80, 15 and 5 per cent of the target in them."""
+    """Clouds that overlap and stay where they are; the middle one has 80 per cent of the target."""
     return toy(SKEWED, spread=1.0)
 
 
@@ -157,7 +155,7 @@ def test_bbse_corrects_a_label_shift_where_aligning_does_not(skewed: Toy) -> Non
     source, dann, bbse = (accuracy(run_of(method), skewed, "overall") for method in (SourceOnly(), DANN(), BBSE()))
     assert bbse > source + 5
     assert bbse > dann + 5
-    assert bbse > 100 * SKEWED[0] / sum(SKEWED)  # it does more than name the largest class
+    assert bbse > 100 * max(SKEWED) / sum(SKEWED) + 5  # it does more than name the largest class
 
 
 def test_bbse_finds_the_target_s_mix(skewed: Toy) -> None:

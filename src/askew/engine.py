@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -12,7 +14,7 @@ from torch import Tensor
 from askew import chance
 from askew.data.feed import Feed, Sampler, Shelf
 from askew.data.task import Study
-from askew.method import Method, Shape
+from askew.method import Losses, Method, Shape
 from askew.nets import Net, build, new_head
 from askew.optim import Optimiser
 from askew.plan import Run, Stage
@@ -63,6 +65,18 @@ class NetworkOutputs:
         return self._feed.source_mix(self._sampler)
 
 
+class Trained(Protocol):
+    """What one run's trainer can tell of it at any moment."""
+
+    def outputs(self) -> NetworkOutputs: ...
+
+    def seen_mix(self) -> Tensor: ...
+
+    def tensors(self) -> Checkpoint: ...
+
+    def weights(self) -> Checkpoint: ...
+
+
 @dataclass
 class Snapshot:
     """Where training stands: at a round's end, or between two looks at the losses."""
@@ -72,74 +86,69 @@ class Snapshot:
     losses: dict[str, float]
     """Means over the round so far."""
     round_ends: bool
-    _trainer: Trainer = field(repr=False)
+    _trained: Trained = field(repr=False)
 
     @property
     def outputs(self) -> NetworkOutputs:
-        return self._trainer.outputs()
+        return self._trained.outputs()
 
     @property
     def seen_mix(self) -> Tensor:
         """The class mix that the label loss has seen. (c,)"""
-        trainer = self._trainer
-        return trainer.method.seen_mix(trainer.outputs().source_mix, trainer.state)
+        return self._trained.seen_mix()
 
     def checkpoint(self) -> Checkpoint:
         """All that is needed to go on from here, bit for bit. The tensors are live: save them before going on."""
-        return self._trainer.tensors()
+        return self._trained.tensors()
 
     def weights(self) -> Checkpoint:
         """The network alone."""
-        return {name: value.detach() for name, value in self._trainer.net.state_dict().items()}
+        return self._trained.weights()
 
 
-class Trainer:
-    """One stage of a run on one device. A step reads nothing from the host, so it can be captured as a graph."""
+Seen = TypeVar("Seen")
 
-    def __init__(self, run: Run, number: int, feed: Feed, net: Net, graph: bool) -> None:
-        self.run, self.number, self.feed, self.net = run, number, feed, net
-        self.stage: Stage = run.plan[number]
-        self.method: Method = self.stage.method
-        self.phases = self.method.phases()
-        device = feed.device
-        self.params: dict[str, Tensor] = {n: p for n, p in net.named_parameters() if p.requires_grad}
-        self.optimiser = Optimiser(self.stage.optim, self.params)
-        self.state: dict[str, Tensor] = {}
-        self.pseudo: Tensor | None = None
-        self.names: list[str] = []
-        self.sums = torch.zeros(0, device=device)
-        self.chunk = min(CHUNK if device.type == "cuda" else CPU_CHUNK, self.stage.round_steps)
+
+class Loop(ABC, Generic[Seen]):
+    """Rounds of refresh and training on one device. A step reads nothing from the host, so it can be captured.
+
+    What is trained, one run or many, is the subclass's matter; it hands out what it sees as `Seen`.
+    """
+
+    def __init__(self, stage: Stage, device: torch.device, graph: bool) -> None:
+        self.stage, self.device = stage, device
+        self.phases = stage.method.phases()
+        self.turns = sum(phase.repeat for phase in self.phases)
+        self.chunk = min(CHUNK if device.type == "cuda" else CPU_CHUNK, stage.round_steps)
         self.clock = torch.zeros(1, dtype=torch.int64, device=device)  # steps done in this stage
         self.first = torch.zeros(1, dtype=torch.int64, device=device)  # the step of the tables' first row
-        shape = (self.chunk, run.batch)
-        self.source_table = torch.zeros(shape, dtype=torch.int64, device=device)
-        self.target_table = torch.zeros(shape, dtype=torch.int64, device=device)
-        self.turns = sum(phase.repeat for phase in self.phases)
-        self.moment_table = torch.zeros((self.chunk, self.turns), dtype=torch.int64, device=device)
-        self.noise = chance.key("noise", run.seed, number)
-        self.use_graph = graph and device.type == "cuda" and feed.resident
+        self.names: list[str] = []
+        self.sums = torch.zeros(0, device=device)
+        self.use_graph = graph and device.type == "cuda"
         self.captured: torch.cuda.CUDAGraph | None = None
 
-    # --- one step ---
-
+    @abstractmethod
     def step(self) -> None:
-        row = self.clock - self.first
-        batch = self.feed.batch(self.source_table.index_select(0, row)[0], self.target_table.index_select(0, row)[0])
-        t = (self.clock / self.stage.steps)[0]
-        moments = self.moment_table.index_select(0, row)[0]
-        turn = 0
-        terms: dict[str, Tensor] = {}
-        for phase in self.phases:
-            names = [n for n in self.params if phase.trains is None or n.partition(".")[0] in phase.trains]
-            for _ in range(phase.repeat):
-                self.net.set_moment(moments[turn])
-                turn += 1
-                with torch.autocast(self.feed.device.type, torch.bfloat16, enabled=self.run.precision == "bf16"):
-                    losses = phase.losses(self.net, batch, self.state, t)
-                    total = torch.stack([value.float() for value in losses.values()]).sum()
-                grads = torch.autograd.grad(total, [self.params[n] for n in names], allow_unused=True)
-                self.optimiser.step(names, grads, t)
-                terms |= losses
+        """Take one step, from the clock to the sums of the losses."""
+
+    @abstractmethod
+    def refresh(self, round: int) -> None:
+        """What the method, and a target sampler that goes by pseudo-labels, want to know before a round."""
+
+    @abstractmethod
+    def draw(self, first: int, steps: int) -> None:
+        """Fill the tables with the batches and moments of the steps first … first+steps−1."""
+
+    @abstractmethod
+    def live(self) -> Checkpoint:
+        """Everything that a step changes, under stable names."""
+
+    @abstractmethod
+    def look(self, done: int, steps: int) -> Seen:
+        """What to hand out after `done` steps, `steps` of them in this round."""
+
+    def count(self, terms: Losses) -> None:
+        """Add a step's losses to their sums, and let the clock tick."""
         values = torch.stack([value.detach().float() for value in terms.values()])
         if not self.names:
             self.names, self.sums = list(terms), torch.zeros_like(values)
@@ -148,7 +157,7 @@ class Trainer:
 
     def capture(self) -> None:
         """Record one step as a CUDA graph; the warm-up steps that this needs are taken back."""
-        live = self.tensors()
+        live = self.live()
         kept = {name: value.clone() for name, value in live.items()}
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
@@ -165,30 +174,9 @@ class Trainer:
         if "sums" not in kept:
             self.sums.zero_()
 
-    # --- rounds ---
-
-    def refresh(self, round: int) -> None:
-        """What the method, and a target sampler that goes by pseudo-labels, want to know before a round."""
-        outputs = self.outputs()
-        fresh = self.method.refresh(outputs, round)
-        if self.run.target_sampler == "balanced":
-            self.pseudo = outputs.target.argmax(dim=-1)
-        for name, value in fresh.items():
-            if name in self.state:
-                self.state[name].copy_(value)  # in place: a captured graph reads from the same memory
-            else:
-                self.state[name] = value.clone()
-
     def advance(self, first: int, steps: int) -> None:
         """Take the steps first … first+steps−1, all of one round."""
-        run, feed = self.run, self.feed
-        offset = sum(stage.steps for stage in run.plan[: self.number]) + first
-        source = feed.source_rows(run.sampler, run.seed, offset, steps, run.batch)
-        target = feed.target_rows(self.pseudo, run.seed, offset, steps, run.batch)
-        self.source_table[:steps].copy_(source)
-        self.target_table[:steps].copy_(target)
-        moments = torch.arange(first * self.turns, (first + steps) * self.turns, device=feed.device)
-        self.moment_table[:steps].copy_(chance.scatter(self.noise, moments).view(steps, self.turns))
+        self.draw(first, steps)
         self.first.fill_(first)
         if self.use_graph and self.captured is None:
             self.capture()
@@ -198,9 +186,8 @@ class Trainer:
             else:
                 self.step()
 
-    def train(self, done: int) -> Iterator[Snapshot]:
+    def train(self, done: int) -> Iterator[Seen]:
         """From step `done` to the stage's end."""
-        self.net.train()
         round_steps, total = self.stage.round_steps, self.stage.steps
         while done < total:
             round, within = divmod(done, round_steps)
@@ -211,12 +198,78 @@ class Trainer:
             steps = min(self.chunk, round_steps - within)
             self.advance(done, steps)
             done += steps
-            means = (self.sums / (within + steps)).tolist()
-            losses = dict(zip(self.names, means, strict=True))
-            size = torch.stack(torch._foreach_norm(list(self.params.values()))).sum()
-            if not torch.isfinite(self.sums.sum() + size):
-                raise NotFinite(self.number, done, losses)
-            yield Snapshot(self.number, done, losses, done % round_steps == 0, self)
+            yield self.look(done, within + steps)
+
+
+def keep(state: dict[str, Tensor], fresh: dict[str, Tensor]) -> None:
+    """Take over what a refresh said: in place, since a captured graph reads from the same memory."""
+    for name, value in fresh.items():
+        if name in state:
+            state[name].copy_(value)
+        else:
+            state[name] = value.clone()
+
+
+class Trainer(Loop[Snapshot]):
+    """One stage of a run."""
+
+    def __init__(self, run: Run, number: int, feed: Feed, net: Net, graph: bool) -> None:
+        super().__init__(run.plan[number], feed.device, graph and feed.resident)
+        self.run, self.number, self.feed, self.net = run, number, feed, net
+        self.method: Method = self.stage.method
+        device = feed.device
+        self.params: dict[str, Tensor] = {n: p for n, p in net.named_parameters() if p.requires_grad}
+        self.optimiser = Optimiser(self.stage.optim, self.params)
+        self.state: dict[str, Tensor] = {}
+        self.pseudo: Tensor | None = None
+        shape = (self.chunk, run.batch)
+        self.source_table = torch.zeros(shape, dtype=torch.int64, device=device)
+        self.target_table = torch.zeros(shape, dtype=torch.int64, device=device)
+        self.moment_table = torch.zeros((self.chunk, self.turns), dtype=torch.int64, device=device)
+        net.train()
+
+    # --- one step ---
+
+    def step(self) -> None:
+        row = self.clock - self.first
+        batch = self.feed.batch(self.source_table.index_select(0, row)[0], self.target_table.index_select(0, row)[0])
+        t = (self.clock / self.stage.steps)[0]
+        moments = self.moment_table.index_select(0, row)[0]
+        turn = 0
+        terms: Losses = {}
+        for phase in self.phases:
+            names = [n for n in self.params if phase.trains is None or n.partition(".")[0] in phase.trains]
+            for _ in range(phase.repeat):
+                self.net.set_moment(moments[turn])
+                turn += 1
+                with torch.autocast(self.device.type, torch.bfloat16, enabled=self.run.precision == "bf16"):
+                    losses = phase.losses(self.net, batch, self.state, t)
+                    total = torch.stack([value.float() for value in losses.values()]).sum()
+                grads = torch.autograd.grad(total, [self.params[n] for n in names], allow_unused=True)
+                self.optimiser.step(names, grads, t)
+                terms |= losses
+        self.count(terms)
+
+    # --- rounds ---
+
+    def refresh(self, round: int) -> None:
+        outputs = self.outputs()
+        keep(self.state, self.method.refresh(outputs, round))
+        if self.run.target_sampler == "balanced":
+            self.pseudo = outputs.target.argmax(dim=-1)
+
+    def draw(self, first: int, steps: int) -> None:
+        source, target, moments = tables(self.run, self.number, self.feed, self.pseudo, first, steps, self.turns)
+        self.source_table[:steps].copy_(source)
+        self.target_table[:steps].copy_(target)
+        self.moment_table[:steps].copy_(moments)
+
+    def look(self, done: int, steps: int) -> Snapshot:
+        losses = dict(zip(self.names, (self.sums / steps).tolist(), strict=True))
+        size = torch.stack(torch._foreach_norm(list(self.params.values()))).sum()
+        if not torch.isfinite(self.sums.sum() + size):
+            raise NotFinite(self.number, done, losses)
+        return Snapshot(self.number, done, losses, done % self.stage.round_steps == 0, self)
 
     # --- looking ---
 
@@ -235,6 +288,15 @@ class Trainer:
 
     def outputs(self) -> NetworkOutputs:
         return NetworkOutputs(self.predict, self.feed, self.run.sampler)
+
+    def seen_mix(self) -> Tensor:
+        return self.method.seen_mix(self.feed.source_mix(self.run.sampler), self.state)
+
+    def weights(self) -> Checkpoint:
+        return {name: value.detach() for name, value in self.net.state_dict().items()}
+
+    def live(self) -> Checkpoint:
+        return self.tensors()
 
     def tensors(self) -> Checkpoint:
         """Everything that changes while training, under stable names."""
@@ -270,6 +332,28 @@ class Resume:
     loss_names: list[str]
 
 
+def tables(
+    run: Run, number: int, feed: Feed, pseudo: Tensor | None, first: int, steps: int, turns: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Source rows, target rows (steps, batch) and dropout moments (steps, turns) of a stage's steps first …"""
+    offset = sum(stage.steps for stage in run.plan[:number]) + first
+    source = feed.source_rows(run.sampler, run.seed, offset, steps, run.batch)
+    target = feed.target_rows(pseudo, run.seed, offset, steps, run.batch)
+    noise = chance.key("noise", run.seed, number)
+    moments = torch.arange(first * turns, (first + steps) * turns, device=feed.device)
+    return source, target, chance.scatter(noise, moments).view(steps, turns)
+
+
+def new_net(run: Run, study: Study) -> Net:
+    """The network of a run's last stage, with the weights that its seed gives it."""
+    classes, number = len(study.classes), len(run.plan) - 1
+    parts, width = build(run.net, tuple(study.source.x.shape[1:]), classes, run.seed)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(chance.key("parts", run.seed, number))
+        parts |= run.method.parts(Shape(width, classes, lambda: new_head(run.net, width, classes)))
+    return Net(parts, width, split_norm=run.net.norm == "split")
+
+
 def fit(
     run: Run,
     study: Study,
@@ -285,19 +369,12 @@ def fit(
     `resume`. It holds no target label: the study has none.
     """
     feed = Feed(study, device)
-    number = len(run.plan) - 1
-    method = run.method
-    shape = tuple(study.source.x.shape[1:])
-    parts, width = build(run.net, shape, feed.classes, run.seed)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(chance.key("parts", run.seed, number))
-        parts |= method.parts(Shape(width, feed.classes, lambda: new_head(run.net, width, feed.classes)))
-    net = Net(parts, width, split_norm=run.net.norm == "split").to(device)
+    net = new_net(run, study).to(device)
     net.share_moment()
     fresh = {name: value.clone() for name, value in net.state_dict().items()}
     if start is not None:
         net.load_state_dict({name: start.get(name, value) for name, value in fresh.items()})
-    trainer = Trainer(run, number, feed, net, graph)
+    trainer = Trainer(run, len(run.plan) - 1, feed, net, graph)
     if resume is not None:
         trainer.load(resume.tensors, resume.loss_names)
     elif run.plan[-1].restart:

@@ -58,11 +58,12 @@ def sgd_(
 ) -> None:
     """v ← μv + (g + λw);  w ← w − ηv, or w − η(g + λw + μv) with Nesterov's momentum
 
-    torch's own fused kernel: one pass over the weights, which is what a large layer waits for.
+    torch's own fused kernel: one pass over the weights, which is what a large layer waits for. It walks memory and
+    not indices, so a gradient that lies there in another order than its weight is laid out anew first.
     """
     torch._fused_sgd_(
         params,
-        list(grads),
+        [g if g.stride() == p.stride() else torch.empty_like(p).copy_(g) for p, g in zip(params, grads, strict=True)],
         moving if momentum else [],  # torch's kernel takes no slots then
         weight_decay=decay,
         momentum=momentum,
