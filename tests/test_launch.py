@@ -97,23 +97,27 @@ def rounds_done(folder: Path) -> int:
 # --- jobs ---
 
 
+def wishes_of(jobs: list[Job]) -> list[Wish]:
+    return [wish for job in jobs for wish in job.wishes]
+
+
 def test_what_is_missing_is_planned_once_and_what_is_done_is_not(how: Execution) -> None:
     wishes = [wish("source"), wish("coal"), wish("coal"), wish("coal", seed=1)]
     keys, shared, rest = plan_jobs(wishes, how)
     assert len(keys) == 4
     assert len(set(keys)) == 3
-    assert [job.wish for job in shared] == [wishes[0], wishes[3]]  # one pre-training a seed: the heads agree
-    assert [job.wish for job in rest] == [wishes[0], wishes[1], wishes[3]]
+    assert wishes_of(shared) == [wishes[0], wishes[3]]  # one pre-training a seed: the heads agree
+    assert wishes_of(rest) == [wishes[0], wishes[1], wishes[3]]
     assert not list(how.root.glob("*/"))
     events = list(carry_out([*shared[:1], *rest[:1]], how, 1))
     assert [type(e) for e in events if isinstance(e, Finished | Failed)] == [Finished, Finished]
     _, shared, rest = plan_jobs(wishes, how)
-    assert [job.wish for job in shared] == [wishes[3]]
-    assert [job.wish for job in rest] == [wishes[1], wishes[3]]
+    assert wishes_of(shared) == [wishes[3]]
+    assert wishes_of(rest) == [wishes[1], wishes[3]]
 
 
 def test_a_job_that_fails_does_not_stop_the_others(how: Execution) -> None:
-    jobs = [Job(wish(lr=1e30), pretraining=False), Job(wish(), pretraining=False)]
+    jobs = [Job((wish(lr=1e30),), pretraining=False), Job((wish(),), pretraining=False)]
     ends = [e for e in carry_out(jobs, how, 1) if isinstance(e, Finished | Failed)]
     assert [type(e) for e in ends] == [Failed, Finished]
     assert isinstance(ends[0], Failed)
@@ -183,7 +187,7 @@ def test_workers_do_not_outlive_a_command_that_is_killed(command: str, tmp_path:
 
 
 def test_a_worker_that_is_killed_costs_nothing_but_its_run_which_goes_on_later(how: Execution) -> None:
-    jobs = [Job(wish(seed=seed, pretrain=0, rounds=20), pretraining=False) for seed in (0, 1)]
+    jobs = [Job((wish(seed=seed, pretrain=0, rounds=20),), pretraining=False) for seed in (0, 1)]
     patient = replace(how, checkpoint_every=0)
     ends = []
     for event in carry_out(jobs, patient, 2):
@@ -194,6 +198,6 @@ def test_a_worker_that_is_killed_costs_nothing_but_its_run_which_goes_on_later(h
     assert sorted(type(e).__name__ for e in ends) == ["Failed", "Finished"]
     (failed,) = (e for e in ends if isinstance(e, Failed))
     assert re.fullmatch(r"[^\n]+\.\n\nhint: [^\n]+", failed.reason)
-    _, _, rest = plan_jobs([job.wish for job in jobs], how)
-    assert [job.wish for job in rest] == [failed.wish]
+    _, _, rest = plan_jobs(wishes_of(jobs), how)
+    assert wishes_of(rest) == [failed.wish]
     assert isinstance(list(carry_out(rest, patient, 1))[-1], Finished)

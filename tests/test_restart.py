@@ -17,11 +17,12 @@ from torch import Tensor, nn
 
 from askew import engine
 from askew.data.task import Study, Task
-from askew.engine import Checkpoint, Resume, Run, Snapshot, Stage, fit
+from askew.engine import Checkpoint, Resume, Snapshot, fit
 from askew.execute import Execution, execute
 from askew.method import Method, Outputs, Shape
 from askew.methods import BBSE, SourceOnly
 from askew.nets import build
+from askew.plan import Run, Stage
 from askew.recipe import Wish, prepare
 from askew.store import RunFolder
 
@@ -93,7 +94,8 @@ def test_its_first_refresh_sees_the_network_before_and_later_ones_the_network_in
     *_, last = fit(before, study, CPU)
     seen_before = last.outputs.target
     run = restarting(make_run(Curious()))
-    given, own = [], []
+    given: list[Tensor] = []
+    own: list[Tensor] = []
     for snapshot in fit(run, study, CPU, start=start):
         state = snapshot.checkpoint()
         assert state["state.round"] == len(given)
@@ -153,7 +155,7 @@ def test_a_run_stopped_anywhere_ends_as_an_undisturbed_one(
     while not RunFolder(tmp_path / "rough" / run.key).done:
         progress = execute(run, task, Execution(tmp_path / "rough", CPU, checkpoint_every=0.0))
         lives += [p.step for p in islice(progress, 3) if p.key == run.key][:1]
-        progress.close()
+        progress.close()  # type: ignore[attr-defined]
     assert lives == [0, 0, 8, 14, 18]  # where each life of the last stage began
     assert results(tmp_path / "rough") == results(tmp_path / "calm")
 

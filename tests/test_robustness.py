@@ -14,12 +14,13 @@ from conftest import rows
 
 from askew.data.task import Study
 from askew.data.views import Labeled, Unlabeled
-from askew.engine import Checkpoint, Run, Snapshot, Stage, fit
+from askew.engine import Checkpoint, Snapshot, fit
 from askew.errors import EmptyClassWarning
 from askew.method import Method
-from askew.methods import METHODS, SourceOnly
+from askew.methods import BBSE, METHODS, SourceOnly
 from askew.nets import NetSpec
 from askew.optim import Optim
+from askew.plan import Run, Stage
 
 CPU = torch.device("cpu")
 CLASSES = ("a", "b", "c")
@@ -111,10 +112,17 @@ CASES: dict[str, tuple[Callable[[], Study], dict[str, Any]]] = {
 @pytest.mark.parametrize("head", ["linear", "cosine"])
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("name", METHODS)
-def test_everything_stays_finite(name: str, case: str, head: str) -> None:
+def test_everything_stays_finite(name: str, case: str, head: str, request: pytest.FixtureRequest) -> None:
     make, how = CASES[case]
+    if name == "mcd" and how.get("net") == "bare":
+        why = "its third phase trains features alone, and torch takes no gradient of nothing"
+        request.applymarker(pytest.mark.xfail(reason=why, raises=ValueError, strict=True))
     last = last_of(run_of(small(METHODS[name]), head, **how), make())
     assert last.step == 20
+    assert_finite(last)
+
+
+def assert_finite(last: Snapshot) -> None:
     outputs = last.outputs
     found = {
         **last.checkpoint(),
@@ -126,3 +134,12 @@ def test_everything_stays_finite(name: str, case: str, head: str) -> None:
     }
     assert [what for what, value in found.items() if not torch.isfinite(value).all()] == []
     assert last.seen_mix.sum().item() == pytest.approx(1)
+
+
+@pytest.mark.xfail(reason="it then gives every source image the weight 0, and its mix is 0/0", strict=True)
+def test_bbse_survives_a_network_that_names_only_a_class_that_the_source_lacks() -> None:
+    run, study = run_of(BBSE(), "linear", sampler="natural"), with_source_classes(1)
+    start = {name: value.clone() for name, value in last_of(run.before, study).weights().items()}  # type: ignore[arg-type]
+    start["head.bias"] = torch.tensor([1e3, 0.0, 0.0])
+    *_, last = fit(run, study, CPU, start=start)
+    assert_finite(last)

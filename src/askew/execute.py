@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import platform
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ import torch
 
 from askew import __version__
 from askew.data.task import Task
-from askew.engine import NotFinite, Snapshot, fit
+from askew.engine import Checkpoint, NotFinite, Resume, Snapshot, fit
 from askew.errors import UserError
+from askew.lanes import fit_lanes
 from askew.metrics import score_exam
 from askew.plan import Run
 from askew.priors import UnsureMixWarning, reweighted, target_mix
@@ -31,6 +33,8 @@ class Execution:
     graph: bool = True
     checkpoint_every: float = 20.0
     """Seconds between checkpoints."""
+    lanes: int = 0
+    """Most runs to train together; 0: as many as help."""
     curve: bool = False
     """Score the exam after every round, into the trace. For looking only: nothing is chosen by it."""
 
@@ -59,61 +63,158 @@ def pick_device(name: str) -> torch.device:
     return device
 
 
+@dataclass(frozen=True)
+class Broken:
+    """A run whose numbers were no longer finite, and what to say of it; its fellow lanes go on."""
+
+    key: str
+    error: UserError
+
+
 def execute(run: Run, task: Task, how: Execution, *, pretraining: bool = False) -> Iterator[Progress]:
     """Bring the run's folder to `done`, whatever is there already, yielding progress.
 
     One that is carried out only for others to build on is marked as `pretraining`, and tables leave it out.
     """
-    folder = RunFolder(how.root / run.key)
-    if folder.done and (pretraining or not folder.pretraining):
+    for event in execute_lanes([(run, task)], how, pretraining=pretraining):
+        if isinstance(event, Broken):
+            raise event.error
+        yield event
+
+
+def execute_lanes(
+    runs: Sequence[tuple[Run, Task]], how: Execution, *, pretraining: bool = False
+) -> Iterator[Progress | Broken]:
+    """The same for runs of one `lane_shape`, trained together; each ends as one ordinary folder."""
+    lanes = {run.key: _Lane(run, task, RunFolder(how.root / run.key), pretraining) for run, task in runs}
+    lanes = {
+        key: lane
+        for key, lane in lanes.items()
+        if not (lane.folder.done and (pretraining or not lane.folder.pretraining))
+    }
+    if not lanes:
         return
-    torch.set_num_threads(run.threads)
-    if run.before is not None:
-        yield from execute(run.before, task, how, pretraining=True)
-    with folder.claimed():
-        folder.mark(pretraining)
-        if not folder.done:  # another process may have finished it while we waited
-            yield from _train(run, task, how, folder, "pre-training" if pretraining else run.method.id)
+    torch.set_num_threads(runs[0][0].threads)
+    broken: dict[str, UserError] = {}
+    before = [(lane.run.before, lane.task) for lane in lanes.values() if lane.run.before is not None]
+    for event in execute_lanes(before, how, pretraining=True):
+        if isinstance(event, Broken):
+            broken[event.key] = event.error
+        else:
+            yield event
+    with contextlib.ExitStack() as claims:
+        for key in sorted(lanes):  # all processes claim in one order, so none waits for another that waits for it
+            claims.enter_context(lanes[key].folder.claimed())
+        together: dict[int, list[_Lane]] = {}
+        for lane in lanes.values():
+            if lane.run.before is not None and lane.run.before.key in broken:
+                yield Broken(lane.run.key, broken[lane.run.before.key])
+                continue
+            lane.folder.mark(pretraining)
+            if not lane.folder.done:  # another process may have finished it while we waited
+                lane.resume = lane.folder.resume()
+                together.setdefault(lane.resume.step if lane.resume else 0, []).append(lane)
+        for step, group in together.items():
+            yield from _train(group, step, how)
 
 
-def _train(run: Run, task: Task, how: Execution, folder: RunFolder, what: str) -> Iterator[Progress]:
-    label = f"{run.task} {what} seed {run.seed}"
-    folder.describe(_record(run, task, how))
-    start = None
-    if run.before is not None:
-        start, _ = read_tensors(how.root / run.before.key / "weights.safetensors")
-    resume = folder.resume()
-    steps = run.plan[-1].steps
-    yield Progress(run.key, label, resume.step if resume else 0, steps, {})
-    saved, began = time.monotonic(), time.monotonic()
-    snapshot: Snapshot | None = None
-    try:
-        for snapshot in fit(run, task.study, how.device, start=start, resume=resume, graph=how.graph):
+@dataclass
+class _Lane:
+    """One of the runs that are carried out together."""
+
+    run: Run
+    task: Task
+    folder: RunFolder
+    pretraining: bool
+    resume: Resume | None = None
+    last: Snapshot | None = None
+
+    @property
+    def label(self) -> str:
+        what = "pre-training" if self.pretraining else self.run.method.id
+        return f"{self.run.task} {what} seed {self.run.seed}"
+
+    def start(self, root: Path) -> Checkpoint | None:
+        """The weights that the stages before left."""
+        return None if self.run.before is None else read_tensors(root / self.run.before.key / "weights.safetensors")[0]
+
+    def note(self, snapshot: Snapshot, seconds: float, how: Execution) -> None:
+        """A round's end, in the trace."""
+        entry: dict[str, Any] = {"step": snapshot.step, "losses": snapshot.losses, "seconds": round(seconds, 3)}
+        if how.curve:
+            scores = score_exam(self.task.exam, snapshot.outputs.exam.cpu().numpy())
+            entry["oracle"] = {name: s["per_class_mean"] for name, s in scores.items()}
+        self.folder.add_trace(entry)
+
+    def broken(self, why: str) -> Broken:
+        kept = f"; the last good checkpoint is kept in {self.folder.path}" if self.folder.has_checkpoint else ""
+        hint = (
+            "lower the learning rate (-t lr=…, -t features_lr=…) or the method's weights, or use -t precision=float32."
+        )
+        return Broken(self.run.key, UserError(f"{self.label}: {why}{kept}.", hint))
+
+    def finish(self) -> None:
+        """Keep the weights, what the network says, and its scores."""
+        snapshot, path = self.last, self.folder.path
+        assert snapshot is not None
+        write_tensors(path / "weights.safetensors", snapshot.weights(), {"form": "1"})
+        outputs = snapshot.outputs
+        logits = {"exam": outputs.exam, "target": outputs.target, "source_val": outputs.source_val}
+        write_tensors(path / "outputs.safetensors", {k: v.half() for k, v in logits.items()}, {"form": "1"})
+        write_json(path / "reweighted.json", _reweighted_scores(self.task, snapshot))
+        write_json(path / "scores.json", score_exam(self.task.exam, outputs.exam.cpu().numpy()))
+        self.folder.finish()
+
+
+def _train(lanes: Sequence[_Lane], step: int, how: Execution) -> Iterator[Progress | Broken]:
+    """From a step to the end, all lanes at once; one that breaks is left where it was."""
+    for lane in lanes:
+        lane.folder.describe(_record(lane.run, lane.task, how, len(lanes)))
+    first, steps = lanes[0], lanes[0].run.plan[-1].steps
+    label = first.label if len(lanes) == 1 else f"{first.label} and {len(lanes) - 1} more"
+    yield Progress(first.run.key, label, step, steps, {})
+    saved = began = time.monotonic()
+    sound = list(lanes)
+    for seen in _snapshots(lanes, how):
+        now = time.monotonic()
+        save = now - saved >= how.checkpoint_every
+        for lane, snapshot in zip(lanes, seen, strict=True):
+            if lane not in sound:
+                continue
+            if isinstance(snapshot, NotFinite):
+                sound.remove(lane)
+                yield lane.broken(f"{snapshot.what} after step {snapshot.step}")
+                continue
+            lane.last, step = snapshot, snapshot.step
             if snapshot.round_ends:
-                entry: dict[str, Any] = {"step": snapshot.step, "losses": snapshot.losses}
-                entry["seconds"] = round(time.monotonic() - began, 3)
-                if how.curve:
-                    scores = score_exam(task.exam, snapshot.outputs.exam.cpu().numpy())
-                    entry["oracle"] = {name: s["per_class_mean"] for name, s in scores.items()}
-                folder.add_trace(entry)
-            if time.monotonic() - saved >= how.checkpoint_every and snapshot.step < steps:
-                folder.save_checkpoint(snapshot.step, snapshot.checkpoint(), list(snapshot.losses))
-                saved = time.monotonic()
-            yield Progress(run.key, label, snapshot.step, steps, snapshot.losses)
-    except NotFinite as error:
-        kept = f"; the last good checkpoint is kept in {folder.path}" if folder.has_checkpoint else ""
-        raise UserError(
-            f"{label}: {error.what} after step {error.step}{kept}.",
-            "lower the learning rate (-t lr=…, -t features_lr=…) or the method's weights, or use -t precision=float32.",
-        ) from error
-    assert snapshot is not None
-    write_tensors(folder.path / "weights.safetensors", snapshot.weights(), {"form": "1"})
-    outputs = snapshot.outputs
-    logits = {"exam": outputs.exam, "target": outputs.target, "source_val": outputs.source_val}
-    write_tensors(folder.path / "outputs.safetensors", {k: v.half() for k, v in logits.items()}, {"form": "1"})
-    write_json(folder.path / "reweighted.json", _reweighted_scores(task, snapshot))
-    write_json(folder.path / "scores.json", score_exam(task.exam, outputs.exam.cpu().numpy()))
-    folder.finish()
+                lane.note(snapshot, now - began, how)
+            if save and step < steps:
+                lane.folder.save_checkpoint(step, snapshot.checkpoint(), list(snapshot.losses))
+        if not sound:
+            return
+        saved = time.monotonic() if save else saved
+        assert sound[0].last is not None
+        yield Progress(first.run.key, label, step, steps, sound[0].last.losses)
+    for lane in sound:
+        lane.finish()
+
+
+def _snapshots(lanes: Sequence[_Lane], how: Execution) -> Iterator[Sequence[Snapshot | NotFinite]]:
+    """What training shows of each lane; a lane alone takes the plain way."""
+    starts = [lane.start(how.root) for lane in lanes]
+    if len(lanes) == 1:
+        (lane,) = lanes
+        try:
+            for snapshot in fit(
+                lane.run, lane.task.study, how.device, start=starts[0], resume=lane.resume, graph=how.graph
+            ):
+                yield [snapshot]
+        except NotFinite as error:
+            yield [error]
+        return
+    resumes = [lane.resume for lane in lanes if lane.resume is not None] or None
+    runs, studies = [lane.run for lane in lanes], [lane.task.study for lane in lanes]
+    yield from fit_lanes(runs, studies, how.device, starts=starts, resumes=resumes, graph=how.graph)
 
 
 def _reweighted_scores(task: Task, snapshot: Snapshot) -> dict[str, Any]:
@@ -127,7 +228,7 @@ def _reweighted_scores(task: Task, snapshot: Snapshot) -> dict[str, Any]:
     return {"target_mix": mix.tolist(), "seen_mix": seen.tolist(), "unsure": unsure, "scores": scores}
 
 
-def _record(run: Run, task: Task, how: Execution) -> dict[str, Any]:
+def _record(run: Run, task: Task, how: Execution, lanes: int) -> dict[str, Any]:
     """Everything that made a run: what it is, and how and with what it was carried out."""
     device = torch.cuda.get_device_name(how.device) if how.device.type == "cuda" else platform.machine()
     versions = {"askew": __version__, "torch": torch.__version__, "python": platform.python_version()}
@@ -140,5 +241,6 @@ def _record(run: Run, task: Task, how: Execution) -> dict[str, Any]:
         "classes": list(study.classes),
         "device": device,
         "graph": how.graph and how.device.type == "cuda",
+        "lanes": lanes,
         "versions": versions,
     }

@@ -27,6 +27,15 @@ DIFFERENT = ("task", "shift", "draw", "origin", "seed")
 """What may differ from lane to lane, beside the method's float hyper-parameters."""
 
 
+MOST = {"digits-28": 64, "digits-32": 8, "mini": 64, "mlp": 64, "bare": 64}
+"""How many lanes still help on a GPU, by network; on a CPU, and for large networks, one."""
+
+
+def most_lanes(run: Run, device: torch.device) -> int:
+    """How many runs like this one to train together."""
+    return MOST.get(run.net.name, 1) if device.type == "cuda" else 1
+
+
 def float_options(method: Method) -> list[str]:
     """The hyper-parameters that are numbers to compute with, so that each lane may have its own."""
     return [name for name, option in options(type(method)).items() if option.type is float]

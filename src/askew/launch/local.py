@@ -16,7 +16,9 @@ from multiprocessing.context import SpawnProcess
 from typing import cast
 
 from askew.errors import UserError, warn_plainly
-from askew.execute import Execution, Progress, execute
+from askew.execute import Broken, Execution, Progress, execute_lanes
+from askew.lanes import lane_shape, most_lanes
+from askew.plan import Run
 from askew.recipe import Wish, prepare
 from askew.store import RunFolder
 
@@ -41,25 +43,41 @@ Event = Progress | Finished | Failed
 
 @dataclass(frozen=True)
 class Job:
-    wish: Wish
+    """Runs to be trained together, as lanes; or what they build on."""
+
+    wishes: tuple[Wish, ...]
     pretraining: bool
 
 
 def plan_jobs(wishes: Sequence[Wish], how: Execution) -> tuple[list[str], list[Job], list[Job]]:
     """Every run's key; then what is missing: the pre-trainings, each once, and the runs that build on them."""
     keys: list[str] = []
-    shared: dict[str, Job] = {}
-    rest: dict[str, Job] = {}
+    shared: dict[str, tuple[Wish, Run]] = {}
+    rest: dict[str, tuple[Wish, Run]] = {}
     for wish in wishes:
         run, _ = prepare(wish)
         keys.append(run.key)
         folder = RunFolder(how.root / run.key)
         if folder.done and not folder.pretraining:
             continue
-        rest.setdefault(run.key, Job(wish, pretraining=False))
+        rest.setdefault(run.key, (wish, run))
         if run.before is not None and not RunFolder(how.root / run.before.key).done:
-            shared.setdefault(run.before.key, Job(wish, pretraining=True))
-    return keys, list(shared.values()), list(rest.values())
+            shared.setdefault(run.before.key, (wish, run.before))
+    return keys, _in_lanes(list(shared.values()), how, True), _in_lanes(list(rest.values()), how, False)
+
+
+def _in_lanes(missing: Sequence[tuple[Wish, Run]], how: Execution, pretraining: bool) -> list[Job]:
+    """Runs of equal shape together, those of one study side by side, as many as help."""
+    alike: dict[str, list[tuple[Wish, Run]]] = {}
+    for wish, run in missing:
+        alike.setdefault(lane_shape(run), []).append((wish, run))
+    jobs = []
+    for group in alike.values():
+        most = how.lanes or most_lanes(group[0][1], how.device)
+        group.sort(key=lambda member: member[1].origin)
+        for start in range(0, len(group), most):
+            jobs.append(Job(tuple(wish for wish, _ in group[start : start + most]), pretraining))
+    return jobs
 
 
 def carry_out(jobs: Sequence[Job], how: Execution, workers: int) -> Iterator[Event]:
@@ -84,11 +102,15 @@ def carry_out(jobs: Sequence[Job], how: Execution, workers: int) -> Iterator[Eve
                     worker.process.join()
                     reason = "A worker died in the middle of its run."
                     hint = "start the same command again to go on. Out of memory? Use fewer --jobs."
-                    yield Failed(worker.job.wish, str(UserError(reason, hint)))
+                    for wish in worker.job.wishes[worker.ended :]:
+                        yield Failed(wish, str(UserError(reason, hint)))
                     continue
                 if isinstance(event, Finished | Failed):
-                    if waiting:
-                        worker.job = waiting.popleft()
+                    worker.ended += 1
+                    if worker.ended < len(worker.job.wishes):
+                        pass
+                    elif waiting:
+                        worker.job, worker.ended = waiting.popleft(), 0
                         _tell(line, worker.job)
                     else:
                         del crew[line]
@@ -108,6 +130,8 @@ class Worker:
     process: SpawnProcess
     line: Connection
     job: Job
+    ended: int = 0
+    """How many of the job's runs have ended, well or not."""
 
 
 def _hire(job: Job, how: Execution) -> Worker:
@@ -147,7 +171,8 @@ def _work(line: Connection, how: Execution) -> None:
             except BrokenPipeError:
                 raise
             except Exception:
-                line.send(Failed(job.wish, traceback.format_exc()))
+                for wish in job.wishes:
+                    line.send(Failed(wish, traceback.format_exc()))
 
 
 def _end_with_parent() -> None:
@@ -159,12 +184,26 @@ def _end_with_parent() -> None:
 
 
 def _one(job: Job, how: Execution) -> Iterator[Event]:
+    """Carry a job out; each of its runs ends in one Finished or Failed."""
+    lanes: dict[str, Wish] = {}
+    failed: dict[str, str] = {}
     try:
-        run, task = prepare(job.wish)
-        if job.pretraining:
-            assert run.before is not None
-            run = run.before
-        yield from execute(run, task, how, pretraining=job.pretraining)
-        yield Finished(run.key)
+        pairs = []
+        for wish in job.wishes:
+            run, task = prepare(wish)
+            if job.pretraining:
+                assert run.before is not None
+                run = run.before
+            pairs.append((run, task))
+            lanes[run.key] = wish
+        for event in execute_lanes(pairs, how, pretraining=job.pretraining):
+            if isinstance(event, Broken):
+                failed[event.key] = str(event.error)
+            else:
+                yield event
     except UserError as error:
-        yield Failed(job.wish, str(error))
+        for wish in job.wishes:
+            yield Failed(wish, str(error))
+        return
+    for key, wish in lanes.items():
+        yield Failed(wish, failed[key]) if key in failed else Finished(key)
