@@ -47,6 +47,7 @@ Curve = Annotated[bool, typer.Option("--curve", help="Score after every round, i
 CheckpointEvery = Annotated[float, typer.Option("--checkpoint-every", help="Seconds between checkpoints.", min=0)]
 Reweight = Annotated[bool, typer.Option("--reweight", help="Also score logits reweighted by the estimated target mix.")]
 Jobs = Annotated[int, typer.Option("--jobs", help="Runs side by side; 0: one a core, or one on a GPU.", min=0)]
+Lanes = Annotated[int, typer.Option("--lanes", help="Runs trained together in one step; 0: as many as help.", min=0)]
 Plain = Annotated[bool, typer.Option("--plain", help="No CUDA graphs.")]
 
 
@@ -198,6 +199,7 @@ def bench(
     out_folder: Out = Path("runs"),
     device: Device = "auto",
     workers: Jobs = 0,
+    lanes: Lanes = 0,
     settings: SettingsFile = None,
     curve: Curve = False,
     checkpoint_every: CheckpointEvery = 20.0,
@@ -225,7 +227,7 @@ def bench(
     wishes = [
         replace(base, task=f"{name}/{t}", method=m, seed=seed) for t in chosen for m in ids for seed in range(seeds)
     ]
-    how = _execution(out_folder, device, curve, checkpoint_every, plain)
+    how = _execution(out_folder, device, curve, checkpoint_every, plain, lanes)
     keys, shared, rest = plan_jobs(wishes, how)
     open_root(how.root)
     _carry_out(shared, rest, how, workers)
@@ -250,6 +252,7 @@ def tune(
     write: Annotated[Path, typer.Option("--write", help="The settings file to write.")] = Path("tuned.toml"),
     device: Device = "auto",
     workers: Jobs = 0,
+    lanes: Lanes = 0,
     settings: SettingsFile = None,
     plain: Plain = False,
     as_json: AsJson = False,
@@ -272,7 +275,7 @@ def tune(
     base = Wish("", "", 0, draw, shift, {}, _pairs(train, "training"), settings, data)
     tried = {id: tuning.trials(id, base_settings, trials) for id in ids}
     wishes = [w for id in ids for trial in tried[id] for w in tuning.wishes_of(trial, chosen, seeds, base)]
-    how = _execution(out_folder, device, False, 20.0, plain)
+    how = _execution(out_folder, device, False, 20.0, plain, lanes)
     _, shared, rest = plan_jobs(wishes, how)
     open_root(how.root)
     _carry_out(shared, rest, how, workers)
@@ -339,12 +342,12 @@ def _at_least(flag: str, value: int, low: int) -> None:
         raise UserError(f"{flag} must be at least {low}, found {value}.", f"for example {flag} 3")
 
 
-def _execution(root: Path, device: str, curve: bool, checkpoint_every: float, plain: bool) -> Execution:
+def _execution(root: Path, device: str, curve: bool, checkpoint_every: float, plain: bool, lanes: int = 1) -> Execution:
     from askew.execute import Execution, pick_device
     from askew.store import check_root
 
     chosen = pick_device(device)
-    return Execution(check_root(root), chosen, not plain, checkpoint_every, curve)
+    return Execution(check_root(root), chosen, not plain, checkpoint_every, lanes, curve)
 
 
 def _first_line(doc: str | None) -> str:

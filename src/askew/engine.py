@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Generic, Protocol, TypeVar
@@ -201,6 +201,11 @@ class Loop(ABC, Generic[Seen]):
             yield self.look(done, within + steps)
 
 
+def gradients(total: Tensor, params: list[Tensor]) -> Sequence[Tensor | None]:
+    """Of a loss; none for a phase whose parts have no weights, such as the features of embeddings."""
+    return torch.autograd.grad(total, params, allow_unused=True) if params else ()
+
+
 def keep(state: dict[str, Tensor], fresh: dict[str, Tensor]) -> None:
     """Take over what a refresh said: in place, since a captured graph reads from the same memory."""
     for name, value in fresh.items():
@@ -245,8 +250,7 @@ class Trainer(Loop[Snapshot]):
                 with torch.autocast(self.device.type, torch.bfloat16, enabled=self.run.precision == "bf16"):
                     losses = phase.losses(self.net, batch, self.state, t)
                     total = torch.stack([value.float() for value in losses.values()]).sum()
-                grads = torch.autograd.grad(total, [self.params[n] for n in names], allow_unused=True)
-                self.optimiser.step(names, grads, t)
+                self.optimiser.step(names, gradients(total, [self.params[n] for n in names]), t)
                 terms |= losses
         self.count(terms)
 

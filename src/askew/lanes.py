@@ -16,7 +16,18 @@ from torch.func import functional_call, vmap
 
 from askew.data.feed import Batch, Feed, Shelf
 from askew.data.task import Study
-from askew.engine import PREDICT_BATCH, Checkpoint, Loop, NetworkOutputs, NotFinite, Resume, Snapshot, new_net, tables
+from askew.engine import (
+    PREDICT_BATCH,
+    Checkpoint,
+    Loop,
+    NetworkOutputs,
+    NotFinite,
+    Resume,
+    Snapshot,
+    gradients,
+    new_net,
+    tables,
+)
 from askew.method import Losses, Method, State
 from askew.nets import Net
 from askew.optim import Optimiser
@@ -170,8 +181,7 @@ class Lanes(Loop[list[Snapshot | NotFinite]]):
                 with torch.autocast(self.device.type, torch.bfloat16, enabled=self.runs[0].precision == "bf16"):
                     losses = self.losses(number, batch, t)
                     total = torch.stack([value.float() for value in losses.values()]).sum()  # each lane's own, in sum
-                grads = torch.autograd.grad(total, [self.params[n] for n in names], allow_unused=True)
-                self.optimiser.step(names, grads, t)
+                self.optimiser.step(names, gradients(total, [self.params[n] for n in names]), t)
                 terms |= losses
         self.count(terms)
 

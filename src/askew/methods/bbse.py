@@ -43,7 +43,9 @@ class BBSE(Method):
             outputs.source_val, outputs.source_val_y, outputs.target, estimator=self.estimator, soft=self.soft
         )
         seen = outputs.source_mix
-        return {"ratio": torch.where(seen > 0, mix / seen.clamp(min=1e-12), 0.0)}
+        mix = torch.where(seen > 0, mix, 0.0)  # a class that the source lacks cannot be weighed up
+        mix = torch.where(mix.sum() > 0, mix / mix.sum().clamp(min=1e-12), seen)
+        return {"ratio": mix / seen.clamp(min=1e-12)}
 
     def losses(self, net: Net, batch: Batch, state: State, t: Tensor) -> Losses:
         logits = net["head"](net["features"](batch.xs))
