@@ -26,8 +26,8 @@ from askew.priors import UnsureMixWarning
 from askew.store import RunFolder
 
 CPU = torch.device("cpu")
-TOLERANCE = {"rtol": 1e-3, "atol": 1e-4}
-"""In float32, after 20 steps: a batched product sums in another order than one alone."""
+TOLERANCE = 1e-3
+"""Of a tensor's size, in float32, after 20 steps: a batched product sums in another order than one alone."""
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +63,8 @@ def together(runs: list[Run], studies: list[Study], **more: Any) -> list[list[Sn
 def assert_close(one: Checkpoint, other: Checkpoint) -> None:
     assert one.keys() == other.keys()
     for name, value in one.items():
-        torch.testing.assert_close(other[name], value, **TOLERANCE, msg=lambda text, name=name: f"{name}: {text}")
+        apart, size = (other[name].double() - value.double()).norm(), value.double().norm()
+        assert apart <= 1e-6 + TOLERANCE * size, f"{name}: {apart:.2g} apart, of a size of {size:.2g}"
 
 
 @pytest.mark.parametrize("target_sampler", ["natural", "balanced"])
@@ -79,7 +80,7 @@ def test_each_lane_ends_as_the_run_by_itself(id: str, target_sampler: str) -> No
         assert_close(alone.checkpoint(), lane.checkpoint())
         assert lane.losses == pytest.approx(alone.losses, rel=1e-3, abs=1e-5)
         torch.testing.assert_close(lane.outputs.target, alone.outputs.target, rtol=1e-3, atol=1e-3)
-        torch.testing.assert_close(lane.seen_mix, alone.seen_mix, **TOLERANCE)
+        torch.testing.assert_close(lane.seen_mix, alone.seen_mix)
 
 
 def test_lanes_may_differ_in_float_hyper_parameters() -> None:

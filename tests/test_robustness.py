@@ -112,7 +112,7 @@ CASES: dict[str, tuple[Callable[[], Study], dict[str, Any]]] = {
 @pytest.mark.parametrize("head", ["linear", "cosine"])
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("name", METHODS)
-def test_everything_stays_finite(name: str, case: str, head: str, request: pytest.FixtureRequest) -> None:
+def test_everything_stays_finite(name: str, case: str, head: str) -> None:
     make, how = CASES[case]
     last = last_of(run_of(small(METHODS[name]), head, **how), make())
     assert last.step == 20
