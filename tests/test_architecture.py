@@ -42,6 +42,8 @@ ORDER = (
     ("tune",),
     ("api", "check"),
     ("show",),
+    ("cli.common",),
+    ("cli.*",),
     ("cli",),
     ("__main__",),
     ("",),  # the package itself: it offers names of all the others, and imports none until asked

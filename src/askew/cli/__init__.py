@@ -1,0 +1,48 @@
+"""The command line: parse, call, print. Data goes to stdout, talk to stderr.
+
+torch takes seconds to import, so every command imports what it needs by itself.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+
+import typer
+
+from askew.cli import look, train
+from askew.cli.common import app
+from askew.errors import EmptyClassWarning, UserError, warn_plainly
+from askew.show import err
+
+__all__ = ["app", "look", "main", "train"]
+
+
+def main() -> None:
+    """Run the command line; what a user did wrong ends in one sentence, a hint, and exit code 2."""
+    warn_plainly()
+    warnings.simplefilter("error", EmptyClassWarning)
+    try:
+        code = app(standalone_mode=False)  # Typer turns Ctrl-C into 130, or into Abort, depending on its version
+        if code == 130:
+            raise KeyboardInterrupt
+        sys.exit(code)
+    except UserError as error:
+        _fail(error.sentence, error.hint)
+    except EmptyClassWarning as error:
+        _fail(str(error), "add images of it, or leave it out of the classes.")
+    except (KeyboardInterrupt, typer.Abort):
+        err.print("Stopped. Start the same command again to go on from the last checkpoint.", soft_wrap=True)
+        sys.exit(130)
+    except Exception as error:
+        # Typer's own usage errors (its classes moved between versions) carry an exit code and a message.
+        if hasattr(error, "exit_code") and hasattr(error, "format_message"):
+            if not error.format_message():  # no arguments: the help was shown
+                sys.exit(error.exit_code)
+            _fail(error.format_message(), "`askew --help` or `askew COMMAND --help` lists what there is.")
+        raise
+
+
+def _fail(sentence: str, hint: str) -> None:
+    err.print(f"{sentence}\n\nhint: {hint}", soft_wrap=True, markup=False)
+    sys.exit(2)

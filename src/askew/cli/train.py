@@ -1,0 +1,211 @@
+"""Commands that train: run, bench, tune."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from askew.cli.common import (
+    AsJson,
+    CheckpointEvery,
+    Curve,
+    Data,
+    Device,
+    Draw,
+    Jobs,
+    Lanes,
+    MethodOption,
+    Out,
+    Plain,
+    Reweight,
+    SettingsFile,
+    ShiftOption,
+    TrainOption,
+    app,
+    at_least,
+    carry_out,
+    execution,
+    names,
+    pairs,
+)
+from askew.errors import UserError
+from askew.show import err, follow, print_json, print_rows, print_table, print_trials
+
+
+@app.command()
+def run(
+    task: Annotated[str, typer.Argument(help="Such as mini/syn-uci; `askew tasks` lists them.")],
+    method: Annotated[str, typer.Option("--method", "-m", help="An id, or file.py:Class.")] = "coal",
+    option: MethodOption = [],  # noqa: B006
+    train: TrainOption = [],  # noqa: B006
+    seed: Annotated[int, typer.Option("--seed", help="Of training.")] = 0,
+    draw: Draw = 0,
+    shift: ShiftOption = "rs-ut",
+    data: Data = None,
+    out_folder: Out = Path("runs"),
+    device: Device = "auto",
+    settings: SettingsFile = None,
+    curve: Curve = False,
+    checkpoint_every: CheckpointEvery = 20.0,
+    plain: Plain = False,
+    reweight: Reweight = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train one method on one task with one seed, and score it."""
+    from askew.launch.local import plan_jobs
+    from askew.recipe import Wish
+    from askew.store import RunFolder, open_root
+
+    at_least("--seed", seed, 0)
+    hyper, training = pairs(option, "the method"), pairs(train, "training")
+    wish = Wish(task, method, seed, draw, shift, hyper, training, settings, data)
+    how = execution(out_folder, device, curve, checkpoint_every, plain)
+    (key,), shared, rest = plan_jobs([wish], how)
+    open_root(how.root)  # only now: a wrong wish leaves nothing behind
+    for failure in follow(shared + rest, how, 1, task):
+        sentence, _, hint = failure.reason.partition("\n\nhint: ")
+        raise UserError(sentence, hint)
+    folder = RunFolder(how.root / key)
+    scores = folder.scores()
+    if reweight:
+        scores |= {f"{n}, reweighted": s for n, s in folder.scores(reweighted=True).items()}
+    if as_json:
+        print_json({"key": key, "folder": str(folder.path), "scores": scores})
+        return
+    names = {"paper": "the paper's exam", "whole": "whole test part"}
+    names |= {f"{n}, reweighted": f"{name}, reweighted" for n, name in names.items()}
+    print_table(
+        ["exam", "images", "per-class mean", "95 % interval", "overall", "worst class"],
+        [
+            [
+                names[n],
+                str(s["images"]),
+                f"{s['per_class_mean']:.2f}",
+                f"{s['interval'][0]:.1f} – {s['interval'][1]:.1f}",
+                f"{s['overall']:.2f}",
+                f"{s['worst']:.1f} (class {s['worst_class']})",
+            ]
+            for n, s in scores.items()
+        ],
+    )
+    err.print(f"run {key} in {folder.path}")
+
+
+@app.command()
+def bench(
+    name: Annotated[str, typer.Argument(help="Benchmark: mini or digits.")],
+    methods: Annotated[str, typer.Option("--methods", help="Ids, separated by commas.")] = "",
+    tasks: Annotated[
+        str, typer.Option("--tasks", help="Tasks, separated by commas; default: all that are reported.")
+    ] = "",
+    seeds: Annotated[int, typer.Option("--seeds", help="How many, from 0 on.")] = 3,
+    option: MethodOption = [],  # noqa: B006
+    train: TrainOption = [],  # noqa: B006
+    draw: Draw = 0,
+    shift: ShiftOption = "rs-ut",
+    data: Data = None,
+    out_folder: Out = Path("runs"),
+    device: Device = "auto",
+    workers: Jobs = 0,
+    lanes: Lanes = 0,
+    settings: SettingsFile = None,
+    curve: Curve = False,
+    checkpoint_every: CheckpointEvery = 20.0,
+    plain: Plain = False,
+    reweight: Reweight = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run a benchmark's methods and tasks over seeds, only what is missing, and print its table."""
+    from askew.data import BENCHMARKS
+    from askew.errors import unknown
+    from askew.launch.local import plan_jobs
+    from askew.methods import METHODS
+    from askew.recipe import Wish
+    from askew.store import open_root
+    from askew.table import collect
+
+    at_least("--seeds", seeds, 1)
+    if name not in BENCHMARKS:
+        raise unknown("benchmark", name, BENCHMARKS)
+    reported = [t for t, info in BENCHMARKS[name].TASKS.items() if info.role == "reported"]
+    chosen = [t.removeprefix(f"{name}/") for t in names(tasks)] or reported
+    ids = names(methods) or list(METHODS)
+    hyper, training = pairs(option, "the method"), pairs(train, "training")
+    base = Wish("", "", 0, draw, shift, hyper, training, settings, data)
+    wishes = [
+        replace(base, task=f"{name}/{t}", method=m, seed=seed) for t in chosen for m in ids for seed in range(seeds)
+    ]
+    how = execution(out_folder, device, curve, checkpoint_every, plain, lanes)
+    keys, shared, rest = plan_jobs(wishes, how)
+    open_root(how.root)
+    carry_out(shared, rest, how, workers)
+    done = [how.root / key for key in dict.fromkeys(keys) if (how.root / key / "done").exists()]
+    print_rows(collect(done, reweight=reweight), as_json)
+    missing = len(set(keys)) - len(done)
+    if missing:
+        raise UserError(f"{missing} of {len(set(keys))} runs failed and are missing from the table.", "see above.")
+
+
+@app.command()
+def tune(
+    tasks: Annotated[str, typer.Argument(help="Development tasks, separated by commas, such as digits/usps-uci.")],
+    methods: Annotated[str, typer.Option("--method", "--methods", "-m", help="Ids, separated by commas.")] = "",
+    trials: Annotated[int, typer.Option("--trials", help="Points a method: settings, defaults, then searched.")] = 8,
+    seeds: Annotated[int, typer.Option("--seeds", help="How many a point, from 0 on.")] = 2,
+    train: TrainOption = [],  # noqa: B006
+    draw: Draw = 0,
+    shift: ShiftOption = "rs-ut",
+    data: Data = None,
+    out_folder: Out = Path("runs"),
+    write: Annotated[Path, typer.Option("--write", help="The settings file to write.")] = Path("tuned.toml"),
+    device: Device = "auto",
+    workers: Jobs = 0,
+    lanes: Lanes = 0,
+    settings: SettingsFile = None,
+    plain: Plain = False,
+    as_json: AsJson = False,
+) -> None:
+    """Search hyper-parameters on development tasks, and write the settings that `askew bench --settings` reads."""
+    import shlex
+
+    from askew import tune as tuning
+    from askew.launch.local import plan_jobs
+    from askew.methods import METHODS, method_class
+    from askew.recipe import Wish, read_settings
+    from askew.store import check_file, open_root, write_bytes
+
+    at_least("--trials", trials, 1)
+    at_least("--seeds", seeds, 1)
+    chosen = list(dict.fromkeys(names(tasks)))
+    base_settings = read_settings(tuning.check_tasks(chosen, draw), settings)
+    check_file(write)
+    ids = names(methods) or list(METHODS)
+    base = Wish("", "", 0, draw, shift, {}, pairs(train, "training"), settings, data)
+    tried = {id: tuning.trials(id, base_settings, trials) for id in ids}
+    wishes = [w for id in ids for trial in tried[id] for w in tuning.wishes_of(trial, chosen, seeds, base)]
+    how = execution(out_folder, device, False, 20.0, plain, lanes)
+    _, shared, rest = plan_jobs(wishes, how)
+    open_root(how.root)
+    carry_out(shared, rest, how, workers)
+
+    results = {id: [tuning.score(trial, chosen, seeds, base, how.root) for trial in tried[id]] for id in ids}
+    winners = {id: tuning.best(found) for id, found in results.items()}
+    kept = [winner.trial for winner in winners.values() if winner is not None and winner.trial.hyper]
+    comment = [
+        f"Written by: askew {shlex.join(sys.argv[1:])}",
+        f"Per-class mean on {', '.join(chosen)}, {seeds} seeds.",
+    ]
+    for id, winner in winners.items():
+        if winner is not None:
+            share = f"{winner.mean:.2f} ({winner.trial.origin}; {len(results[id])} trials)"
+            comment.append(f"{method_class(id).id}: {share}")
+    write_bytes(write, tuning.to_toml(tuning.tuned(base_settings, kept), comment).encode())
+    print_trials([result for found in results.values() for result in found], list(winners.values()), as_json)
+    err.print(f"settings in {write}", soft_wrap=True, markup=False)
+    failed = [id for id, winner in winners.items() if winner is None]
+    if failed:
+        raise UserError(f"No trial of {', '.join(failed)} finished.", "see above; their settings stay as they were.")
