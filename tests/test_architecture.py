@@ -18,7 +18,7 @@ LONGEST = 400
 # From left to right; a module may import from the lines above its own. A star stands for modules yet to come.
 ORDER = (
     ("errors",),
-    ("chance", "options"),
+    ("chance", "options", "paper"),
     ("data.views", "data.protocol", "data.syn"),
     ("data.task",),
     ("data.digits",),
@@ -39,7 +39,10 @@ ORDER = (
     ("launch.*",),
     ("launch",),
     ("table",),
-    ("tune",),
+    ("layout", "svg"),
+    ("formats", "grid", "figures", "tune"),
+    ("checks",),
+    ("report",),
     ("api", "check"),
     ("show",),
     ("cli.common",),

@@ -84,8 +84,9 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 def print_rows(rows: Sequence[Row], as_json: bool) -> None:
     """Results: a row a method and task, the paper's number beside ours."""
+    from askew.paper import paper_numbers
     from askew.table import as_json as rows_as_json
-    from askew.table import cell, mean, paper_numbers
+    from askew.table import cell, mean, printed
 
     if as_json:
         print_json(rows_as_json(rows))
@@ -97,7 +98,7 @@ def print_rows(rows: Sequence[Row], as_json: bool) -> None:
         lines.append(
             [
                 row.task, row.label, str(len(row.seeds)), cell(row.values), f"{low:.1f} – {high:.1f}",
-                cell(row.paper_values), "–" if paper is None else f"{paper[0]:.2f} ± {paper[1]:.2f}",
+                cell(row.paper_values), printed(paper),
                 f"{mean(row.overall):.2f}", f"{mean(row.worst):.1f}",
             ]
         )  # fmt: skip

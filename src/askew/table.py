@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import re
 import statistics
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from functools import cache
-from importlib import resources
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from askew.paper import Printed, method_order, paper_numbers
 from askew.store import RunFolder
 
 
@@ -36,6 +35,12 @@ class Row:
     notes: tuple[str, ...]
     reweighted: bool = False
     """Whether logits were reweighted by the estimated target mix."""
+    across: str = ""
+    """The variant by whatever differs on any task, or as a grid calls it: the same words on all tasks."""
+    run: Mapping[str, Any] = field(default_factory=dict)
+    """What `Run.describe` says of its runs, but for the seed."""
+    folders: tuple[Path, ...] = ()
+    """Of its runs, in the order of the seeds."""
 
     @property
     def label(self) -> str:
@@ -60,14 +65,11 @@ def cell(values: Sequence[float]) -> str:
     return f"{mean(values):.2f}" + ("" if s is None else f" ± {s:.2f}")
 
 
-@cache
-def paper_numbers() -> dict[str, dict[str, tuple[float, float | None]]]:
-    """What the paper prints: numbers[task][method] = (per-class mean accuracy, spread)."""
-    text = (resources.files("askew") / "paper.json").read_text()
-    return {
-        task: {method: (value[0], value[1]) for method, value in methods.items()}
-        for task, methods in json.loads(text)["tasks"].items()
-    }
+def printed(number: Printed | None) -> str:
+    """The paper's number, as tables print it."""
+    if number is None:
+        return "–"
+    return f"{number[0]:.2f}" + ("" if number[1] is None else f" ± {number[1]:.2f}")
 
 
 def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
@@ -78,65 +80,90 @@ def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
     return {prefix.rstrip("."): value}
 
 
-def collect(folders: Iterable[Path], *, reweight: bool = False) -> list[Row]:
+def collect(folders: Iterable[Path], *, reweight: bool = False, names: Mapping[str, str] | None = None) -> list[Row]:
     """Finished runs, grouped so that those of a row differ in nothing but their seed.
 
-    With `reweight`, each row is followed by that of the same networks with reweighted logits.
+    With `reweight`, each row is followed by that of the same networks with reweighted logits. `names` are a grid's
+    own words for variants, by the name of a run's folder.
     """
     folders = list(folders)
-    rows = _collect(folders, reweighted=False)
+    rows = _collect(folders, reweighted=False, names=names or {})
     if reweight:
-        rows = [row for pair in zip(rows, _collect(folders, reweighted=True), strict=True) for row in pair]
+        again = _collect(folders, reweighted=True, names=names or {})
+        rows = [row for pair in zip(rows, again, strict=True) for row in pair]
     return rows
 
 
-def _collect(folders: Sequence[Path], *, reweighted: bool) -> list[Row]:
-    groups: dict[str, list[tuple[dict[str, Any], dict[str, Any], list[str]]]] = {}
+def _collect(folders: Sequence[Path], *, reweighted: bool, names: Mapping[str, str]) -> list[Row]:
+    groups: dict[str, list[_Found]] = {}
     for path in folders:
         record = json.loads((path / "run.json").read_text())
         same = {k: v for k, v in record["run"].items() if k != "seed"}
-        groups.setdefault(json.dumps(same, sort_keys=True), []).append(
-            (record["run"], RunFolder(path).scores(reweighted=reweighted), record["notes"])
-        )
-    by_method: dict[tuple[str, str], list[dict[str, Any]]] = {}
+        found = _Found(path, same, record["run"]["seed"], RunFolder(path).scores(reweighted=reweighted), record["notes"])
+        groups.setdefault(json.dumps(same, sort_keys=True), []).append(found)
+    by_task: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for runs in groups.values():
-        run = runs[0][0]
-        by_method.setdefault((run["task"], run["plan"][-1]["method"]["id"]), []).append(_flat(run))
+        by_task.setdefault((runs[0].run["task"], runs[0].method), []).append(_flat(runs[0].run))
+    on_any_task: dict[str, list[str]] = {}
+    for (_, method), others in by_task.items():
+        known = on_any_task.setdefault(method, [])
+        known += [name for own in others for name in _differing(own, others) if name not in (*known, "shift")]
     rows = []
     for runs in groups.values():
-        runs.sort(key=lambda r: r[0]["seed"])
-        run = runs[0][0]
-        method = run["plan"][-1]["method"]["id"]
-        scores = [s for _, s, _ in runs]
+        runs.sort(key=lambda found: found.seed)
+        run, method = runs[0].run, runs[0].method
+        own = _flat(run)
+        scores = [found.scores for found in runs]
+        differing = [name for name in on_any_task[method] if name in own]
         rows.append(
             Row(
                 task=run["task"],
                 method=method,
-                variant=_variant(_flat(run), by_method[run["task"], method]),
-                seeds=tuple(r["seed"] for r, _, _ in runs),
+                variant=_words(own, _differing(own, by_task[run["task"], method])),
+                seeds=tuple(found.seed for found in runs),
                 values=tuple(s["whole"]["per_class_mean"] for s in scores),
                 paper_values=tuple(s["paper"]["per_class_mean"] for s in scores if "paper" in s),
                 paper_overall=tuple(s["paper"]["overall"] for s in scores if "paper" in s),
                 overall=tuple(s["whole"]["overall"] for s in scores),
                 worst=tuple(s["whole"]["worst"] for s in scores),
                 intervals=tuple((s["whole"]["interval"][0], s["whole"]["interval"][1]) for s in scores),
-                notes=tuple(runs[0][2]),
+                notes=tuple(runs[0].notes),
                 reweighted=reweighted,
+                across=names.get(runs[0].path.name, _words(own, differing)),
+                run=run,
+                folders=tuple(found.path for found in runs),
             )
         )
-    order = {name: i for i, name in enumerate(next(iter(paper_numbers().values())))}
+    order = method_order()
     return sorted(rows, key=lambda r: (r.task, r.method == "coal", order.get(r.method, 99), r.method, r.variant))
 
 
-def _variant(own: dict[str, Any], others: list[dict[str, Any]]) -> str:
-    """The settings in which this row differs from the method's other rows on the same task."""
+@dataclass(frozen=True)
+class _Found:
+    """A finished run as its folder tells it; `run` is without the seed."""
+
+    path: Path
+    run: dict[str, Any]
+    seed: int
+    scores: dict[str, Any]
+    notes: list[str]
+
+    @property
+    def method(self) -> str:
+        method: str = self.run["plan"][-1]["method"]["id"]
+        return method
+
+
+def _differing(own: dict[str, Any], others: list[dict[str, Any]]) -> list[str]:
+    """The settings in which a row differs from the method's other rows on the same task."""
     missing = object()
-    differing = [
-        name for name in own if name != "seed" and any(other.get(name, missing) != own[name] for other in others)
-    ]
+    return [name for name in own if any(other.get(name, missing) != own[name] for other in others)]
+
+
+def _words(own: dict[str, Any], names: list[str]) -> str:
     # `plan.1.method.options.alpha` is `alpha` to a reader, `plan.0.optim.lr` is `optim.lr` of the first stage
-    short = {name: re.sub(r"^plan\.(\d+)\.(method\.options\.)?", "", name) for name in differing}
-    return " ".join(f"{short[name]}={own[name]}" for name in differing)
+    short = {name: re.sub(r"^plan\.(\d+)\.(method\.options\.)?", "", name) for name in names}
+    return " ".join(f"{short[name]}={own[name]}" for name in names)
 
 
 def as_json(rows: Sequence[Row]) -> list[dict[str, Any]]:

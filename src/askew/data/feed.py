@@ -11,12 +11,14 @@ from torch import Tensor
 
 from askew.chance import key, shuffled
 from askew.data.task import Study
-from askew.data.views import Rows
+from askew.data.views import Picked, Rows
 
 Sampler = Literal["natural", "balanced"]
 
 RESIDENT_SHARE = 0.5
 """Of the device's free memory that a study may take; a larger one stays on the host."""
+
+_BLOCK = 256  # images that go to the device at a time
 
 
 class Batch(NamedTuple):
@@ -32,25 +34,36 @@ class Shelf:
     """One domain's images: on the device when they fit, else on the host and fetched by the batch."""
 
     def __init__(self, x: Rows, device: torch.device, resident: bool) -> None:
-        host = torch.from_numpy(np.ascontiguousarray(x))
         self.device = device
-        self.x = host.to(device) if resident else host
+        self.picks: Tensor | None = None
+        """Which rows of `x` are meant, where `x` is a memory-mapped file that stays one."""
+        if not isinstance(x, Picked):
+            host = torch.from_numpy(np.ascontiguousarray(x))
+            self.x = host.to(device) if resident else host
+        elif resident and device.type != "cpu":
+            self.x = torch.empty(x.shape, dtype=torch.uint8, device=device)
+            for start in range(0, len(x), _BLOCK):  # the host need never hold it all
+                self.x[start : start + _BLOCK] = torch.from_numpy(x[start : start + _BLOCK])
+        else:
+            self.x, self.picks = torch.from_numpy(x.base), torch.from_numpy(x.rows)
 
     @classmethod
     def joined(cls, shelves: Sequence[Shelf]) -> Shelf:
         """Several domains' images, one after another."""
         shelf = cls.__new__(cls)
         shelf.device = shelves[0].device
-        shelf.x = torch.cat([other.x for other in shelves])
+        shelf.picks = None
+        shelf.x = torch.cat([other.x if other.picks is None else other.x[other.picks] for other in shelves])
         return shelf
 
     def __len__(self) -> int:
-        return len(self.x)
+        return len(self.x if self.picks is None else self.picks)
 
     def take(self, rows: Tensor) -> Tensor:
-        if self.x.device == rows.device:
+        if self.picks is None and self.x.device == rows.device:
             return self.x[rows]
-        return self.x[rows.cpu()].to(self.device, non_blocking=True)
+        rows = rows.cpu()
+        return self.x[rows if self.picks is None else self.picks[rows]].to(self.device, non_blocking=True)
 
 
 def class_members(y: Tensor, classes: int) -> list[Tensor]:

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,21 @@ from askew.data.views import Labeled, Labels, Unlabeled
 from askew.errors import EmptyClassWarning, UserError
 
 Counts = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Info:
+    """What `askew tasks` says of a task."""
+
+    source: str
+    target: str
+    network: str
+    role: Literal["reported", "development"] = "reported"
+    notes: tuple[str, ...] = ()
+    draws_differ: bool = False
+    """Whether draws but the reported 0 are for development: no real target is spent on it."""
+    shift: str = "rs-ut"
+    """The label shift that the task was published with."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +69,8 @@ class Exam:
     paper: NDArray[np.int64] | None
     """The rows that make the paper's exam (the unbalanced test part), where it is not the whole."""
     classes: tuple[str, ...]
+    target_sizes: Counts | None = None
+    """How many images of each class the target has that is adapted on; for looking only."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,22 +161,32 @@ VALIDATION_SHARE = 0.1
 """Of the source, where a class has nothing left over outside its draw."""
 
 
-def draw_source(pool: Pool, counts: Counts, seed: int) -> tuple[Labeled, Labeled, tuple[str, ...]]:
+@dataclass(frozen=True, eq=False)
+class Listed:
+    """Rows of the two pools that were published, in place of a draw of ours."""
+
+    source: Counts
+    target: Counts
+
+
+def draw_source(
+    pool: Pool, counts: Counts, seed: int, listed: Counts | None = None
+) -> tuple[Labeled, Labeled, tuple[str, ...]]:
     """The source and, outside it and in its proportions, images for validation."""
     share = np.ceil(VALIDATION_SHARE * counts).astype(np.int64)
     images = pool.images(counts + share)
-    taken = protocol.draw(images.y, counts, seed)
+    taken = protocol.draw(images.y, counts, seed) if listed is None else listed
     source = images.take(taken)
     left = images.take(np.setdiff1d(np.arange(len(images)), taken))
     if pool.spare is not None:
-        left = Labeled(np.concatenate([left.x, pool.spare.x]), np.concatenate([left.y, pool.spare.y]))
+        left = left.followed_by(pool.spare)
     short = np.flatnonzero((left.sizes(len(counts)) < share) & (counts > 1))
     notes: tuple[str, ...] = ()
     if len(short):  # every image of these classes was drawn: a tenth of them goes to validation instead
         give = np.zeros_like(counts)
         give[short] = share[short]
         moved = protocol.draw(source.y, give, seed)
-        left = Labeled(np.concatenate([left.x, source.x[moved]]), np.concatenate([left.y, source.y[moved]]))
+        left = left.followed_by(source.take(moved))
         source = source.take(np.setdiff1d(np.arange(len(source)), moved))
         notes = (
             f"validation holds {len(moved)} images of the source draw: nothing else is left of {len(short)} "
@@ -177,14 +205,25 @@ def make_task(
     source: Pool,
     target: Pool,
     test: Labeled,
+    listed: Listed | None = None,
 ) -> Task:
-    """Draw a task under a label shift: adapt on the target pool, score on all of `test` and on its unbalanced part."""
-    own_source, source_val, notes = draw_source(source, shift.source_counts(source.sizes, tail), draw)
-    counts = shift.target_counts(target.sizes, tail, draw)
-    pool = target.images(counts)
-    own_target = pool.take(protocol.draw(pool.y, counts, draw))
-    paper = None
-    if shift.kind != "natural":
+    """Draw a task under a label shift: adapt on the target pool, score on all of `test` and on its unbalanced part.
+
+    With published rows, `test` has to be the whole target pool: they are adapted on, and are the paper's exam too.
+    """
+    if listed is None:
+        counts = shift.source_counts(source.sizes, tail), shift.target_counts(target.sizes, tail, draw)
+    else:
+        counts = _sizes_of(source, listed.source), _sizes_of(target, listed.target)
+    own_source, source_val, notes = draw_source(source, counts[0], draw, None if listed is None else listed.source)
+    pool = target.images(counts[1])
+    own_target = pool.take(protocol.draw(pool.y, counts[1], draw) if listed is None else listed.target)
+    paper = None if listed is None else listed.target
+    if listed is None and shift.kind != "natural":
         paper = protocol.draw(test.y, shift.target_counts(test.sizes(len(classes)), tail, draw), draw)
     study = Study(own_source, source_val, own_target.unlabeled(), test.unlabeled(), classes)
-    return Task(name, study, Exam(test.y, paper, classes), notes)
+    return Task(name, study, Exam(test.y, paper, classes, own_target.sizes(len(classes))), notes)
+
+
+def _sizes_of(pool: Pool, rows: Counts) -> Counts:
+    return pool.images(pool.sizes).take(rows).sizes(len(pool.sizes))

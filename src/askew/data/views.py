@@ -11,18 +11,62 @@ from numpy.typing import NDArray
 
 from askew.errors import UserError
 
-Rows = NDArray[Any]  # uint8 images or float32 rows; `_checked` holds that
 Labels = NDArray[np.int64]
 
+_BLOCK = 256  # rows that are read from a file at a time
 
-def _checked(x: Rows) -> Rows:
+
+class Picked:
+    """Rows of a larger array by their numbers, read when they are asked for.
+
+    A domain's pictures are one memory-mapped file of gigabytes; its parts and draws are lists of row numbers in it.
+    """
+
+    def __init__(self, base: NDArray[Any], rows: Labels) -> None:
+        self.base = base
+        self.rows = rows
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.base.dtype
+
+    @property
+    def ndim(self) -> int:
+        return self.base.ndim
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (len(self.rows), *self.base.shape[1:])
+
+    @property
+    def nbytes(self) -> int:
+        return int(np.prod(self.shape, dtype=np.int64)) * self.base.itemsize
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: Any) -> NDArray[Any]:
+        return np.asarray(self.base[self.rows[index]])
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return self[:] if dtype is None else self[:].astype(dtype)
+
+    def pick(self, index: Labels) -> Picked:
+        return Picked(self.base, self.rows[index])
+
+
+Rows = NDArray[Any] | Picked  # uint8 images or float32 rows; `_checked` holds that
+
+
+def _checked(x: Rows) -> None:
     if x.dtype == np.uint8 and x.ndim == 4:
-        return x
+        return
     if x.dtype == np.float32 and x.ndim == 2:
-        if not np.isfinite(x).all():
-            bad = int((~np.isfinite(x)).any(axis=1).sum())
+        finite = np.isfinite(np.asarray(x))
+        if not finite.all():
+            bad = int((~finite).any(axis=1).sum())
             raise UserError(f"{bad} of {len(x)} feature rows hold NaN or infinity.", "remove or impute them first.")
-        return x
+        return
     raise UserError(
         f"Expected uint8 images (n, channels, height, width) or float32 rows (n, width), found {x.dtype} {x.shape}.",
         "convert the array first, for example x.astype('float32').",
@@ -43,7 +87,8 @@ class Unlabeled:
 
     def fingerprint(self) -> str:
         digest = hashlib.sha256(f"{self.x.dtype}{self.x.shape}".encode())
-        digest.update(np.ascontiguousarray(self.x).data)
+        for start in range(0, len(self), _BLOCK):  # the same as all at once, without holding it all
+            digest.update(np.ascontiguousarray(self.x[start : start + _BLOCK]).data)
         return digest.hexdigest()
 
 
@@ -66,7 +111,17 @@ class Labeled:
         return len(self.x)
 
     def take(self, index: NDArray[np.int64]) -> Labeled:
-        return Labeled(self.x[index], self.y[index])
+        x = self.x.pick(index) if isinstance(self.x, Picked) else self.x[index]
+        return Labeled(x, self.y[index])
+
+    def followed_by(self, other: Labeled) -> Labeled:
+        """These rows, then the other's."""
+        x: Rows
+        if isinstance(self.x, Picked) and isinstance(other.x, Picked) and self.x.base is other.x.base:
+            x = Picked(self.x.base, np.concatenate([self.x.rows, other.x.rows]))
+        else:
+            x = np.concatenate([np.asarray(self.x), np.asarray(other.x)])
+        return Labeled(x, np.concatenate([self.y, other.y]))
 
     def unlabeled(self) -> Unlabeled:
         return Unlabeled(self.x)

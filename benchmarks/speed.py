@@ -1,0 +1,189 @@
+"""Time of a training step: plain eager PyTorch against askew plain, as a CUDA graph, and as lanes, in one run.
+
+    python benchmarks/speed.py [--data DATA] [--device auto] [--methods all] [--lanes 8,32] [--json FILE]
+
+All variants of a row are interleaved, so that a machine that slows down slows all of them. Floors are counted from
+the step's FLOPs and bytes, against the rates that this machine reaches on a large product and a large copy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from plain import PLAIN
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from askew.data.feed import Feed
+from askew.engine import Loop, Trainer, new_net
+from askew.execute import pick_device
+from askew.lanes import Lanes
+from askew.methods import METHODS
+from askew.recipe import Wish, prepare
+
+
+def synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def seconds(work: Callable[[], object], device: torch.device) -> float:
+    synchronize(device)
+    began = time.perf_counter()
+    work()
+    synchronize(device)
+    return time.perf_counter() - began
+
+
+def ceilings(device: torch.device) -> tuple[float, float]:
+    """FLOP/s of a large float32 product and byte/s of a large copy, both as reached here."""
+    n = 8192 if device.type == "cuda" else 1024
+    a, b = torch.randn(n, n, device=device), torch.randn(n, n, device=device)
+    size = 2**30 if device.type == "cuda" else 2**26
+    block = torch.zeros(size // 4, device=device)
+    product = min(seconds(lambda: a @ b, device) for _ in range(5))
+    copy = min(seconds(lambda: block.clone(), device) for _ in range(5))
+    return 2 * n**3 / product, 2 * size / copy
+
+
+def counted(loop: Trainer) -> tuple[float, float]:
+    """FLOPs and least bytes of one step: weights and their updates, and each layer's output once written and read."""
+    outputs = 0
+
+    def note(module: nn.Module, args: object, output: object) -> None:
+        nonlocal outputs
+        if isinstance(output, Tensor) and not list(module.children()):
+            outputs += output.numel() * output.element_size()
+
+    hooks = [module.register_forward_hook(note) for module in loop.net.modules()]
+    with FlopCounterMode(display=False) as counter:
+        loop.step()
+    for hook in hooks:
+        hook.remove()
+    # forward reads a weight, backward reads it and writes its gradient; SGD reads three and writes two
+    weights = sum(
+        sum(p.numel() * p.element_size() for n, p in loop.params.items()) * 8 * phase.repeat for phase in loop.phases
+    )
+    return counter.get_total_flops(), weights + 4 * outputs
+
+
+def advance(loop: Loop[object], steps: int) -> None:
+    """Take that many steps in the engine's own chunks."""
+    loop.clock.zero_()
+    for first in range(0, steps, loop.chunk):
+        loop.advance(first, min(loop.chunk, steps - first))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--tasks", default="digits/usps-mnist,digits/svhn-mnist")
+    parser.add_argument("--methods", default=",".join(PLAIN), help="`all` for the twelve; four have a plain version.")
+    parser.add_argument("--lanes", default="", help="Numbers of lanes, separated by commas.")
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    device = pick_device(args.device)
+    cuda = device.type == "cuda"
+    torch.set_num_threads(1)
+    flops, bandwidth = ceilings(device)
+    name = torch.cuda.get_device_name(device) if cuda else "CPU, one thread"
+    print(
+        f"{name}, torch {torch.__version__}; median of {args.repeats} x {args.steps} steps, batch 32 + 32, interleaved"
+    )
+    print(f"ceilings: {flops / 1e12:.2f} TFLOP/s (float32 product), {bandwidth / 1e9:.0f} GB/s (copy)", flush=True)
+    rows = []
+    for task in args.tasks.split(","):
+        for method in METHODS if args.methods == "all" else args.methods.split(","):
+            rows += measure(task, method, args, device, flops, bandwidth)
+    if args.json:
+        args.json.write_text(json.dumps({"device": name, "torch": torch.__version__, "rows": rows}, indent=1))
+
+
+def measure(
+    task: str, method: str, args: argparse.Namespace, device: torch.device, flops: float, bandwidth: float
+) -> list[dict[str, object]]:
+    """All variants of one method on one task."""
+    cuda = device.type == "cuda"
+    run, loaded = prepare(Wish(task, method, data=args.data, training={"round": args.steps, "pretrain": 0}))
+    study = loaded.study
+    feed = Feed(study, device)
+    number = len(run.plan) - 1
+    variants: dict[str, tuple[int, Callable[[], object]]] = {}
+    memory: dict[str, float] = {}
+
+    def add(label: str, lanes: int, make: Callable[[], Callable[[], object]]) -> None:
+        before = torch.cuda.memory_allocated() if cuda else 0
+        if cuda:
+            torch.cuda.reset_peak_memory_stats()
+        work = make()
+        work()  # warm-up, and the graph's capture
+        synchronize(device)
+        memory[label] = (torch.cuda.max_memory_allocated() - before) / 2**20 if cuda else 0.0
+        variants[label] = (lanes, work)
+
+    def plain() -> Callable[[], object]:
+        hand = PLAIN[method](run.net, tuple(study.source.x.shape[1:]), feed, run.batch)
+        return lambda: [hand.step() for _ in range(args.steps)]
+
+    def askew(graph: bool) -> Callable[[], object]:
+        net = new_net(run, study).to(device)
+        net.share_moment()
+        trainer = Trainer(run, number, feed, net, graph)
+        trainer.refresh(0)
+        return lambda: advance(trainer, args.steps)
+
+    def lanes(count: int) -> Callable[[], object]:
+        runs = [dataclasses.replace(run, seed=seed) for seed in range(count)]
+        together = Lanes(runs, [feed] * count, [new_net(r, study) for r in runs], cuda)
+        together.refresh(0)
+        return lambda: advance(together, args.steps)
+
+    if method in PLAIN:
+        add("plain PyTorch", 1, plain)
+    add("askew", 1, lambda: askew(False))
+    if cuda:
+        add("askew, graph", 1, lambda: askew(True))
+    for count in [int(n) for n in args.lanes.split(",") if n]:
+        add(f"askew, {count} lanes", count, lambda count=count: lanes(count))  # type: ignore[misc]
+    times: dict[str, list[float]] = {label: [] for label in variants}
+    for _ in range(args.repeats):
+        for label, (count, work) in variants.items():
+            times[label].append(1000 * seconds(work, device) / args.steps / count)
+
+    net = new_net(run, study).to(device)
+    net.share_moment()
+    trainer = Trainer(run, number, feed, net, False)
+    trainer.refresh(0)
+    trainer.draw(0, 1)
+    work_flops, work_bytes = counted(trainer)
+    floor = 1000 * max(work_flops / flops, work_bytes / bandwidth)
+    base = statistics.median(times.get("plain PyTorch", times["askew"]))
+    rows = []
+    for label, values in times.items():
+        ms = statistics.median(values)
+        rows.append(
+            {
+                "task": task, "method": method, "variant": label, "ms": ms, "ratio": base / ms, "floor_ms": floor,
+                "images_per_s": 2 * run.batch * 1000 / ms, "memory_mib": memory[label],
+            }
+        )  # fmt: skip
+        print(
+            f"{task:20} {method:7} {label:18} {ms:8.3f} ms a model-step  {base / ms:6.2f} x  "
+            f"{64_000 / ms:9.0f} images/s  floor {floor:.3f} ms ({100 * floor / ms:4.1f} %)  {memory[label]:7.0f} MiB",
+            flush=True,
+        )
+    return rows
+
+
+if __name__ == "__main__":
+    main()
