@@ -234,7 +234,7 @@ def changed_runs(run: Run) -> dict[str, Run]:
         "optimiser": "adam", "lr": 0.2, "features_lr": 0.2, "momentum": 0.5, "nesterov": True, "weight_decay": 0.1,
         "schedule": "cosine",
     }  # fmt: skip
-    for cls, values, rest in ((Run, new, {"net", "plan"}), (NetSpec, nets, set()), (Stage, stages, {"optim"})):
+    for cls, values, rest in ((Run, new, {"net", "plan"}), (NetSpec, nets, {"crop"}), (Stage, stages, {"optim"})):
         assert {f.name for f in dataclasses.fields(cls)} == values.keys() | rest, "a new field belongs in this test"
     assert {f.name for f in dataclasses.fields(Optim)} == optims.keys(), "a new field belongs in this test"
 
@@ -251,6 +251,13 @@ def changed_runs(run: Run) -> dict[str, Run]:
             runs[f"{i}.optim.{n}"] = with_stage(i, optim=dataclasses.replace(run.plan[i].optim, **{n: v}))
     runs["plan"] = dataclasses.replace(run, plan=run.plan[1:])
     return runs
+
+
+def test_a_crop_changes_the_key_of_networks_that_crop_alone(make_run: Any) -> None:
+    for name, differs in (("mlp", False), ("resnet18", True)):
+        run = make_run(COAL(), net=name)
+        other = dataclasses.replace(run, net=dataclasses.replace(run.net, crop=192))
+        assert (run.key != other.key) == differs
 
 
 def test_every_field_that_can_change_numbers_changes_the_key(make_run: Any) -> None:

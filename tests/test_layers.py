@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from askew.layers import ConditionalCritic, Critic, Dropout, dense_stack
+from askew.layers import ConditionalCritic, Critic, Crop, Dropout, dense_stack
 from askew.nets import Net
 
 
@@ -144,3 +144,52 @@ def test_a_stack_is_linear_norm_relu_so_many_times_and_keeps_the_width() -> None
 def test_a_stack_of_no_layers_is_the_identity() -> None:
     x = torch.randn(3, 4)
     assert dense_stack(4, 0)(x) is x
+
+
+# --- crops ---
+
+
+def pictures(n: int = 64, side: int = 12) -> Tensor:
+    """Each pixel says where it is, so that a crop tells where it was cut."""
+    y, x = torch.meshgrid(torch.arange(side), torch.arange(side), indexing="ij")
+    return torch.stack([y, x]).to(torch.uint8).expand(n, 2, side, side)
+
+
+def test_a_crop_in_training_is_a_square_of_the_picture_flipped_or_not() -> None:
+    crop = Crop(9).train()
+    out = crop(pictures())
+    assert out.shape == (64, 2, 9, 9)
+    assert out.dtype == torch.uint8
+    assert out.is_contiguous(memory_format=torch.channels_last)
+    place = torch.arange(9)
+    for ys, xs in out.long():
+        assert torch.equal(ys, (ys[0, 0] + place)[:, None].expand(9, 9))
+        columns = xs[0]
+        assert torch.equal(columns, columns[0] + place) or torch.equal(columns, columns[0] - place)
+        assert torch.equal(xs, columns.expand(9, 9))
+
+
+def test_every_place_is_as_likely_and_half_are_flipped() -> None:
+    crop = Crop(9).train()
+    tops, flips = [], []
+    for moment in range(100):
+        crop.moment.fill_(key("moment", moment))
+        out = crop(pictures()).long()
+        tops.append(out[:, 0, 0, 0])
+        flips.append(out[:, 1, 0, 0] > out[:, 1, 0, -1])
+    shares = torch.bincount(torch.cat(tops), minlength=4) / 6400
+    assert shares.tolist() == pytest.approx([0.25] * 4, abs=0.03)
+    assert torch.cat(flips).float().mean().item() == pytest.approx(0.5, abs=0.03)
+    assert not torch.equal(tops[0], tops[1])
+
+
+def test_a_crop_out_of_training_is_the_centre_and_the_same_moment_gives_the_same_crop() -> None:
+    crop = Crop(8)
+    assert torch.equal(crop.eval()(pictures()), pictures()[:, :, 2:10, 2:10])
+    crop.train()
+    crop.moment.fill_(7)
+    first = crop(pictures())
+    crop.moment.fill_(8)
+    crop(pictures())
+    crop.moment.fill_(7)
+    assert torch.equal(crop(pictures()), first)

@@ -15,7 +15,7 @@ from askew import chance
 from askew.data.feed import Feed, Sampler, Shelf
 from askew.data.task import Study
 from askew.method import Losses, Method, Shape
-from askew.nets import Net, build, new_head
+from askew.nets import OWN, Net, build, new_head
 from askew.optim import Optimiser
 from askew.plan import Run, Stage
 
@@ -374,6 +374,8 @@ def fit(
     """
     feed = Feed(study, device)
     net = new_net(run, study).to(device)
+    if run.net.name not in OWN:
+        net = net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     net.share_moment()
     fresh = {name: value.clone() for name, value in net.state_dict().items()}
     if start is not None:

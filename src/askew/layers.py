@@ -57,6 +57,37 @@ class Dropout(nn.Module):
         return torch.where(keep, x, 0) / (1 - self.p)
 
 
+class Crop(nn.Module):
+    """A square of `size` pixels: at random, and flipped half the time, in training; the centre otherwise.
+
+    Place and flip are a hash of (moment, row), as in `Dropout`. What comes out lies in memory channels last, the order
+    that convolutions of large networks like best. (n, k, h, w) → (n, k, size, size)
+    """
+
+    moment: Tensor
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size = size
+        self.register_buffer("moment", torch.zeros((), dtype=torch.int64), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        n, _, height, width = x.shape
+        spare_y, spare_x = height - self.size, width - self.size
+        if not self.training:
+            y, x0 = spare_y // 2, spare_x // 2
+            return x[:, :, y : y + self.size, x0 : x0 + self.size]
+        row = torch.arange(n, device=x.device)
+        chance_of = chance.scatter(chance.key("crop"), row) ^ self.moment
+        bits = chance.scatter(0, chance_of)  # mixed once more: neighbouring moments must not give neighbouring places
+        top, left = (bits & 0xFFFF) % (spare_y + 1), ((bits >> 16) & 0xFFFF) % (spare_x + 1)
+        flip = ((bits >> 32) & 1).bool()
+        place = torch.arange(self.size, device=x.device)
+        ys = top[:, None] + place
+        xs = left[:, None] + torch.where(flip[:, None], self.size - 1 - place, place)
+        return x[row[:, None, None], :, ys[:, :, None], xs[:, None, :]].permute(0, 3, 1, 2)
+
+
 class Contrast(nn.Module):
     """How far each pixel is from the colour of the picture's ground, to unit variance: blind to tint and polarity.
 

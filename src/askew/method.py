@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from askew.data.feed import Batch
+from askew.losses import reverse_grad
 from askew.nets import Net
 
 State = Mapping[str, Tensor]
@@ -108,3 +109,9 @@ def both(net: Net, batch: Batch) -> tuple[Tensor, Tensor]:
         return features(batch.xs), features(batch.xt)
     fs, ft = features(torch.cat([batch.xs, batch.xt])).split([len(batch.xs), len(batch.xt)])
     return fs, ft
+
+
+def verdicts(critic: nn.Module, fs: Tensor, ft: Tensor, strength: Tensor) -> tuple[Tensor, Tensor]:
+    """What a critic says of both domains, in one pass; the features' gradient is reversed with that strength."""
+    ds, dt = critic(reverse_grad(torch.cat([fs, ft]), strength)).split([len(fs), len(ft)])
+    return ds, dt

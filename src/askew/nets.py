@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from askew import chance
 from askew.errors import UserError, unknown
-from askew.layers import Contrast, CosineHead, Dropout, LinearHead, Pixels, conv, dense, plus_minus_one
+from askew.layers import Contrast, CosineHead, Crop, Dropout, LinearHead, Pixels, conv, dense, plus_minus_one
 from askew.options import Between
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -37,6 +37,9 @@ class NetSpec:
     """Of the weights file, so that a run's identity does not hang on a path."""
     norm: Literal["joint", "split"] = "joint"
     """Batch statistics over source and target together, or each domain by itself."""
+    crop: Annotated[int, Between(0)] = 224
+    """Side of the square that torchvision's and timm's networks see of larger images: at random and flipped in
+    training, else the centre; 0: the whole image."""
 
 
 def digits_28(shape: tuple[int, ...]) -> tuple[nn.Module, int]:
@@ -112,13 +115,14 @@ def _expect(shape: tuple[int, ...], name: str, wanted: tuple[int | None, ...]) -
 class Backbone(nn.Module):
     """A torchvision or timm model without its classifier, with the normalisation it was trained with."""
 
-    def __init__(self, body: nn.Module, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
+    def __init__(self, body: nn.Module, mean: tuple[float, ...], std: tuple[float, ...], crop: int) -> None:
         super().__init__()
+        self.crop = Crop(crop) if crop else nn.Identity()
         self.pixels = Pixels(mean, std, channels=3)
         self.body = body
 
     def forward(self, x: Tensor) -> Tensor:
-        f: Tensor = self.body(self.pixels(x))
+        f: Tensor = self.body(self.pixels(self.crop(x)))
         return f.flatten(1)
 
 
@@ -135,7 +139,7 @@ def backbone(spec: NetSpec, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
         _load_weights(body, Path(spec.weights))
     width = int(body.num_features) if library == "timm" else _drop_classifier(body, spec.name)  # type: ignore[arg-type]
     _own_chance(body)
-    return Backbone(body, mean, std), width
+    return Backbone(body, mean, std, spec.crop if 0 < spec.crop < min(shape[1:]) else 0), width
 
 
 def _torchvision(model: str, spec: NetSpec) -> tuple[nn.Module, tuple[float, ...], tuple[float, ...]]:
@@ -232,14 +236,14 @@ class Net(nn.ModuleDict):
         self._moment = torch.zeros((), dtype=torch.int64)
 
     def share_moment(self) -> None:
-        """Give all dropouts one clock on the device they are on, so that setting it is one copy."""
+        """Give all dropouts and crops one clock on the device they are on, so that setting it is one copy."""
         self._moment = torch.zeros((), dtype=torch.int64, device=next(self.parameters()).device)
         for module in self.modules():
-            if isinstance(module, Dropout):
+            if isinstance(module, Dropout | Crop):
                 module.moment = self._moment
 
     def set_moment(self, moment: Tensor) -> None:
-        """Tell every dropout which moment it is, without leaving the device."""
+        """Tell every dropout and crop which moment it is, without leaving the device."""
         self._moment.copy_(moment)
 
 

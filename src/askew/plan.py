@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from askew.data.feed import Sampler
 from askew.method import Method
-from askew.nets import NetSpec
+from askew.nets import OWN, NetSpec
 from askew.optim import Optim
 
 
@@ -70,8 +70,11 @@ class Run:
             }
         if values["net"]["weights_hash"]:
             values["net"]["weights"] = "file"  # a path says nothing about what is in it, its hash does
+        # what has no effect must not split equal runs
         if values["net"]["head"] != "cosine":
-            del values["net"]["temperature"]  # it has no effect, so it must not split equal runs
+            del values["net"]["temperature"]
+        if self.net.name in OWN:
+            del values["net"]["crop"]
         return values
 
     @property

@@ -34,6 +34,8 @@ class Training(Optim):
     """Starting weights of the features: none, hub, or a .safetensors file."""
     norm: Literal["joint", "split"] = "joint"
     """Batch statistics over source and target together, or each domain by itself."""
+    crop: Annotated[int, Between(0)] = 224
+    """Side of the square that torchvision's and timm's networks see of larger images; 0: the whole."""
     batch: Annotated[int, Between(2)] = 32
     """Images of each domain in a batch."""
     sampler: Sampler = "balanced"
@@ -149,6 +151,7 @@ def prepare(wish: Wish) -> tuple[Run, Task]:
         weights=train.weights,
         weights_hash=file_hash(Path(train.weights)) if weights_file else "",
         norm=train.norm,
+        crop=train.crop,
     )
     check(net, tuple(loaded.study.source.x.shape[1:]))
     optim = Optim(**{field.name: getattr(train, field.name) for field in dataclasses.fields(Optim)})

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from askew.data.feed import Batch
 from askew.layers import Critic
-from askew.losses import cross_entropy, domain_loss, ramp, reverse_grad
-from askew.method import Losses, Method, Shape, State, both
+from askew.losses import cross_entropy, domain_loss, ramp
+from askew.method import Losses, Method, Shape, State, both, verdicts
 from askew.nets import Net
 from askew.options import Between, Search
 
@@ -26,6 +26,7 @@ class DANN(Method):
     """
 
     id = "dann"
+    revision = "2"
 
     weight: Annotated[float, Between(0), Search(0.01, 3, log=True)] = 1.0
     """Weight λ of the domain term."""
@@ -37,5 +38,5 @@ class DANN(Method):
 
     def losses(self, net: Net, batch: Batch, state: State, t: Tensor) -> Losses:
         fs, ft = both(net, batch)
-        ds, dt = (net["critic"](reverse_grad(f, ramp(t))) for f in (fs, ft))
+        ds, dt = verdicts(net["critic"], fs, ft, ramp(t))
         return {"label": cross_entropy(net["head"](fs), batch.ys), "domain": self.weight * domain_loss(ds, dt)}

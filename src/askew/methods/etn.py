@@ -9,18 +9,8 @@ from torch import Tensor, nn
 
 from askew.data.feed import Batch
 from askew.layers import Critic, LinearHead
-from askew.losses import (
-    cross_entropy,
-    domain_loss,
-    entropy,
-    leaky_logit,
-    leaky_softmax,
-    mean_one,
-    one_vs_rest,
-    ramp,
-    reverse_grad,
-)
-from askew.method import Losses, Method, Shape, State, both
+from askew.losses import cross_entropy, domain_loss, entropy, leaky_logit, leaky_softmax, mean_one, one_vs_rest, ramp
+from askew.method import Losses, Method, Shape, State, both, verdicts
 from askew.nets import Net
 from askew.options import Between, Search
 
@@ -39,6 +29,7 @@ class ETN(Method):
     """
 
     id = "etn"
+    revision = "2"
 
     weight: Annotated[float, Between(0), Search(0.01, 3, log=True)] = 1.0
     """Weight λ of the domain term."""
@@ -58,7 +49,7 @@ class ETN(Method):
         fs, ft = both(net, batch)
         zs, zt = net["auxiliary"](fs.detach()), net["auxiliary"](ft.detach())
         w = mean_one((-leaky_logit(zs)).sigmoid())  # 1 − D, to all digits
-        ds, dt = (net["critic"](reverse_grad(f, ramp(t))) for f in (fs, ft))
+        ds, dt = verdicts(net["critic"], fs, ft, ramp(t))
         return {
             "label": cross_entropy(net["head"](fs), batch.ys, weight=w),
             "domain": self.weight * domain_loss(ds, dt, source_weight=w),

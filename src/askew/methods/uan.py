@@ -6,12 +6,13 @@ import math
 from dataclasses import dataclass
 from typing import Annotated
 
+import torch
 from torch import Tensor, nn
 
 from askew.data.feed import Batch
 from askew.layers import Critic
-from askew.losses import cross_entropy, domain_loss, mean_one, ramp, reverse_grad, row_entropy, unit_range
-from askew.method import Losses, Method, Shape, State, both
+from askew.losses import cross_entropy, domain_loss, mean_one, ramp, row_entropy, unit_range
+from askew.method import Losses, Method, Shape, State, both, verdicts
 from askew.nets import Net
 from askew.options import Between, Search
 
@@ -30,6 +31,7 @@ class UAN(Method):
     """
 
     id = "uan"
+    revision = "2"
 
     weight: Annotated[float, Between(0), Search(0.01, 3, log=True)] = 1.0
     """Weight λ of the domain term."""
@@ -44,11 +46,11 @@ class UAN(Method):
     def losses(self, net: Net, batch: Batch, state: State, t: Tensor) -> Losses:
         fs, ft = both(net, batch)
         zs, zt = net["head"](fs), net["head"](ft)
-        own_s, own_t = net["similarity"](fs.detach()), net["similarity"](ft.detach())
+        own_s, own_t = net["similarity"](torch.cat([fs, ft]).detach()).split([len(fs), len(ft)])
         most = math.log(zs.shape[-1])
         ws = row_entropy(zs / self.source_temperature) / most - own_s.sigmoid()
         wt = own_t.sigmoid() - row_entropy(zt) / most
-        ds, dt = (net["critic"](reverse_grad(f, ramp(t))) for f in (fs, ft))
+        ds, dt = verdicts(net["critic"], fs, ft, ramp(t))
         return {
             "label": cross_entropy(zs, batch.ys),
             "domain": self.weight * domain_loss(ds, dt, mean_one(unit_range(ws)), mean_one(unit_range(wt))),
