@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from askew.chance import key
 from askew.layers import ConditionalCritic, Critic, Crop, Dropout, dense_stack
 from askew.nets import Net
 
