@@ -22,8 +22,8 @@ class BSP(Method):
     Assumes: p(y) = q(y); aligning makes features lose the smaller directions that tell classes apart.
     Minimises: E_s CE(h(x), y) ± λ·L_D + β·(σ₁²(F(source)) + σ₁²(F(target))) with σ₁ the largest singular value of
         a batch's features and L_D, which the critic minimises and the features maximise by r(t), that of
-        cdan: a critic on features ⊗ probabilities, images weighed by 1 + e^(−entropy), both constants to the
-        gradient of all but the features, or dann: a critic on features
+        cdan: a critic on features ⊗ probabilities, images weighed by 1 + e^(−entropy), probabilities and weights
+        being constants to the gradient, or dann: a critic on features
     Cites: X. Chen, S. Wang, M. Long, J. Wang, Transferability vs. Discriminability: Batch Spectral Penalization for
         Adversarial Domain Adaptation, ICML 2019; M. Long, Z. Cao, J. Wang, M. Jordan, Conditional Adversarial Domain
         Adaptation, NeurIPS 2018.
