@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import functional_call, stack_module_state, vmap
 
 from askew import chance
@@ -18,7 +18,8 @@ from askew.data.feed import Batch, Feed
 from askew.data.task import Study
 from askew.data.views import Labeled, Unlabeled
 from askew.engine import NetworkOutputs, fit
-from askew.method import Losses, Method, Phase, Shape, State
+from askew.lanes import Call, float_options
+from askew.method import Losses, Method, Shape, State
 from askew.nets import Net, NetSpec, build, new_head
 from askew.optim import Optim
 from askew.options import options
@@ -139,29 +140,17 @@ def _values(losses: Losses, params: dict[str, Tensor]) -> dict[str, Tensor]:
     return losses | {f"∂{name.removeprefix('net.')}": g for name, g in zip(params, grads, strict=True)}
 
 
-class _Forward(nn.Module):
-    """A network whose forward pass is a phase's losses, for `functional_call`."""
-
-    def __init__(self, net: Net) -> None:
-        super().__init__()
-        self.net = net
-
-    def forward(self, phase: Phase, batch: Batch, state: State, t: Tensor) -> Losses:
-        return phase.losses(self.net, batch, state, t)
-
-
 def _check_lanes(method: Method, lanes: list[_Lane]) -> None:
     """Lanes at once, their float hyper-parameters tensors, equal each by itself in values and gradients."""
-    modules = [_Forward(lane.net) for lane in lanes]
+    modules = [Call(lane.net) for lane in lanes]
     batches = Batch(*(torch.stack(entry) for entry in zip(*(lane.batch for lane in lanes), strict=True)))
     states = {name: torch.stack([lane.state[name] for lane in lanes]) for name in lanes[0].state}
-    floats = [name for name, option in options(type(method)).items() if option.type is float]
-    hyper = {name: torch.tensor([float(getattr(method, name))] * len(lanes)) for name in floats}
+    hyper = {name: torch.tensor([float(getattr(method, name))] * len(lanes)) for name in float_options(method)}
     for number, phase in enumerate(method.phases()):
 
         def one(params: Losses, buffers: Losses, hyper: Losses, *rest: object, number: int = number) -> Losses:
             own = dataclasses.replace(method, **hyper).phases()[number]
-            losses: Losses = functional_call(modules[0], (params, buffers), (own, *rest))
+            losses: Losses = functional_call(modules[0], (params, buffers), (own.losses, *rest))
             return losses
 
         params, buffers = stack_module_state(modules)  # copies: batch statistics of the networks stay as they are

@@ -127,7 +127,7 @@ class Lanes(Loop[list[Snapshot | NotFinite]]):
         self.runs, self.number = list(runs), len(runs[0].plan) - 1
         self.method = runs[0].method
         device = feeds[0].device
-        super().__init__(runs[0].plan[-1], device, graph)
+        super().__init__(runs[0].plan[-1], device, graph and all(feed.resident for feed in feeds))
         self.call = Call(nets[0])
         self.call.train()
         self.params = {n: torch.stack([dict(net.named_parameters())[n] for net in nets]).to(device).detach()
