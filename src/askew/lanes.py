@@ -28,6 +28,7 @@ from askew.engine import (
     new_net,
     tables,
 )
+from askew.layers import Conv
 from askew.method import Losses, Method, State
 from askew.nets import Net
 from askew.optim import Optimiser
@@ -130,6 +131,9 @@ class Lanes(Loop[list[Snapshot | NotFinite]]):
         super().__init__(runs[0].plan[-1], device, graph and all(feed.resident for feed in feeds))
         self.call = Call(nets[0])
         self.call.train()
+        for module in self.call.modules():
+            if isinstance(module, Conv):
+                module.by_products = device.type == "cuda"
         self.params = {n: torch.stack([dict(net.named_parameters())[n] for net in nets]).to(device).detach()
                        for n, _ in nets[0].named_parameters()}  # fmt: skip
         for value in self.params.values():
