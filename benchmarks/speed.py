@@ -22,9 +22,10 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from askew.data.feed import Feed
-from askew.engine import Loop, Trainer, new_net
+from askew.engine import Trainer, new_net
 from askew.execute import pick_device
 from askew.lanes import Lanes
+from askew.loop import Loop
 from askew.methods import METHODS
 from askew.recipe import Wish, prepare
 

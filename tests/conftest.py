@@ -18,11 +18,11 @@ from hypothesis import settings
 
 from askew.data.task import Exam, Study, Task
 from askew.data.views import Labeled
-from askew.engine import Run, Stage
 from askew.method import Method
 from askew.methods import SourceOnly
 from askew.nets import NetSpec
 from askew.optim import Optim
+from askew.plan import Run, Stage
 
 settings.register_profile("askew", derandomize=True, deadline=None)  # the same examples everywhere, at any speed
 settings.load_profile("askew")
@@ -176,3 +176,23 @@ def make_run(study: Study) -> MakeRun:
         )
 
     return make
+
+
+# --- finished runs to look at ---
+
+
+@pytest.fixture(scope="session")
+def mini_runs(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
+    """A folder of real runs on the mini benchmark, tiny: source-only and COAL, two seeds, with an oracle's curve."""
+    from askew.execute import Execution, execute, pick_device
+    from askew.recipe import Wish, prepare
+    from askew.store import open_root
+
+    root = open_root(tmp_path_factory.mktemp("looked-at") / "runs")
+    how = Execution(root, pick_device("cpu"), curve=True)
+    length = {"pretrain": 20, "rounds": 2, "round": 10, "batch": 16}
+    for method in ("source", "coal"):
+        for seed in (0, 1):
+            for _ in execute(*prepare(Wish("mini/syn-uci", method, seed, training=length)), how):
+                pass
+    return root

@@ -12,11 +12,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from askew import engine
+from askew import loop
 from askew.data.feed import Batch
 from askew.data.task import Study
 from askew.data.views import Labeled, Unlabeled
-from askew.engine import Checkpoint, NotFinite, Resume, Run, Snapshot, fit
+from askew.engine import Resume, Run, fit
+from askew.loop import Checkpoint, NotFinite, Snapshot
 from askew.losses import cross_entropy
 from askew.method import Losses, Method, Outputs, Phase, Shape, State
 from askew.methods import COAL, SourceOnly
@@ -106,7 +107,7 @@ def test_training_lowers_the_loss(study: Study, make_run: Any, net: str, kind: s
 def test_going_on_from_any_snapshot_gives_the_same_bits(
     study: Study, make_run: Any, monkeypatch: pytest.MonkeyPatch, method: Method, kind: str, target_sampler: str
 ) -> None:
-    monkeypatch.setattr(engine, "CPU_CHUNK", 4)  # so that snapshots also fall inside a round
+    monkeypatch.setattr(loop, "CPU_CHUNK", 4)  # so that snapshots also fall inside a round
     run = make_run(method, rounds=2, optimiser=kind, target_sampler=target_sampler)
     start = weights_of(run.before, study)
     whole = kept(fit(run, study, CPU, start=start))

@@ -15,14 +15,14 @@ import pytest
 import torch
 from test_engine import Broken
 
-from askew import engine
+from askew import loop
 from askew.data.task import Task
-from askew.engine import Run, Stage
 from askew.errors import UserError
 from askew.execute import Execution, execute, pick_device
 from askew.methods import COAL, SourceOnly
 from askew.nets import NetSpec
 from askew.optim import Optim
+from askew.plan import Run, Stage
 from askew.store import RunFolder, read_tensors
 
 CPU = torch.device("cpu")
@@ -68,7 +68,7 @@ def child(run: Run, task: Task, root: Path, prepare: Callable[..., None], *args:
 
 
 def _child(run: Run, task: Task, root: Path, prepare: Callable[..., None], *args: Any) -> None:
-    engine.CPU_CHUNK = 4  # checkpoints inside rounds too
+    loop.CPU_CHUNK = 4  # checkpoints inside rounds too
     prepare(*args)
     try:
         finish(run, task, root)

@@ -17,10 +17,11 @@ from conftest import Command, rows
 from askew.data.feed import Feed
 from askew.data.task import Exam, Study, Task
 from askew.data.views import Labeled, Unlabeled
-from askew.engine import Checkpoint, NotFinite, Resume, Snapshot, fit, new_net
+from askew.engine import Resume, fit, new_net
 from askew.execute import Broken, Execution, execute, execute_lanes
 from askew.lanes import Lanes, fit_lanes, lane_shape
 from askew.layers import Conv
+from askew.loop import Checkpoint, NotFinite, Snapshot
 from askew.methods import METHODS, make_method
 from askew.nets import NetSpec
 from askew.optim import Optim

@@ -15,10 +15,11 @@ from test_engine import Kept, assert_same, copied, kept
 from test_execute import finish, results
 from torch import Tensor, nn
 
-from askew import engine
+from askew import loop
 from askew.data.task import Study, Task
-from askew.engine import Checkpoint, Resume, Snapshot, fit
+from askew.engine import Resume, fit
 from askew.execute import Execution, execute
+from askew.loop import Checkpoint, Snapshot
 from askew.method import Method, Outputs, Shape
 from askew.methods import BBSE, SourceOnly
 from askew.nets import build
@@ -129,7 +130,7 @@ def test_bbse_keeps_what_the_network_before_said(study: Study, make_run: Any, st
 def test_going_on_from_any_snapshot_gives_the_same_bits(
     study: Study, make_run: Any, start: Checkpoint, monkeypatch: pytest.MonkeyPatch, method: Method, target_sampler: str
 ) -> None:
-    monkeypatch.setattr(engine, "CPU_CHUNK", 4)  # so that snapshots also fall inside a round
+    monkeypatch.setattr(loop, "CPU_CHUNK", 4)  # so that snapshots also fall inside a round
     run = restarting(make_run(method, rounds=2, target_sampler=target_sampler))
 
     def rest(at: Kept | None) -> list[Kept]:
@@ -147,7 +148,7 @@ def test_going_on_from_any_snapshot_gives_the_same_bits(
 def test_a_run_stopped_anywhere_ends_as_an_undisturbed_one(
     task: Task, make_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "CPU_CHUNK", 4)
+    monkeypatch.setattr(loop, "CPU_CHUNK", 4)
     source = make_run(SourceOnly(), rounds=2)
     run = dataclasses.replace(source, plan=(*source.plan, Stage(BBSE(), 2, 10, source.plan[-1].optim, restart=True)))
     finish(run, task, tmp_path / "calm")

@@ -14,8 +14,9 @@ from conftest import rows
 
 from askew.data.task import Study
 from askew.data.views import Labeled, Unlabeled
-from askew.engine import Checkpoint, Snapshot, fit
+from askew.engine import fit
 from askew.errors import EmptyClassWarning
+from askew.loop import Checkpoint, Snapshot
 from askew.method import Method
 from askew.methods import BBSE, METHODS, SourceOnly
 from askew.nets import NetSpec

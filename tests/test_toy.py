@@ -12,7 +12,7 @@ import torch
 from askew import fit
 from askew.data.task import Study
 from askew.data.views import Labeled, Labels
-from askew.engine import Checkpoint
+from askew.loop import Checkpoint
 from askew.method import Method
 from askew.methods import BBSE, BSP, COAL, DAN, DANN, ETN, FDANN, JAN, MCD, METHODS, PADA, UAN, SourceOnly
 from askew.metrics import score

@@ -17,8 +17,9 @@ from askew import chance
 from askew.data.feed import Batch, Feed
 from askew.data.task import Study
 from askew.data.views import Labeled, Unlabeled
-from askew.engine import NetworkOutputs, fit
+from askew.engine import fit
 from askew.lanes import Call, float_options
+from askew.loop import NetworkOutputs
 from askew.method import Losses, Method, Shape, State
 from askew.nets import Net, NetSpec, build, new_head
 from askew.optim import Optim

@@ -2,208 +2,23 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from askew import chance
-from askew.data.feed import Feed, Sampler, Shelf
+from askew.ahead import Ahead
+from askew.data.feed import Batch, Feed, Shelf
 from askew.data.task import Study
+from askew.loop import Checkpoint, Loop, NetworkOutputs, NotFinite, Snapshot, gradients
 from askew.method import Losses, Method, Shape
 from askew.nets import OWN, Net, build, new_head
 from askew.optim import Optimiser
-from askew.plan import Run, Stage
+from askew.plan import Run
 
-CHUNK = 200
-"""Steps between two looks at the losses on a GPU, where each look waits for the device."""
-CPU_CHUNK = 20
-"""The same on a CPU, where steps are slow, looks are free, and a person waits for the bar to move."""
 PREDICT_BATCH = 1024
-
-Checkpoint = dict[str, Tensor]
-
-
-class NotFinite(Exception):
-    """A loss or a weight is NaN or infinite; training stopped before that was written anywhere."""
-
-    def __init__(self, stage: int, step: int, losses: dict[str, float]) -> None:
-        bad = [name for name, value in losses.items() if not torch.isfinite(torch.tensor(value))]
-        self.what = f"the loss '{bad[0]}' is not finite" if bad else "a weight is not finite"
-        self.step, self.stage, self.losses = step, stage, losses
-        super().__init__(f"{self.what} after step {step} of stage {stage}")
-
-
-class NetworkOutputs:
-    """What the present network says of the whole study; computed when first read."""
-
-    def __init__(self, predict: Callable[[Shelf], Tensor], feed: Feed, sampler: Sampler) -> None:
-        self._predict, self._feed, self._sampler = predict, feed, sampler
-
-    @cached_property
-    def target(self) -> Tensor:
-        return self._predict(self._feed.target)
-
-    @cached_property
-    def source_val(self) -> Tensor:
-        return self._predict(self._feed.source_val)
-
-    @cached_property
-    def exam(self) -> Tensor:
-        return self._predict(self._feed.exam)
-
-    @property
-    def source_val_y(self) -> Tensor:
-        return self._feed.source_val_y
-
-    @property
-    def source_mix(self) -> Tensor:
-        return self._feed.source_mix(self._sampler)
-
-
-class Trained(Protocol):
-    """What one run's trainer can tell of it at any moment."""
-
-    def outputs(self) -> NetworkOutputs: ...
-
-    def seen_mix(self) -> Tensor: ...
-
-    def tensors(self) -> Checkpoint: ...
-
-    def weights(self) -> Checkpoint: ...
-
-
-@dataclass
-class Snapshot:
-    """Where training stands: at a round's end, or between two looks at the losses."""
-
-    stage: int
-    step: int
-    losses: dict[str, float]
-    """Means over the round so far."""
-    round_ends: bool
-    _trained: Trained = field(repr=False)
-
-    @property
-    def outputs(self) -> NetworkOutputs:
-        return self._trained.outputs()
-
-    @property
-    def seen_mix(self) -> Tensor:
-        """The class mix that the label loss has seen. (c,)"""
-        return self._trained.seen_mix()
-
-    def checkpoint(self) -> Checkpoint:
-        """All that is needed to go on from here, bit for bit. The tensors are live: save them before going on."""
-        return self._trained.tensors()
-
-    def weights(self) -> Checkpoint:
-        """The network alone."""
-        return self._trained.weights()
-
-
-Seen = TypeVar("Seen")
-
-
-class Loop(ABC, Generic[Seen]):
-    """Rounds of refresh and training on one device. A step reads nothing from the host, so it can be captured.
-
-    What is trained, one run or many, is the subclass's matter; it hands out what it sees as `Seen`.
-    """
-
-    def __init__(self, stage: Stage, device: torch.device, graph: bool) -> None:
-        self.stage, self.device = stage, device
-        self.phases = stage.method.phases()
-        self.turns = sum(phase.repeat for phase in self.phases)
-        self.chunk = min(CHUNK if device.type == "cuda" else CPU_CHUNK, stage.round_steps)
-        self.clock = torch.zeros(1, dtype=torch.int64, device=device)  # steps done in this stage
-        self.first = torch.zeros(1, dtype=torch.int64, device=device)  # the step of the tables' first row
-        self.names: list[str] = []
-        self.sums = torch.zeros(0, device=device)
-        self.use_graph = graph and device.type == "cuda"
-        self.captured: torch.cuda.CUDAGraph | None = None
-
-    @abstractmethod
-    def step(self) -> None:
-        """Take one step, from the clock to the sums of the losses."""
-
-    @abstractmethod
-    def refresh(self, round: int) -> None:
-        """What the method, and a target sampler that goes by pseudo-labels, want to know before a round."""
-
-    @abstractmethod
-    def draw(self, first: int, steps: int) -> None:
-        """Fill the tables with the batches and moments of the steps first … first+steps−1."""
-
-    @abstractmethod
-    def live(self) -> Checkpoint:
-        """Everything that a step changes, under stable names."""
-
-    @abstractmethod
-    def look(self, done: int, steps: int) -> Seen:
-        """What to hand out after `done` steps, `steps` of them in this round."""
-
-    def count(self, terms: Losses) -> None:
-        """Add a step's losses to their sums, and let the clock tick."""
-        values = torch.stack([value.detach().float() for value in terms.values()])
-        if not self.names:
-            self.names, self.sums = list(terms), torch.zeros_like(values)
-        self.sums += values
-        self.clock += 1
-
-    def capture(self) -> None:
-        """Record one step as a CUDA graph; the warm-up steps that this needs are taken back."""
-        live = self.live()
-        kept = {name: value.clone() for name, value in live.items()}
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(3):
-                self.step()
-                self.clock -= 1
-        torch.cuda.current_stream().wait_stream(stream)
-        self.captured = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.captured):
-            self.step()
-        for name, value in live.items():
-            value.copy_(kept[name])
-        if "sums" not in kept:
-            self.sums.zero_()
-
-    def advance(self, first: int, steps: int) -> None:
-        """Take the steps first … first+steps−1, all of one round."""
-        self.draw(first, steps)
-        self.first.fill_(first)
-        if self.use_graph and self.captured is None:
-            self.capture()
-        for _ in range(steps):
-            if self.captured is not None:
-                self.captured.replay()
-            else:
-                self.step()
-
-    def train(self, done: int) -> Iterator[Seen]:
-        """From step `done` to the stage's end."""
-        round_steps, total = self.stage.round_steps, self.stage.steps
-        while done < total:
-            round, within = divmod(done, round_steps)
-            if within == 0:
-                if round > 0 or not self.stage.restart:
-                    self.refresh(round)
-                self.sums.zero_()
-            steps = min(self.chunk, round_steps - within)
-            self.advance(done, steps)
-            done += steps
-            yield self.look(done, within + steps)
-
-
-def gradients(total: Tensor, params: list[Tensor]) -> Sequence[Tensor | None]:
-    """Of a loss; none for a phase whose parts have no weights, such as the features of embeddings."""
-    return torch.autograd.grad(total, params, allow_unused=True) if params else ()
 
 
 def keep(state: dict[str, Tensor], fresh: dict[str, Tensor]) -> None:
@@ -219,7 +34,7 @@ class Trainer(Loop[Snapshot]):
     """One stage of a run."""
 
     def __init__(self, run: Run, number: int, feed: Feed, net: Net, graph: bool) -> None:
-        super().__init__(run.plan[number], feed.device, graph and feed.resident)
+        super().__init__(run.plan[number], feed.device, graph)
         self.run, self.number, self.feed, self.net = run, number, feed, net
         self.method: Method = self.stage.method
         device = feed.device
@@ -231,13 +46,20 @@ class Trainer(Loop[Snapshot]):
         self.source_table = torch.zeros(shape, dtype=torch.int64, device=device)
         self.target_table = torch.zeros(shape, dtype=torch.int64, device=device)
         self.moment_table = torch.zeros((self.chunk, self.turns), dtype=torch.int64, device=device)
+        self.ahead = None if feed.resident else Ahead((feed.source, feed.target), run.batch, device)
         net.train()
 
     # --- one step ---
 
+    def batch(self, source: Tensor, target: Tensor) -> Batch:
+        if self.ahead is None:
+            return self.feed.batch(source, target)
+        xs, xt = self.ahead.places
+        return Batch(xs, self.feed.ys[source], xt, target)
+
     def step(self) -> None:
         row = self.clock - self.first
-        batch = self.feed.batch(self.source_table.index_select(0, row)[0], self.target_table.index_select(0, row)[0])
+        batch = self.batch(self.source_table.index_select(0, row)[0], self.target_table.index_select(0, row)[0])
         t = (self.clock / self.stage.steps)[0]
         moments = self.moment_table.index_select(0, row)[0]
         turn = 0
@@ -267,6 +89,12 @@ class Trainer(Loop[Snapshot]):
         self.source_table[:steps].copy_(source)
         self.target_table[:steps].copy_(target)
         self.moment_table[:steps].copy_(moments)
+        if self.ahead is not None:
+            self.ahead.begin((source, target))
+
+    def ready(self, step: int) -> None:
+        if self.ahead is not None:
+            self.ahead.put(step)
 
     def look(self, done: int, steps: int) -> Snapshot:
         losses = dict(zip(self.names, (self.sums / steps).tolist(), strict=True))

@@ -15,9 +15,10 @@ import torch
 
 from askew import __version__
 from askew.data.task import Task
-from askew.engine import Checkpoint, NotFinite, Resume, Snapshot, fit
+from askew.engine import Resume, fit
 from askew.errors import UserError
 from askew.lanes import fit_lanes
+from askew.loop import Checkpoint, NotFinite, Snapshot
 from askew.metrics import score_exam
 from askew.plan import Run
 from askew.priors import UnsureMixWarning, reweighted, target_mix

@@ -16,19 +16,9 @@ from torch.func import functional_call, vmap
 
 from askew.data.feed import Batch, Feed, Shelf
 from askew.data.task import Study
-from askew.engine import (
-    PREDICT_BATCH,
-    Checkpoint,
-    Loop,
-    NetworkOutputs,
-    NotFinite,
-    Resume,
-    Snapshot,
-    gradients,
-    new_net,
-    tables,
-)
+from askew.engine import PREDICT_BATCH, Resume, new_net, tables
 from askew.layers import Conv
+from askew.loop import Checkpoint, Loop, NetworkOutputs, NotFinite, Snapshot, gradients
 from askew.method import Losses, Method, State
 from askew.nets import Net
 from askew.optim import Optimiser

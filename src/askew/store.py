@@ -14,8 +14,9 @@ from typing import Any
 
 from torch import Tensor
 
-from askew.engine import Checkpoint, Resume
+from askew.engine import Resume
 from askew.errors import UserError
+from askew.loop import Checkpoint
 
 MARKER = "askew-runs.json"
 PRETRAINING = "pretraining"

@@ -103,10 +103,11 @@ class Feed:
 
     def __init__(self, study: Study, device: torch.device) -> None:
         parts = (study.source.x, study.target.x, study.source_val.x, study.exam_images.x)
-        resident = True
         if device.type == "cuda":
             free, _ = torch.cuda.mem_get_info(device)
             resident = sum(x.nbytes for x in parts) < RESIDENT_SHARE * free
+        else:
+            resident = not any(isinstance(x, Picked) for x in parts)
         self.device = device
         self.resident = resident
         self.source, self.target, self.source_val, self.exam = (Shelf(x, device, resident) for x in parts)
