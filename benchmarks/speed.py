@@ -15,6 +15,7 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from plain import PLAIN
@@ -92,6 +93,7 @@ def main() -> None:
     parser.add_argument("--methods", default=",".join(PLAIN), help="`all` for the twelve; four have a plain version.")
     parser.add_argument("--lanes", default="", help="Numbers of lanes, separated by commas.")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--figure", type=Path, help="Draw the times there, as .svg or .png.")
     args = parser.parse_args()
     device = pick_device(args.device)
     cuda = device.type == "cuda"
@@ -108,11 +110,37 @@ def main() -> None:
             rows += measure(task, method, args, device, flops, bandwidth)
     if args.json:
         args.json.write_text(json.dumps({"device": name, "torch": torch.__version__, "rows": rows}, indent=1))
+    if args.figure:
+        draw(rows, name, args.figure)
+
+
+def draw(rows: list[dict[str, Any]], name: str, file: Path) -> None:
+    """A bar a variant, in a group a method, in a panel a task; the floor as a line across the group."""
+    import matplotlib.pyplot as plt
+
+    tasks = list(dict.fromkeys(row["task"] for row in rows))
+    variants = list(dict.fromkeys(row["variant"] for row in rows))
+    figure, panels = plt.subplots(1, len(tasks), figsize=(6 * len(tasks), 4), squeeze=False, layout="constrained")
+    width = 0.8 / len(variants)
+    for panel, task in zip(panels[0], tasks, strict=True):
+        methods = list(dict.fromkeys(row["method"] for row in rows if row["task"] == task))
+        for i, variant in enumerate(variants):
+            found = {r["method"]: r["ms"] for r in rows if r["task"] == task and r["variant"] == variant}
+            places = [methods.index(method) - 0.4 + (i + 0.5) * width for method in found]
+            panel.bar(places, list(found.values()), width, label=variant)
+        for place, method in enumerate(methods):
+            floor = next(r["floor_ms"] for r in rows if r["task"] == task and r["method"] == method)
+            panel.hlines(floor, place - 0.45, place + 0.45, colors="black", linestyles="dotted")
+        panel.set(title=task, yscale="log", xticks=range(len(methods)), xticklabels=methods)
+    panels[0][0].set_ylabel("ms a model-step (dotted: floor)")
+    panels[0][-1].legend(frameon=False)
+    figure.suptitle(name)
+    figure.savefig(file)
 
 
 def measure(
     task: str, method: str, args: argparse.Namespace, device: torch.device, flops: float, bandwidth: float
-) -> list[dict[str, object]]:
+) -> list[dict[str, Any]]:
     """All variants of one method on one task."""
     cuda = device.type == "cuda"
     run, loaded = prepare(Wish(task, method, data=args.data, training={"round": args.steps, "pretrain": 0}))
