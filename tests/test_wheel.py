@@ -26,7 +26,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_holds_settings_numbers_licence_and_type_marker_but_no_tests(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as file:
         names = set(file.namelist())
-    wanted = {"settings/mini.toml", "settings/digits.toml", "paper.json", "py.typed", "cli.py"}
+    wanted = {"settings/mini.toml", "settings/digits.toml", "paper.json", "py.typed", "report.html", "report.js"}
     assert {f"askew/{name}" for name in wanted} <= names
     assert any(name.endswith("dist-info/licenses/LICENSE") for name in names)
     assert {name.split("/")[0].split("-")[0] for name in names} == {"askew"}

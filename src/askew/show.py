@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from rich import box
@@ -17,6 +18,7 @@ from rich.text import Text
 if TYPE_CHECKING:
     from askew.execute import Execution
     from askew.launch.local import Failed, Job
+    from askew.layout import Layout
     from askew.table import Row
     from askew.tune import Result
 
@@ -82,8 +84,59 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     (out if out.is_terminal else Console(width=220, highlight=False)).print(grid)
 
 
-def print_rows(rows: Sequence[Row], as_json: bool) -> None:
-    """Results: a row a method and task, the paper's number beside ours."""
+class TableFormat(StrEnum):
+    """How a table of results is written."""
+
+    long = "long"
+    wide = "wide"
+    markdown = "markdown"
+    csv = "csv"
+    latex = "latex"
+    json = "json"
+
+
+def print_rows(
+    rows: Sequence[Row], as_json: bool, format: TableFormat | None = None, variants: Sequence[str] = ()
+) -> None:
+    """Results: a row a method and task, the paper's number beside ours; or in the paper's layout."""
+    if format in (None, TableFormat.long) or as_json:
+        _print_long(rows, as_json)
+        return
+    from askew import formats
+    from askew.layout import layouts
+
+    tables = layouts(rows, variants)
+    match format:
+        case TableFormat.wide:
+            for table in tables:
+                _print_wide(table)
+        case TableFormat.json:
+            print_json(formats.as_plain(tables))
+        case TableFormat.csv:
+            sys.stdout.write(formats.as_csv(tables))
+        case TableFormat.latex:
+            sys.stdout.write(formats.latex(tables))
+        case _:
+            sys.stdout.write(formats.markdown(tables))
+
+
+def _print_wide(table: Layout) -> None:
+    """Methods as rows and tasks as columns; the best of our numbers in each column is bold."""
+    from askew import formats
+
+    out.print(Text(table.title, "bold"))  # a table's own title would be wrapped to its width
+    grid = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
+    for i, column in enumerate(formats.heading(table)):
+        grid.add_column(Text(column), justify="right" if i else "left", no_wrap=not out.is_terminal)
+    best = "\0"  # no name or number begins with it
+    for cells in formats.body(table, lambda text: best + text):
+        grid.add_row(*(Text(text.removeprefix(best), "bold" if text.startswith(best) else "") for text in cells))
+    (out if out.is_terminal else Console(width=1000, highlight=False)).print(grid)
+    for line in formats.remarks_of(table):
+        out.print(line, soft_wrap=True, markup=False)
+
+
+def _print_long(rows: Sequence[Row], as_json: bool) -> None:
     from askew.paper import paper_numbers
     from askew.table import as_json as rows_as_json
     from askew.table import cell, mean, printed

@@ -13,6 +13,9 @@ from typing import Any
 from askew.paper import Printed, method_order, paper_numbers
 from askew.store import RunFolder
 
+USUAL = {"sampler": "balanced", "target_sampler": "natural", "self_training": True, "minimax": True, "draw": 0}
+"""How the paper's main tables were made; a table in its layout names only what differs from that."""
+
 
 @dataclass(frozen=True)
 class Row:
@@ -36,7 +39,7 @@ class Row:
     reweighted: bool = False
     """Whether logits were reweighted by the estimated target mix."""
     across: str = ""
-    """The variant by whatever differs on any task, or as a grid calls it: the same words on all tasks."""
+    """The variant in the same words on all tasks: what differs on any of them and is not usual, or a grid's name."""
     run: Mapping[str, Any] = field(default_factory=dict)
     """What `Run.describe` says of its runs, but for the seed."""
     folders: tuple[Path, ...] = ()
@@ -72,11 +75,12 @@ def printed(number: Printed | None) -> str:
     return f"{number[0]:.2f}" + ("" if number[1] is None else f" ± {number[1]:.2f}")
 
 
-def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
+def flat(value: Any, prefix: str = "") -> dict[str, Any]:
+    """Nested values by their dotted names."""
     if isinstance(value, dict):
-        return {k: v for name, item in value.items() for k, v in _flat(item, f"{prefix}{name}.").items()}
+        return {k: v for name, item in value.items() for k, v in flat(item, f"{prefix}{name}.").items()}
     if isinstance(value, list):
-        return {k: v for i, item in enumerate(value) for k, v in _flat(item, f"{prefix}{i}.").items()}
+        return {k: v for i, item in enumerate(value) for k, v in flat(item, f"{prefix}{i}.").items()}
     return {prefix.rstrip("."): value}
 
 
@@ -99,22 +103,29 @@ def _collect(folders: Sequence[Path], *, reweighted: bool, names: Mapping[str, s
     for path in folders:
         record = json.loads((path / "run.json").read_text())
         same = {k: v for k, v in record["run"].items() if k != "seed"}
-        found = _Found(path, same, record["run"]["seed"], RunFolder(path).scores(reweighted=reweighted), record["notes"])
+        found = _Found(
+            path, same, record["run"]["seed"], RunFolder(path).scores(reweighted=reweighted), record["notes"]
+        )
         groups.setdefault(json.dumps(same, sort_keys=True), []).append(found)
     by_task: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for runs in groups.values():
-        by_task.setdefault((runs[0].run["task"], runs[0].method), []).append(_flat(runs[0].run))
+        by_task.setdefault((runs[0].run["task"], runs[0].method), []).append(flat(runs[0].run))
+    # Images and steps follow from the shift, which is a column of its own: only runs of one shift are told apart.
+    by_shift: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+    for (task, method), runs_there in by_task.items():
+        for own in runs_there:
+            by_shift.setdefault((task, method, own["shift"]), []).append(own)
     on_any_task: dict[str, list[str]] = {}
-    for (_, method), others in by_task.items():
+    for (_, method, _), others in by_shift.items():
         known = on_any_task.setdefault(method, [])
-        known += [name for own in others for name in _differing(own, others) if name not in (*known, "shift")]
+        known += dict.fromkeys(name for own in others for name in _differing(own, others) if name not in known)
     rows = []
     for runs in groups.values():
         runs.sort(key=lambda found: found.seed)
         run, method = runs[0].run, runs[0].method
-        own = _flat(run)
+        own = flat(run)
         scores = [found.scores for found in runs]
-        differing = [name for name in on_any_task[method] if name in own]
+        differing = [n for n in own if n in on_any_task[method] and own[n] != USUAL.get(n.rpartition(".")[2])]
         rows.append(
             Row(
                 task=run["task"],

@@ -10,12 +10,12 @@ import warnings
 
 import typer
 
-from askew.cli import look, train
+from askew.cli import data, look, report, train
 from askew.cli.common import app
 from askew.errors import EmptyClassWarning, UserError, warn_plainly
 from askew.show import err
 
-__all__ = ["app", "look", "main", "train"]
+__all__ = ["app", "data", "look", "main", "report", "train"]
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from askew.errors import UserError
-from askew.show import err, follow
+from askew.show import TableFormat, err, follow
 
 if TYPE_CHECKING:
     from askew.execute import Execution
@@ -41,6 +41,10 @@ SettingsFile = Annotated[Path | None, typer.Option("--settings", help="TOML file
 Curve = Annotated[bool, typer.Option("--curve", help="Score after every round, into the trace (for looking only).")]
 CheckpointEvery = Annotated[float, typer.Option("--checkpoint-every", help="Seconds between checkpoints.", min=0)]
 Reweight = Annotated[bool, typer.Option("--reweight", help="Also score logits reweighted by the estimated target mix.")]
+Format = Annotated[
+    TableFormat | None,
+    typer.Option("--format", help="The long table, or the paper's layout: wide, markdown, csv, latex or json."),
+]
 Jobs = Annotated[int, typer.Option("--jobs", help="Runs side by side; 0: one a core, or one on a GPU.", min=0)]
 Lanes = Annotated[int, typer.Option("--lanes", help="Runs trained together in one step; 0: as many as help.", min=0)]
 Plain = Annotated[bool, typer.Option("--plain", help="No CUDA graphs.")]

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from askew.cli.common import AsJson, Reweight, app
+from askew.cli.common import AsJson, Format, Reweight, app
 from askew.errors import UserError
 from askew.show import out, print_json, print_rows, print_table
 
@@ -89,6 +89,7 @@ def methods(
 def table(
     folder: Annotated[Path, typer.Argument(help="Folder of runs.")] = Path("runs"),
     reweight: Reweight = False,
+    format: Format = None,
     as_json: AsJson = False,
 ) -> None:
     """Print the table of all finished runs in a folder."""
@@ -98,7 +99,7 @@ def table(
     found = finished_runs(folder)
     if not found:
         raise UserError(f"The folder {folder} holds no finished run yet.", "`askew bench` makes some.")
-    print_rows(collect(found, reweight=reweight), as_json)
+    print_rows(collect(found, reweight=reweight), as_json, format)
 
 
 def _first_line(doc: str | None) -> str:

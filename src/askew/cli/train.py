@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +15,7 @@ from askew.cli.common import (
     Data,
     Device,
     Draw,
+    Format,
     Jobs,
     Lanes,
     MethodOption,
@@ -33,7 +33,7 @@ from askew.cli.common import (
     pairs,
 )
 from askew.errors import UserError
-from askew.show import err, follow, print_json, print_rows, print_table, print_trials
+from askew.show import TableFormat, err, follow, print_json, print_rows, print_table, print_trials
 
 
 @app.command()
@@ -97,16 +97,18 @@ def run(
 
 @app.command()
 def bench(
-    name: Annotated[str, typer.Argument(help="Benchmark: mini or digits.")],
+    name: Annotated[str, typer.Argument(help="Benchmark, such as mini or digits, or a grid: a .toml file.")],
     methods: Annotated[str, typer.Option("--methods", help="Ids, separated by commas.")] = "",
     tasks: Annotated[
         str, typer.Option("--tasks", help="Tasks, separated by commas; default: all that are reported.")
     ] = "",
-    seeds: Annotated[int, typer.Option("--seeds", help="How many, from 0 on.")] = 3,
+    seeds: Annotated[int | None, typer.Option("--seeds", help="How many, from 0 on; default: 3, or a grid's.")] = None,
     option: MethodOption = [],  # noqa: B006
     train: TrainOption = [],  # noqa: B006
     draw: Draw = 0,
-    shift: ShiftOption = "rs-ut",
+    shift: Annotated[
+        str, typer.Option("--shift", help="rs-ut, bs-bt, natural, degree:D or dirichlet:S; default: as published.")
+    ] = "",
     data: Data = None,
     out_folder: Out = Path("runs"),
     device: Device = "auto",
@@ -117,34 +119,41 @@ def bench(
     checkpoint_every: CheckpointEvery = 20.0,
     plain: Plain = False,
     reweight: Reweight = False,
+    format: Format = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run a benchmark's methods and tasks over seeds, only what is missing, and print its table."""
-    from askew.data import BENCHMARKS
-    from askew.errors import unknown
+    """Run a benchmark's methods and tasks over seeds, or a grid's, only what is missing, and print its table."""
+    from askew.data import known_task
+    from askew.grid import Grid, Variant, read_grid, whole_benchmark
     from askew.launch.local import plan_jobs
-    from askew.methods import METHODS
     from askew.recipe import Wish
     from askew.store import open_root
     from askew.table import collect
 
-    at_least("--seeds", seeds, 1)
-    if name not in BENCHMARKS:
-        raise unknown("benchmark", name, BENCHMARKS)
-    reported = [t for t, info in BENCHMARKS[name].TASKS.items() if info.role == "reported"]
-    chosen = [t.removeprefix(f"{name}/") for t in names(tasks)] or reported
-    ids = names(methods) or list(METHODS)
+    if seeds is not None:
+        at_least("--seeds", seeds, 1)
+    if name.endswith(".toml"):
+        grid = read_grid(Path(name)).narrowed(names(tasks), names(methods), seeds or 0)
+    else:
+        whole = whole_benchmark(name).variants[0]
+        chosen = tuple(f"{name}/{t.removeprefix(f'{name}/')}" for t in names(tasks)) or whole.tasks
+        for task in chosen:
+            known_task(task)
+        grid = Grid(name, seeds or 3, (Variant("", chosen, tuple(names(methods)) or whole.methods, ""),))
     hyper, training = pairs(option, "the method"), pairs(train, "training")
     base = Wish("", "", 0, draw, shift, hyper, training, settings, data)
-    wishes = [
-        replace(base, task=f"{name}/{t}", method=m, seed=seed) for t in chosen for m in ids for seed in range(seeds)
-    ]
+    wished = grid.wishes(base)
     how = execution(out_folder, device, curve, checkpoint_every, plain, lanes)
-    keys, shared, rest = plan_jobs(wishes, how)
+    keys, shared, rest = plan_jobs([wish for _, wish in wished], how)
     open_root(how.root)
     carry_out(shared, rest, how, workers)
     done = [how.root / key for key in dict.fromkeys(keys) if (how.root / key / "done").exists()]
-    print_rows(collect(done, reweight=reweight), as_json)
+    variants = {key: variant for key, (variant, wish) in zip(keys, wished, strict=True) if variant}
+    if all(variant.shift.startswith("degree:") for variant in grid.variants):
+        variants = dict.fromkeys(variants, "")  # the shift is the column's heading already
+    rows = collect(done, reweight=reweight, names=variants or None)
+    shown = format or (TableFormat.wide if name.endswith(".toml") else None)
+    print_rows(rows, as_json, shown, [variant.name for variant in grid.variants])
     missing = len(set(keys)) - len(done)
     if missing:
         raise UserError(f"{missing} of {len(set(keys))} runs failed and are missing from the table.", "see above.")

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
-from askew.data import digits, mini
-from askew.data.digits import Info
-from askew.data.task import Exam, Shift, Study, Task
+from askew.data import digits, domainnet, mini, office_home, pacs
+from askew.data.task import Exam, Info, Shift, Study, Task
 from askew.data.views import Labeled, Unlabeled
 from askew.errors import UserError, unknown
 
@@ -23,7 +22,13 @@ class Benchmark(Protocol):
     def load(self, name: str, shift: Shift, draw: int, data: Path | None) -> Task: ...
 
 
-BENCHMARKS: dict[str, Benchmark] = {"mini": mini, "digits": digits}
+BENCHMARKS: dict[str, Benchmark] = {
+    "mini": mini,
+    "digits": digits,
+    "office-home": office_home,
+    "domainnet": domainnet,
+    "pacs": pacs,
+}
 
 __all__ = ["BENCHMARKS", "Exam", "Info", "Labeled", "Shift", "Study", "Task", "Unlabeled", "load_task", "task_infos"]
 
@@ -41,9 +46,9 @@ def known_task(name: str) -> str:
 
 
 @functools.lru_cache(maxsize=4)
-def load_task(name: str, shift: str = "rs-ut", draw: int = 0, data: Path | None = None) -> Task:
-    """Load a task by name, such as "mini/syn-uci"."""
+def load_task(name: str, shift: str = "", draw: int = 0, data: Path | None = None) -> Task:
+    """Load a task by name, such as "mini/syn-uci", under the label shift that it was published with, or another."""
     benchmark, _, short = known_task(name).partition("/")
     if draw < 0:
         raise UserError(f"The draw must be 0 or more, found {draw}.", "draw 0 is the one that tables use.")
-    return BENCHMARKS[benchmark].load(short, Shift.parse(shift), draw, data)
+    return BENCHMARKS[benchmark].load(short, Shift.parse(shift or task_infos()[name].shift), draw, data)

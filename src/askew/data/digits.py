@@ -1,22 +1,21 @@
 """The digits benchmark: MNIST, USPS, SVHN and rendered digits, as in the paper, and the development tasks.
 
-Real images are read from `<data>/digits/<mnist|usps|svhn>/<train|test>.npz` with x uint8 (n, h, w[, 3]) and y.
+Real images are read from `<data>/digits/<mnist|usps|svhn>`; `digit_files` says in which forms.
 """
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from askew.data import protocol
+from askew.data.digit_files import find_part, read_part
+from askew.data.folders import data_folder
 from askew.data.syn import syn
-from askew.data.task import Counts, Pool, Shift, Task, make_task
+from askew.data.task import Counts, Info, Pool, Shift, Task, make_task
 from askew.data.views import Labeled
 from askew.errors import UserError
 
@@ -30,19 +29,6 @@ SYN_SIZE = 47_941
 
 SYN_DEVELOPMENT_SIZE = 4_659
 """The same for the development task, where the source is to be as large as SVHN's."""
-
-
-@dataclass(frozen=True)
-class Info:
-    """What `askew tasks` says of a task."""
-
-    source: str
-    target: str
-    network: str
-    role: Literal["reported", "development"] = "reported"
-    notes: tuple[str, ...] = ()
-    draws_differ: bool = False
-    """Whether draws but the reported 0 are for development: no real target is spent on it."""
 
 
 _USPS = "USPS: the standard 7,291 / 2,007 split; the paper's 1,550 / 459 come from another, unpublished one"
@@ -59,42 +45,6 @@ TASKS = {
 }
 
 
-def data_folder(given: Path | None) -> Path:
-    """The folder of real data: as given, or ASKEW_DATA."""
-    text = str(given) if given else os.environ.get("ASKEW_DATA", "")
-    if not text:
-        raise UserError(
-            "This task needs real images, and no data folder was given.", "use --data DIR or set ASKEW_DATA."
-        )
-    folder = Path(text).expanduser()
-    if not folder.is_dir():
-        raise UserError(f"The data folder {folder} does not exist.", "use --data DIR or set ASKEW_DATA.")
-    return folder
-
-
-def read_npz(path: Path) -> Labeled:
-    """Images and labels of one part; grey images come as one channel."""
-    layout = "expected an .npz with x: uint8 images (n, h, w) or (n, h, w, 3) and y: digits."
-    if not path.is_file():
-        raise UserError(f"The data folder is incomplete: {path} is missing.", layout)
-    try:
-        with path.open("rb") as handle, np.load(handle, allow_pickle=False) as file:
-            x, y = file["x"], file["y"]
-    except Exception as error:  # a damaged archive can raise almost anything
-        raise UserError(f"{path} cannot be read: {error}.", layout) from None
-    if (
-        y.dtype.kind not in "iu"
-        or x.dtype != np.uint8
-        or x.ndim not in (3, 4)
-        or y.shape != x.shape[:1]
-        or (x.ndim == 4 and x.shape[3] != 3)
-    ):
-        raise UserError(f"{path} holds x {x.dtype} {x.shape} and y {y.dtype} {y.shape}.", layout)
-    if len(y) and not 0 <= int(y.min()) <= int(y.max()) <= 9:
-        raise UserError(f"{path} holds labels from {y.min()} to {y.max()}.", "digits run from 0 to 9.")
-    return Labeled(x[:, None] if x.ndim == 3 else x.transpose(0, 3, 1, 2), y.astype(np.int64))
-
-
 def framed(x: NDArray[np.uint8], box: int, size: int) -> NDArray[np.uint8]:
     """Grey images (n, 1, h, w) resized to box x box (bilinear) and centred on black size x size."""
     from PIL import Image
@@ -109,7 +59,7 @@ def framed(x: NDArray[np.uint8], box: int, size: int) -> NDArray[np.uint8]:
 
 def shaped(images: Labeled, size: int, channels: int) -> Labeled:
     """Images padded with black to `size` and, where they are grey, repeated to `channels`."""
-    x = images.x
+    x = np.asarray(images.x)
     if x.shape[2] > size or x.shape[2] != x.shape[3]:
         found = f"{x.shape[2]} x {x.shape[3]}"
         raise UserError(f"Square images of at most {size} x {size} were expected, found {found}.", "resize them first.")
@@ -123,17 +73,16 @@ def shaped(images: Labeled, size: int, channels: int) -> Labeled:
 @lru_cache(maxsize=8)
 def _real(name: str, folder: Path) -> tuple[Labeled, Labeled | None]:
     """A real domain's train and test part, digits as large as MNIST's in a 28 x 28 frame (SVHN: 32 x 32)."""
-    base = folder / "digits" / name
-    train = read_npz(base / "train.npz")
+    train = read_part(folder, name, "train")
     # SVHN is only ever a source here, so its test part is not needed.
-    test = read_npz(base / "test.npz") if name != "svhn" or (base / "test.npz").is_file() else None
+    test = read_part(folder, name, "test") if name != "svhn" or find_part(folder, name, "test") else None
     if name == "mnist":
         train = train.take(np.arange(MNIST_DROPPED, len(train)))
     if name == "usps":
         # USPS digits fill their 16 x 16 frame, MNIST's a 20 x 20 box: stretching the frame costs 30 points.
         assert test is not None
-        train = Labeled(framed(train.x, 20, 28), train.y)
-        test = Labeled(framed(test.x, 20, 28), test.y)
+        train = Labeled(framed(np.asarray(train.x), 20, 28), train.y)
+        test = Labeled(framed(np.asarray(test.x), 20, 28), test.y)
     return train, test
 
 

@@ -20,10 +20,7 @@ from askew.data.views import Labeled
 from askew.errors import UserError
 
 DOMAINNET = DataSet(
-    "domainnet",
-    ("domainnet",),
-    {"r": ("real",), "c": ("clipart",), "p": ("painting",), "s": ("sketch",)},
-    40,
+    "domainnet", ("domainnet",), {"r": ("real",), "c": ("clipart",), "p": ("painting",), "s": ("sketch",)}, 40
 )
 PARTS = ("train", "test")
 

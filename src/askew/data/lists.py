@@ -46,12 +46,19 @@ def read_list(path: Path) -> list[Entry]:
 
 
 def list_folders(data: Path, root: Path | None, name: str) -> list[Path]:
-    """Where lists of a data set are looked for: ASKEW_LISTS, the data set's folder, then `lists` in the data folder."""
+    """Where lists of a data set are looked for: ASKEW_LISTS, the data set's folder, then `lists` in the data folder.
+
+    A folder of lists may have sub-folders that begin with the data set's name, such as office-home-RSUT.
+    """
     own = os.environ.get("ASKEW_LISTS", "")
-    named = [Path(own).expanduser()] if own else []
-    places = [*(p for folder in named for p in (folder / name, folder))]
+    places = _with_inner(Path(own).expanduser(), name) if own else []
     places += [] if root is None else [root, root / "lists"]
-    return [*places, data / "lists" / name, data / "lists"]
+    return [*places, *_with_inner(data / "lists", name)]
+
+
+def _with_inner(folder: Path, name: str) -> list[Path]:
+    inside = sorted(folder.iterdir()) if folder.is_dir() else []
+    return [*(p for p in inside if p.is_dir() and plain(p.name).startswith(plain(name))), folder]
 
 
 def find_list(places: Iterable[Path], names: Sequence[str]) -> Path | None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from askew.data import protocol
-from askew.data.digits import CLASSES, Info, halves, shaped, syn_pool, uci
-from askew.data.task import Pool, Shift, Task, make_task
+from askew.data.digits import CLASSES, halves, shaped, syn_pool, uci
+from askew.data.task import Info, Pool, Shift, Task, make_task
 
 SYN_SIZE = 1_000
 """Rendered digits a class to draw from."""

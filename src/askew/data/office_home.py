@@ -16,6 +16,7 @@ OFFICE_HOME = DataSet(
     ("office_home", "OfficeHomeDataset_10072016"),
     {"rw": ("Real World",), "pr": ("Product",), "cl": ("Clipart",)},
     65,
+    lists=True,
 )
 
 TASKS = {f"{s}-{t}": Info(s, t, "resnet50") for s, t in permutations(("rw", "pr", "cl"), 2)}

@@ -16,7 +16,7 @@ from askew.data.trees import DataSet, load_pair
 PACS = DataSet(
     "pacs",
     ("pacs",),
-    {"photo": ("photo",), "art": ("art_painting", "art"), "cartoon": ("cartoon",), "sketch": ("sketch",)},
+    {"photo": ("photo",), "art_painting": ("art_painting", "art"), "cartoon": ("cartoon",), "sketch": ("sketch",)},
     7,
 )
 

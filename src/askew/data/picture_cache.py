@@ -62,6 +62,8 @@ def pictures(
     folder = cache_folder()
     stem = f"pictures-{name}-{hashlib.sha256(str(root.resolve()).encode()).hexdigest()[:12]}"
     with _claimed(folder / f".{stem}.lock"):
+        for left in folder.glob(f".{stem}.*.*"):  # half-written by a process that was killed
+            left.unlink(missing_ok=True)
         stamps = [_stamp(root, path) for path in paths]
         store = _Store(folder / f"{stem}.npy", folder / f"{stem}.json")
         index = store.index()
@@ -78,7 +80,8 @@ def pictures(
             f"mend or remove them, or leave them out with `askew data check {name.split('--')[0]} --skip-broken`.",
         )
     kept = np.array([i for i, path in enumerate(paths) if path not in broken], dtype=np.int64)
-    return Pictures(Picked(store.pixels(len(paths)), kept), kept, broken)
+    marks = np.array([int(file[3], 16) for file in index["files"]], dtype="<u8")
+    return Pictures(Picked(store.pixels(len(paths)), kept, marks), kept, broken)
 
 
 def _pictures(n: int) -> str:
@@ -88,6 +91,9 @@ def _pictures(n: int) -> str:
 @contextlib.contextmanager
 def _claimed(lock: Path) -> Iterator[None]:
     """Hold a cache alone, so that two processes do not decode the same; one that dies lets go."""
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        # A worker that runs a script without `if __name__ == "__main__"` again would wait for its own parent.
+        raise RuntimeError("pictures are decoded by a process that is only being started")
     try:
         lock.parent.mkdir(parents=True, exist_ok=True)
         handle = lock.open("w")
@@ -211,9 +217,7 @@ def _decode_block(file: Path, start: int, root: Path, block: Sequence[tuple[int,
     return done
 
 
-def _decoded(
-    file: Path, start: int, root: Path, todo: Sequence[tuple[int, str]], workers: int
-) -> Iterator[Decoded]:
+def _decoded(file: Path, start: int, root: Path, todo: Sequence[tuple[int, str]], workers: int) -> Iterator[Decoded]:
     """The same for all, on every core, under a progress bar where there is a terminal."""
     from rich.console import Console
     from rich.progress import Progress

@@ -21,9 +21,17 @@ def decode(path: Path) -> NDArray[np.uint8]:
         warnings.simplefilter("ignore")  # Pillow's remarks on odd metadata; a broken picture is an exception
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         with Image.open(path) as file:
-            upright = ImageOps.exif_transpose(file)
-            small = in_rgb(upright).resize((SIDE, SIDE), Image.Resampling.BILINEAR)
+            small = in_rgb(upright(file)).resize((SIDE, SIDE), Image.Resampling.BILINEAR)
     return np.ascontiguousarray(np.asarray(small).transpose(2, 0, 1))
+
+
+def upright(image: Image.Image) -> Image.Image:
+    """Turned as the camera says; metadata that cannot be read are no reason to lose a picture."""
+    try:
+        turned = image.getexif().get(0x0112, 1) != 1
+    except Exception:
+        turned = False
+    return ImageOps.exif_transpose(image) if turned else image
 
 
 def in_rgb(image: Image.Image) -> Image.Image:
@@ -40,8 +48,6 @@ def in_rgb(image: Image.Image) -> Image.Image:
 def _eight_bits(x: NDArray[np.generic], mode: str) -> NDArray[np.uint8]:
     """Grey values of 16 bits, or floats, scaled to 0 … 255; Pillow's own conversion would clip them."""
     grey = x.astype(np.float64)
-    if mode == "F":
-        top = 1.0 if np.nanmax(grey, initial=0.0) <= 1 else 255.0
-    else:  # some versions of Pillow hand 16-bit files over as 32-bit integers
-        top = 65535.0
+    # Some versions of Pillow hand 16-bit files over as 32-bit integers.
+    top = 65535.0 if mode != "F" else 1.0 if np.nanmax(grey, initial=0.0) <= 1 else 255.0
     return np.nan_to_num(grey / top * 255).clip(0, 255).round().astype(np.uint8)

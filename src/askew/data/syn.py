@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFilter, ImageFont
 
+from askew.data.folders import cache_folder
 from askew.errors import UserError
 
 Bytes = NDArray[np.uint8]
@@ -247,7 +248,7 @@ def syn(
     y = np.repeat(np.arange(len(each), dtype=np.uint8), np.array(each, int))
     known = [(path.name, path.stat().st_size) for path in faces()]
     recipe = repr((REVISION, int(seed), each, known, version("pillow")))
-    folder = cache or Path(os.environ.get("ASKEW_CACHE") or Path.home() / ".cache" / "askew")
+    folder = cache or cache_folder()
     path = folder / f"syn-{hashlib.sha256(recipe.encode()).hexdigest()[:16]}.npz"
     x = _load(path, len(y))
     if x is None:

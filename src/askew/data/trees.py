@@ -32,6 +32,8 @@ class DataSet:
     domains: Mapping[str, tuple[str, ...]]
     """What each domain's folder may be called, by its short name."""
     classes: int
+    lists: bool = False
+    """Whether lists of its draws were published."""
 
     def root(self, data: Path) -> Path | None:
         """Its folder, where there is one."""
@@ -126,7 +128,7 @@ def all_paths(files: Mapping[str, Sequence[str]]) -> list[str]:
     return [f"{c}/{file}" for c, names in files.items() for file in names]
 
 
-SAME_IMAGES = "a domain has one part: the paper's exam is the images adapted on, as in every peer's"
+SAME_IMAGES = "a domain has one part: the unbalanced exam is the images adapted on, as peers have it"
 
 
 def load_pair(
@@ -143,8 +145,9 @@ def load_pair(
     files = [class_files(folder) for folder in folders]
     classes = _common_classes(folders, files)
     # Sets of one's own have fewer; the tail then runs over those, and the table says so.
-    few = len(classes) != data_set.classes
-    notes = (f"{len(classes)} classes were found where {data_set.name} has {data_set.classes}",) if few else ()
+    notes: tuple[str, ...] = ()
+    if len(classes) != data_set.classes:
+        notes = (f"{len(classes)} classes were found where {data_set.name} has {data_set.classes}",)
     tail = protocol.long_tail(len(classes), 100, 1, 5)
     domains = [
         load_domain(cache_name(data_set.name, short), folder, classes, all_paths(own))
@@ -186,7 +189,7 @@ def _published(
     classes: Sequence[str],
 ) -> tuple[Listed | None, tuple[str, ...]]:
     """The rows of the published lists, if all of them are at hand, and what is to be said of them."""
-    if draw != 0 or shift.kind not in _LISTS:
+    if not data_set.lists or draw != 0 or shift.kind not in _LISTS:
         return None, ()
     places = list_folders(data, data_set.root(data), data_set.folders[0])
     found = [
@@ -196,10 +199,10 @@ def _published(
     if found[0] is None or found[1] is None:
         return None, ("images drawn by the rule; the published lists were not at hand",)
     entries = [read_list(path) for path in found if path]
-    rows = [
-        domain.rows(own, path, [p for p in all_paths(of) if p not in set(domain.paths)])
-        for domain, own, path, of in zip(domains, entries, (found[0], found[1]), files, strict=True)
-    ]
+    rows = []
+    for domain, own, path, of in zip(domains, entries, (found[0], found[1]), files, strict=True):
+        skipped = set(all_paths(of)) - set(domain.paths)
+        rows.append(domain.rows(own, path, sorted(skipped)))
     numbers = numbering(entry for own in entries for entry in own)
     notes = ["images of the published lists"]
     if numbers != {plain(c): k for k, c in enumerate(classes) if plain(c) in (numbers or {})}:

@@ -22,9 +22,11 @@ class Picked:
     A domain's pictures are one memory-mapped file of gigabytes; its parts and draws are lists of row numbers in it.
     """
 
-    def __init__(self, base: NDArray[Any], rows: Labels) -> None:
+    def __init__(self, base: NDArray[Any], rows: Labels, marks: NDArray[np.uint64] | None = None) -> None:
         self.base = base
         self.rows = rows
+        self.marks = marks
+        """A hash of each row of the base, where it is known: gigabytes need not be read to tell what they are."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -52,7 +54,7 @@ class Picked:
         return self[:] if dtype is None else self[:].astype(dtype)
 
     def pick(self, index: Labels) -> Picked:
-        return Picked(self.base, self.rows[index])
+        return Picked(self.base, self.rows[index], self.marks)
 
 
 Rows = NDArray[Any] | Picked  # uint8 images or float32 rows; `_checked` holds that
@@ -87,6 +89,9 @@ class Unlabeled:
 
     def fingerprint(self) -> str:
         digest = hashlib.sha256(f"{self.x.dtype}{self.x.shape}".encode())
+        if isinstance(self.x, Picked) and self.x.marks is not None:
+            digest.update(self.x.marks[self.x.rows].tobytes())
+            return digest.hexdigest()
         for start in range(0, len(self), _BLOCK):  # the same as all at once, without holding it all
             digest.update(np.ascontiguousarray(self.x[start : start + _BLOCK]).data)
         return digest.hexdigest()
@@ -118,7 +123,7 @@ class Labeled:
         """These rows, then the other's."""
         x: Rows
         if isinstance(self.x, Picked) and isinstance(other.x, Picked) and self.x.base is other.x.base:
-            x = Picked(self.x.base, np.concatenate([self.x.rows, other.x.rows]))
+            x = Picked(self.x.base, np.concatenate([self.x.rows, other.x.rows]), self.x.marks)
         else:
             x = np.concatenate([np.asarray(self.x), np.asarray(other.x)])
         return Labeled(x, np.concatenate([self.y, other.y]))

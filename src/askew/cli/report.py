@@ -1,0 +1,155 @@
+"""Commands that draw: figure, report."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from askew.cli.common import AsJson, Data, app, names
+from askew.errors import UserError
+from askew.show import err, print_json
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from askew.data import Task
+    from askew.table import Row
+
+
+class Kind(StrEnum):
+    """What a figure shows."""
+
+    mix = "mix"
+    samples = "samples"
+    degree = "degree"
+    classes = "classes"
+    features = "features"
+
+
+RUNS = Path("runs")
+
+
+@app.command()
+def figure(
+    kind: Annotated[
+        Kind,
+        typer.Argument(
+            help="mix: class mixes; samples: images; degree: accuracy by label shift; classes: accuracy by class; "
+            "features: t-SNE."
+        ),
+    ],
+    folder: Annotated[Path | None, typer.Argument(help="Folder of runs; runs if left out.")] = None,
+    file: Annotated[Path, typer.Option("-o", "--output", help="A .png, .svg or .pdf file.")] = Path("figure.svg"),
+    tasks: Annotated[str, typer.Option("--tasks", help="Tasks, separated by commas; default: all in the folder.")] = "",
+    methods: Annotated[str, typer.Option("--methods", help="Ids, separated by commas; default: all there.")] = "",
+    seed: Annotated[int, typer.Option("--seed", help="Whose features are shown.", min=0)] = 0,
+    most: Annotated[int, typer.Option("--images", help="Most images a domain for features.", min=10)] = 1000,
+    shift: Annotated[str, typer.Option("--shift", help="Of tasks without runs; as published if left out.")] = "",
+    data: Data = None,
+    as_json: AsJson = False,
+) -> None:
+    """Draw one figure; mix and samples need no runs where --tasks names tasks."""
+    from askew import figures
+
+    figures.check_figure(file)
+    wanted = names(tasks)
+    if kind in (Kind.mix, Kind.samples):
+        found = _tasks(folder, wanted, shift, data)
+        drawn = figures.class_mixes(found) if kind is Kind.mix else figures.sample_images(found)
+    else:
+        rows = _rows(folder or RUNS, wanted, names(methods))
+        if kind is Kind.degree:
+            drawn = figures.by_degree(rows)
+        elif kind is Kind.classes:
+            drawn = _classes(rows)
+        else:
+            drawn = _features(rows, seed, most, data)
+    figures.save(drawn, file)
+    _say("figure", file, as_json)
+
+
+def _rows(folder: Path, tasks: list[str], methods: list[str]) -> list[Row]:
+    from askew.store import finished_runs
+    from askew.table import collect
+
+    rows = [
+        row
+        for row in collect(finished_runs(folder))
+        if (not tasks or row.task in tasks) and (not methods or row.method in methods)
+    ]
+    if not rows:
+        raise UserError(f"The folder {folder} holds no such finished run.", "`askew table` shows what it holds.")
+    return rows
+
+
+def _tasks(folder: Path | None, wanted: list[str], shift: str, data: Path | None) -> dict[str, Task]:
+    from askew.data import load_task
+    from askew.insight import task_of
+
+    if wanted and folder is None:
+        return {name: load_task(name, shift, data=data) for name in wanted}
+    found = {}
+    for row in _rows(folder or RUNS, wanted, []):
+        name = row.task if row.run["shift"] in ("rs-ut", "natural") else f"{row.task} {row.run['shift']}"
+        if name not in found:
+            found[name] = task_of(row.run, data)
+    return found
+
+
+def _one_task(rows: list[Row]) -> None:
+    there = list(dict.fromkeys(f"{row.task} under {row.run['shift']}" for row in rows))
+    if len(there) > 1:
+        raise UserError(
+            f"A figure of this kind shows one task, found {len(there)}: {', '.join(there[:4])}.",
+            "choose one with --tasks.",
+        )
+
+
+def _classes(rows: list[Row]) -> Figure:
+    from askew.figures import by_class
+    from askew.report import class_accuracy
+
+    _one_task(rows)
+    accuracy = {row.label: class_accuracy(row) for row in rows}
+    return by_class(rows, {label: values for label, (_, values) in accuracy.items()}, accuracy[rows[0].label][0])
+
+
+def _features(rows: list[Row], seed: int, most: int, data: Path | None) -> Figure:
+    from askew.figures import feature_map
+    from askew.insight import features_of, task_of
+
+    _one_task(rows)
+    chosen = [(row, row.folders[row.seeds.index(seed)]) for row in rows if seed in row.seeds]
+    if not chosen:
+        raise UserError(f"No run there has seed {seed}.", "choose another with --seed.")
+    if len(chosen) > 6:
+        raise UserError(f"{len(chosen)} runs do not fit side by side.", "choose at most six with --methods.")
+    task = task_of(rows[0].run, data)
+    found = {row.label: features_of(folder, row.run, task, most) for row, folder in chosen}
+    return feature_map(found, task.study.classes, f"{task.name}, seed {seed}")
+
+
+@app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(help="Folder of runs.")] = RUNS,
+    file: Annotated[Path, typer.Option("-o", "--output", help="The page to write.")] = Path("report.html"),
+    data: Data = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write one page that holds everything about a folder of runs: tables, checks, curves, settings."""
+    from askew.report import make_report
+    from askew.store import check_file, write_bytes
+
+    check_file(file)
+    write_bytes(file, make_report(folder, data).encode())
+    _say("report", file, as_json)
+
+
+def _say(what: str, file: Path, as_json: bool) -> None:
+    if as_json:
+        print_json({what: str(file)})
+    else:
+        err.print(f"{what} in {file}", soft_wrap=True, markup=False)
