@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,7 +18,15 @@ from askew.nets import OWN, Net, build, new_head
 from askew.optim import Optimiser
 from askew.plan import Run
 
-PREDICT_BATCH = 1024
+PREDICT_ROWS, PREDICT_NUMBERS = 1024, 2**24
+"""Most rows, and most pixels or features in them, that are predicted at a time."""
+
+
+def portions(shelf: Shelf, device: torch.device, share: int = 1) -> Sequence[Tensor]:
+    """All rows of a shelf, in portions whose activations fit; smaller ones where `share` networks look at once."""
+    numbers = max(1, shelf.x[0].numel()) if len(shelf) else 1
+    size = max(16, min(PREDICT_ROWS, PREDICT_NUMBERS // numbers) // share)
+    return torch.split(torch.arange(len(shelf), device=device), size)
 
 
 def keep(state: dict[str, Tensor], fresh: dict[str, Tensor]) -> None:
@@ -109,12 +117,11 @@ class Trainer(Loop[Snapshot]):
         """Logits of a whole domain."""
         was_training = self.net.training
         self.net.eval()
-        rows = torch.arange(len(shelf), device=self.feed.device)
         with (
             torch.no_grad(),
             torch.autocast(self.feed.device.type, torch.bfloat16, enabled=self.run.precision == "bf16"),
         ):
-            logits = [self.method.predict(self.net, shelf.take(r)).float() for r in torch.split(rows, PREDICT_BATCH)]
+            logits = [self.method.predict(self.net, shelf.take(r)).float() for r in portions(shelf, self.device)]
         self.net.train(was_training)
         return torch.cat(logits) if logits else torch.zeros(0, self.feed.classes, device=self.feed.device)
 

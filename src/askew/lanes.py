@@ -16,7 +16,7 @@ from torch.func import functional_call, vmap
 
 from askew.data.feed import Batch, Feed, Shelf
 from askew.data.task import Study
-from askew.engine import PREDICT_BATCH, Resume, new_net, tables
+from askew.engine import Resume, new_net, tables
 from askew.layers import Conv
 from askew.loop import Checkpoint, Loop, NetworkOutputs, NotFinite, Snapshot, gradients
 from askew.method import Losses, Method, State
@@ -193,25 +193,25 @@ class Lanes(Loop[list[Snapshot | NotFinite]]):
     # --- rounds ---
 
     def refresh(self, round: int) -> None:
-        pseudo = []
+        fresh, pseudo = [], []
         for lane in self.lanes:
             outputs = lane.outputs()
-            self.keep(lane.number, lane.run.method.refresh(outputs, round))
+            fresh.append(lane.run.method.refresh(outputs, round))
             if lane.run.target_sampler == "balanced":
                 pseudo.append(outputs.target.argmax(dim=-1))
+        self.keep(fresh)
         self.pseudo = pseudo or None
 
-    def keep(self, lane: int, fresh: dict[str, Tensor]) -> None:
-        """Take over what a lane's refresh said; targets of several sizes lie in the room of the largest."""
-        for name, value in fresh.items():
+    def keep(self, fresh: Sequence[dict[str, Tensor]]) -> None:
+        """Take over what the lanes' refreshes said; targets of several sizes lie in the room of the largest."""
+        for name in fresh[0]:
+            values = [said[name] for said in fresh]
             if name not in self.state:
-                most = max([len(block.feed.target) for block in self.blocks] + [len(value)])
-                room = most if len(value) == len(self.lanes[lane].block.feed.target) else len(value)
-                shape = (len(self.runs), room, *value.shape[1:])
-                self.state[name] = torch.zeros(shape, dtype=value.dtype, device=self.device)
-                self.state_sizes[name] = [0] * len(self.runs)
-            self.state[name][lane, : len(value)].copy_(value)
-            self.state_sizes[name][lane] = len(value)
+                shape = (len(values), max(len(value) for value in values), *values[0].shape[1:])
+                self.state[name] = torch.zeros(shape, dtype=values[0].dtype, device=self.device)
+                self.state_sizes[name] = [len(value) for value in values]
+            for room, value in zip(self.state[name], values, strict=True):
+                room[: len(value)].copy_(value)
 
     def draw(self, first: int, steps: int) -> None:
         for lane in self.lanes:
@@ -264,15 +264,14 @@ class Lanes(Loop[list[Snapshot | NotFinite]]):
             logits: Tensor = functional_call(self.call, _inside(params, buffers), (self.method.predict, x))
             return logits
 
-        rows = torch.arange(len(shelf), device=self.device)
-        size = max(64, PREDICT_BATCH // len(self.runs))
         self.call.eval()
         with (
             torch.no_grad(),
             torch.autocast(self.device.type, torch.bfloat16, enabled=self.runs[0].precision == "bf16"),
         ):
             said = [
-                vmap(one, in_dims=(0, 0, None))(params, buffers, shelf.take(r)).float() for r in torch.split(rows, size)
+                vmap(one, in_dims=(0, 0, None))(params, buffers, shelf.take(r)).float()
+                for r in portions(shelf, self.device, len(self.runs))
             ]
         self.call.train()
         return torch.cat(said, dim=1)
@@ -289,10 +288,9 @@ class Lanes(Loop[list[Snapshot | NotFinite]]):
 
     def load(self, resumes: Sequence[Resume]) -> None:
         """Go on from the checkpoints of all lanes, which are of the same step."""
+        self.keep([{n[6:]: v for n, v in resume.tensors.items() if n.startswith("state.")} for resume in resumes])
         for lane, resume in zip(self.lanes, resumes, strict=True):
             saved = {name: value.to(self.device) for name, value in resume.tensors.items()}
-            states = {n.removeprefix("state."): v for n, v in saved.items() if n.startswith("state.")}
-            self.keep(lane.number, states)
             if resume.loss_names and not self.names:
                 self.names = resume.loss_names
                 self.sums = torch.zeros((len(self.names), len(self.runs)), device=self.device)
