@@ -16,7 +16,7 @@ from torch.func import functional_call, vmap
 
 from askew.data.feed import Batch, Feed, Shelf
 from askew.data.task import Study
-from askew.engine import Resume, new_net, tables
+from askew.engine import Resume, new_net, portions, tables
 from askew.layers import Conv
 from askew.loop import Checkpoint, Loop, NetworkOutputs, NotFinite, Snapshot, gradients
 from askew.method import Losses, Method, State
