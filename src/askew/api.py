@@ -27,7 +27,7 @@ def run(
     *,
     seed: int = 0,
     draw: int = 0,
-    shift: str = "rs-ut",
+    shift: str = "",
     hyper: Mapping[str, Any] | None = None,
     training: Mapping[str, Any] | None = None,
     data: Path | str | None = None,

@@ -123,7 +123,8 @@ class Wish:
     method: str
     seed: int = 0
     draw: int = 0
-    shift: str = "rs-ut"
+    shift: str = ""
+    """Label shift; empty: the one that the task was published with."""
     hyper: Mapping[str, Any] = field(default_factory=dict)
     """Hyper-parameters of the method that differ from the settings'."""
     training: Mapping[str, Any] = field(default_factory=dict)
@@ -139,7 +140,8 @@ def prepare(wish: Wish) -> tuple[Run, Task]:
     base_hyper, base_training = _layers(read_settings(benchmark, wish.settings), short, cls.id)
     chosen = make_method(wish.method, base_hyper | dict(wish.hyper))
     train = Training(**checked(Training, base_training | dict(wish.training), "training"))
-    loaded = load_task(wish.task, wish.shift, wish.draw, wish.data)
+    shift = str(Shift.parse(wish.shift or task_infos()[wish.task].shift))
+    loaded = load_task(wish.task, shift, wish.draw, wish.data)
 
     weights_file = train.weights not in ("none", "hub")
     if weights_file and not Path(train.weights).is_file():
@@ -166,7 +168,7 @@ def prepare(wish: Wish) -> tuple[Run, Task]:
         plan.insert(0, Stage(SourceOnly(), 1, train.pretrain, faster))
     run = Run(
         task=wish.task,
-        shift=str(Shift.parse(wish.shift)),
+        shift=shift,
         draw=wish.draw,
         origin=loaded.origin,
         net=net,

@@ -34,7 +34,9 @@ TrainOption = Annotated[
         "-t", "--train", metavar="NAME=VALUE", help="Training setting, such as rounds=5; see `askew methods`."
     ),
 ]
-ShiftOption = Annotated[str, typer.Option("--shift", help="rs-ut, bs-bt, natural, degree:D or dirichlet:S.")]
+ShiftOption = Annotated[
+    str, typer.Option("--shift", help="rs-ut, bs-bt, natural, degree:D or dirichlet:S; default: as published.")
+]
 Draw = Annotated[int, typer.Option("--draw", help="Which images are drawn; tables use 0.")]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")]
 SettingsFile = Annotated[Path | None, typer.Option("--settings", help="TOML file instead of the committed settings.")]

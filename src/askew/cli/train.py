@@ -44,7 +44,7 @@ def run(
     train: TrainOption = [],  # noqa: B006
     seed: Annotated[int, typer.Option("--seed", help="Of training.")] = 0,
     draw: Draw = 0,
-    shift: ShiftOption = "rs-ut",
+    shift: ShiftOption = "",
     data: Data = None,
     out_folder: Out = Path("runs"),
     device: Device = "auto",
@@ -106,9 +106,7 @@ def bench(
     option: MethodOption = [],  # noqa: B006
     train: TrainOption = [],  # noqa: B006
     draw: Draw = 0,
-    shift: Annotated[
-        str, typer.Option("--shift", help="rs-ut, bs-bt, natural, degree:D or dirichlet:S; default: as published.")
-    ] = "",
+    shift: ShiftOption = "",
     data: Data = None,
     out_folder: Out = Path("runs"),
     device: Device = "auto",
@@ -167,7 +165,7 @@ def tune(
     seeds: Annotated[int, typer.Option("--seeds", help="How many a point, from 0 on.")] = 2,
     train: TrainOption = [],  # noqa: B006
     draw: Draw = 0,
-    shift: ShiftOption = "rs-ut",
+    shift: ShiftOption = "",
     data: Data = None,
     out_folder: Out = Path("runs"),
     write: Annotated[Path, typer.Option("--write", help="The settings file to write.")] = Path("tuned.toml"),
