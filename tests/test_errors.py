@@ -9,7 +9,8 @@ import pytest
 
 import askew
 from askew.data import load_task
-from askew.data.digits import data_folder, read_npz
+from askew.data.digit_files import read_npz
+from askew.data.folders import data_folder
 from askew.data.task import Shift, Study
 from askew.data.views import Labeled, Unlabeled
 from askew.errors import EmptyClassWarning, UserError, unknown
