@@ -34,8 +34,8 @@ class Execution:
     graph: bool = True
     checkpoint_every: float = 20.0
     """Seconds between checkpoints."""
-    lanes: int = 0
-    """Most runs to train together; 0: as many as help."""
+    lanes: int = 1
+    """Most runs to train together."""
     curve: bool = False
     """Score the exam after every round, into the trace. For looking only: nothing is chosen by it."""
 

@@ -6,7 +6,6 @@ import dataclasses
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import groupby
 from typing import Any
 
@@ -27,15 +26,6 @@ from askew.plan import Run
 
 DIFFERENT = ("task", "shift", "draw", "origin", "seed")
 """What may differ from lane to lane, beside the method's float hyper-parameters."""
-
-
-MOST = {"digits-28": 64, "digits-32": 8, "mini": 64, "mlp": 64, "bare": 64}
-"""How many lanes still help on a GPU, by network; on a CPU, and for large networks, one."""
-
-
-def most_lanes(run: Run, device: torch.device) -> int:
-    """How many runs like this one to train together."""
-    return MOST.get(run.net.name, 1) if device.type == "cuda" else 1
 
 
 def float_options(method: Method) -> list[str]:
@@ -140,6 +130,7 @@ class Lanes(Loop[list[Snapshot | NotFinite]]):
         self.state: dict[str, Tensor] = {}
         self.state_sizes: dict[str, list[int]] = {}
         self.pseudo: list[Tensor] | None = None
+        self.answers: dict[tuple[int, int, int], Tensor] = {}
         self.blocks = _blocks(feeds)
         self.lanes = [Lane(self, i, b) for b in self.blocks for i in range(b.lanes.start, b.lanes.stop)]
         self.source = _joined([block.feed.source for block in self.blocks])
@@ -239,7 +230,7 @@ class Lanes(Loop[list[Snapshot | NotFinite]]):
 
     def said(self, block: Block) -> Callable[[Shelf], Tensor]:
         """Logits of whole domains by all lanes of a block, computed together when the first of them asks."""
-        answers = self._answers
+        answers = self.answers
         clock = (int(self.clock), block.lanes.start)
 
         def say(shelf: Shelf) -> Tensor:
@@ -251,10 +242,6 @@ class Lanes(Loop[list[Snapshot | NotFinite]]):
             return answers[key]
 
         return say
-
-    @cached_property
-    def _answers(self) -> dict[tuple[int, int, int], Tensor]:
-        return {}
 
     def predict(self, block: Block, shelf: Shelf) -> Tensor:
         """Logits of a whole domain by all lanes of a block. (lanes, n, c)"""

@@ -48,7 +48,7 @@ Format = Annotated[
     typer.Option("--format", help="The long table, or the paper's layout: wide, markdown, csv, latex or json."),
 ]
 Jobs = Annotated[int, typer.Option("--jobs", help="Runs side by side; 0: one a core, or one on a GPU.", min=0)]
-Lanes = Annotated[int, typer.Option("--lanes", help="Runs trained together in one step; 0: as many as help.", min=0)]
+Lanes = Annotated[int, typer.Option("--lanes", help="Runs trained together in one step; meant for a GPU.", min=1)]
 Plain = Annotated[bool, typer.Option("--plain", help="No CUDA graphs.")]
 
 

@@ -17,7 +17,7 @@ from typing import cast
 
 from askew.errors import UserError, warn_plainly
 from askew.execute import Broken, Execution, Progress, execute_lanes
-from askew.lanes import lane_shape, most_lanes
+from askew.lanes import lane_shape
 from askew.plan import Run
 from askew.recipe import Wish, prepare
 from askew.store import RunFolder
@@ -67,16 +67,16 @@ def plan_jobs(wishes: Sequence[Wish], how: Execution) -> tuple[list[str], list[J
 
 
 def _in_lanes(missing: Sequence[tuple[Wish, Run]], how: Execution, pretraining: bool) -> list[Job]:
-    """Runs of equal shape together, those of one study side by side, as many as help."""
+    """Runs of equal shape together, those of one study side by side."""
     alike: dict[str, list[tuple[Wish, Run]]] = {}
     for wish, run in missing:
         alike.setdefault(lane_shape(run), []).append((wish, run))
     jobs = []
     for group in alike.values():
-        most = how.lanes or most_lanes(group[0][1], how.device)
-        group.sort(key=lambda member: member[1].origin)
-        for start in range(0, len(group), most):
-            jobs.append(Job(tuple(wish for wish, _ in group[start : start + most]), pretraining))
+        if how.lanes > 1:
+            group.sort(key=lambda member: member[1].origin)
+        for start in range(0, len(group), how.lanes):
+            jobs.append(Job(tuple(wish for wish, _ in group[start : start + how.lanes]), pretraining))
     return jobs
 
 
