@@ -12,7 +12,7 @@ from askew import chance
 from askew.ahead import Ahead
 from askew.data.feed import Batch, Feed, Shelf
 from askew.data.task import Study
-from askew.loop import Checkpoint, Loop, NetworkOutputs, NotFinite, Snapshot, gradients
+from askew.loop import Checkpoint, Loop, NetworkOutputs, NotFinite, Snapshot
 from askew.method import Losses, Method, Shape
 from askew.nets import OWN, Net, build, new_head
 from askew.optim import Optimiser
@@ -42,7 +42,7 @@ class Trainer(Loop[Snapshot]):
     """One stage of a run."""
 
     def __init__(self, run: Run, number: int, feed: Feed, net: Net, graph: bool) -> None:
-        super().__init__(run.plan[number], feed.device, graph)
+        super().__init__(run.plan[number], feed.device, run.precision, graph)
         self.run, self.number, self.feed, self.net = run, number, feed, net
         self.method: Method = self.stage.method
         device = feed.device
@@ -65,24 +65,11 @@ class Trainer(Loop[Snapshot]):
         xs, xt = self.ahead.places
         return Batch(xs, self.feed.ys[source], xt, target)
 
-    def step(self) -> None:
-        row = self.clock - self.first
-        batch = self.batch(self.source_table.index_select(0, row)[0], self.target_table.index_select(0, row)[0])
-        t = (self.clock / self.stage.steps)[0]
-        moments = self.moment_table.index_select(0, row)[0]
-        turn = 0
-        terms: Losses = {}
-        for phase in self.phases:
-            names = [n for n in self.params if phase.trains is None or n.partition(".")[0] in phase.trains]
-            for _ in range(phase.repeat):
-                self.net.set_moment(moments[turn])
-                turn += 1
-                with torch.autocast(self.device.type, torch.bfloat16, enabled=self.run.precision == "bf16"):
-                    losses = phase.losses(self.net, batch, self.state, t)
-                    total = torch.stack([value.float() for value in losses.values()]).sum()
-                self.optimiser.step(names, gradients(total, [self.params[n] for n in names]), t)
-                terms |= losses
-        self.count(terms)
+    def set_moment(self, moment: Tensor) -> None:
+        self.net.set_moment(moment)
+
+    def losses(self, phase: int, batch: Batch, t: Tensor) -> Losses:
+        return self.phases[phase].losses(self.net, batch, self.state, t)
 
     # --- rounds ---
 

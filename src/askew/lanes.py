@@ -17,7 +17,7 @@ from askew.data.feed import Batch, Feed, Shelf
 from askew.data.task import Study
 from askew.engine import Resume, new_net, portions, tables
 from askew.layers import Conv
-from askew.loop import Checkpoint, Loop, NetworkOutputs, NotFinite, Snapshot, gradients
+from askew.loop import Checkpoint, Loop, NetworkOutputs, NotFinite, Snapshot
 from askew.method import Losses, Method, State
 from askew.nets import Net
 from askew.optim import Optimiser
@@ -108,7 +108,8 @@ class Lanes(Loop[list[Snapshot | NotFinite]]):
         self.runs, self.number = list(runs), len(runs[0].plan) - 1
         self.method = runs[0].method
         device = feeds[0].device
-        super().__init__(runs[0].plan[-1], device, graph and all(feed.resident for feed in feeds))
+        resident = all(feed.resident for feed in feeds)
+        super().__init__(runs[0].plan[-1], device, runs[0].precision, graph and resident)
         self.call = Call(nets[0])
         self.call.train()
         for module in self.call.modules():
@@ -149,29 +150,15 @@ class Lanes(Loop[list[Snapshot | NotFinite]]):
 
     # --- one step ---
 
-    def step(self) -> None:
-        row = self.clock - self.first
-        source, target = self.source_table.index_select(0, row)[0], self.target_table.index_select(0, row)[0]
+    def batch(self, source: Tensor, target: Tensor) -> Batch:
         rows = source + self.offsets[:, 0]
-        batch = Batch(self.source.take(rows), self.ys[rows], self.target.take(target + self.offsets[:, 1]), target)
-        t = (self.clock / self.stage.steps)[0]
-        moments = self.moment_table.index_select(0, row)[0]
-        turn = 0
-        terms: Losses = {}
-        for number, phase in enumerate(self.phases):
-            names = [n for n in self.params if phase.trains is None or n.partition(".")[0] in phase.trains]
-            for _ in range(phase.repeat):
-                self.moment.copy_(moments[turn])
-                turn += 1
-                with torch.autocast(self.device.type, torch.bfloat16, enabled=self.runs[0].precision == "bf16"):
-                    losses = self.losses(number, batch, t)
-                    total = torch.stack([value.float() for value in losses.values()]).sum()  # each lane's own, in sum
-                self.optimiser.step(names, gradients(total, [self.params[n] for n in names]), t)
-                terms |= losses
-        self.count(terms)
+        return Batch(self.source.take(rows), self.ys[rows], self.target.take(target + self.offsets[:, 1]), target)
+
+    def set_moment(self, moment: Tensor) -> None:
+        self.moment.copy_(moment)
 
     def losses(self, phase: int, batch: Batch, t: Tensor) -> Losses:
-        """A phase's terms, a value a lane."""
+        """A phase's terms, a value a lane: the gradient of their sum is each lane's own."""
 
         def one(params: State, buffers: State, hyper: State, batch: Batch, state: State) -> Losses:
             own = dataclasses.replace(self.method, **hyper).phases()[phase]
@@ -252,10 +239,7 @@ class Lanes(Loop[list[Snapshot | NotFinite]]):
             return logits
 
         self.call.eval()
-        with (
-            torch.no_grad(),
-            torch.autocast(self.device.type, torch.bfloat16, enabled=self.runs[0].precision == "bf16"),
-        ):
+        with torch.no_grad(), torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
             said = [
                 vmap(one, in_dims=(0, 0, None))(params, buffers, shelf.take(r)).float()
                 for r in portions(shelf, self.device, len(self.runs))

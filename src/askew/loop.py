@@ -11,8 +11,9 @@ from typing import Generic, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from askew.data.feed import Feed, Sampler, Shelf
+from askew.data.feed import Batch, Feed, Sampler, Shelf
 from askew.method import Losses
+from askew.optim import Optimiser
 from askew.plan import Stage
 
 CHUNK = 200
@@ -110,8 +111,14 @@ class Loop(ABC, Generic[Seen]):
     What is trained, one run or many, is the subclass's matter; it hands out what it sees as `Seen`.
     """
 
-    def __init__(self, stage: Stage, device: torch.device, graph: bool) -> None:
-        self.stage, self.device = stage, device
+    params: dict[str, Tensor]
+    optimiser: Optimiser
+    source_table: Tensor
+    target_table: Tensor
+    moment_table: Tensor
+
+    def __init__(self, stage: Stage, device: torch.device, precision: str, graph: bool) -> None:
+        self.stage, self.device, self.precision = stage, device, precision
         self.phases = stage.method.phases()
         self.turns = sum(phase.repeat for phase in self.phases)
         self.chunk = min(CHUNK if device.type == "cuda" else CPU_CHUNK, stage.round_steps)
@@ -123,8 +130,16 @@ class Loop(ABC, Generic[Seen]):
         self.captured: torch.cuda.CUDAGraph | None = None
 
     @abstractmethod
-    def step(self) -> None:
-        """Take one step, from the clock to the sums of the losses."""
+    def batch(self, source: Tensor, target: Tensor) -> Batch:
+        """The images of these rows."""
+
+    @abstractmethod
+    def set_moment(self, moment: Tensor) -> None:
+        """Tell every dropout and crop which moment it is."""
+
+    @abstractmethod
+    def losses(self, phase: int, batch: Batch, t: Tensor) -> Losses:
+        """The named terms of a phase."""
 
     @abstractmethod
     def refresh(self, round: int) -> None:
@@ -145,8 +160,22 @@ class Loop(ABC, Generic[Seen]):
     def ready(self, step: int) -> None:
         """Whatever a step needs that does not lie on the device; counted from the last `draw`."""
 
-    def count(self, terms: Losses) -> None:
-        """Add a step's losses to their sums, and let the clock tick."""
+    def step(self) -> None:
+        """Take one step, from the clock to the sums of the losses."""
+        row = self.clock - self.first
+        batch = self.batch(self.source_table.index_select(0, row)[0], self.target_table.index_select(0, row)[0])
+        t = (self.clock / self.stage.steps)[0]
+        moments = iter(self.moment_table.index_select(0, row)[0])
+        terms: Losses = {}
+        for number, phase in enumerate(self.phases):
+            names = [n for n in self.params if phase.trains is None or n.partition(".")[0] in phase.trains]
+            for _ in range(phase.repeat):
+                self.set_moment(next(moments))
+                with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
+                    losses = self.losses(number, batch, t)
+                    total = torch.stack([value.float() for value in losses.values()]).sum()
+                self.optimiser.step(names, gradients(total, [self.params[n] for n in names]), t)
+                terms |= losses
         values = torch.stack([value.detach().float() for value in terms.values()])
         if not self.names:
             self.names, self.sums = list(terms), torch.zeros_like(values)
