@@ -1,10 +1,12 @@
 """How a convolution with weights of its own in every lane is best computed: forward and backward, ms a lane.
 
-    python benchmarks/stacked_conv.py [--lanes 8,32,64] [--device auto]
+    python benchmarks/stacked_conv.py [--lanes 8,32,64] [--device auto] [--tf32] [--try-all]
 
 Forms: `grouped` is what torch.func.vmap makes of F.conv2d; `grouped, last` the same on channels-last memory; `unfold`
 gathers patches with F.unfold and multiplies lane by lane in one batched product; `strided` gathers them through a view
-of channels-last memory; `compiled` is `strided` through torch.compile.
+of channels-last memory; `rows` gathers only horizontally and adds up one product a row of the kernel, with its gradient
+written out; `compiled` is `strided` through torch.compile. cuDNN multiplies in TF32 by default, products only with
+--tf32; --try-all lets cuDNN try its kernels.
 """
 
 from __future__ import annotations
@@ -64,15 +66,79 @@ def strided(x: Tensor, weight: Tensor, padding: int) -> Tensor:
     return out.unflatten(1, (-1, side, side)).permute(0, 1, 4, 2, 3)
 
 
+class Rows(torch.autograd.Function):
+    """(lanes, n, H, W, cin), already padded, and the weights → (lanes, n, H − 4, W − 4, cout)."""
+
+    @staticmethod
+    def forward(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        lanes, n, h, w, cin = x.shape
+        side = w - KERNEL + 1
+        columns = x.unfold(3, KERNEL, 1).reshape(lanes, n * h * side, cin * KERNEL)
+        out = x.new_empty(lanes, n * h * side, weight.shape[1])
+        whole = n * h * side - (KERNEL - 1) * side  # the last rows of the last image have no full patch below them
+        for i in range(KERNEL):
+            part = columns[:, i * side : i * side + whole]
+            torch.baddbmm(out[:, :whole], part, _row(weight, i), beta=float(i > 0), out=out[:, :whole])
+        return out.view(lanes, n, h, side, -1)[:, :, : h - KERNEL + 1], columns
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):  # type: ignore[no-untyped-def]
+        x, weight = inputs
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(weight, output[1])
+        ctx.shape, ctx.wants_x = x.shape, x.requires_grad
+
+    @staticmethod
+    def backward(ctx, g, _):  # type: ignore[no-untyped-def]
+        weight, columns = ctx.saved_tensors
+        lanes, n, h, w, cin = ctx.shape
+        side = w - KERNEL + 1
+        g = F.pad(g, (0, 0, 0, 0, 0, KERNEL - 1)).reshape(lanes, n * h * side, -1)
+        whole = g.shape[1] - (KERNEL - 1) * side
+        g = g[:, :whole]
+        parts = [columns[:, i * side : i * side + whole] for i in range(KERNEL)]
+        dw = torch.stack([g.transpose(1, 2) @ part for part in parts], dim=2)
+        dw = dw.view(lanes, -1, KERNEL, cin, KERNEL).transpose(2, 3)
+        if not ctx.wants_x:
+            return None, dw
+        dcolumns = torch.zeros_like(columns)
+        for i in range(KERNEL):
+            dcolumns[:, i * side : i * side + whole].baddbmm_(g, _row(weight, i).transpose(1, 2))
+        dcolumns = dcolumns.view(lanes, n, h, side, cin, KERNEL)
+        dx = g.new_zeros(ctx.shape)
+        for j in range(KERNEL):
+            dx[:, :, :, j : j + side] += dcolumns[..., j]
+        return dx, dw
+
+
+def _row(weight: Tensor, i: int) -> Tensor:
+    return weight[:, :, :, i].flatten(2).transpose(1, 2)
+
+
+def rows(x: Tensor, weight: Tensor, padding: int) -> Tensor:
+    out, _ = Rows.apply(F.pad(x, (padding,) * 4).permute(0, 1, 3, 4, 2), weight)
+    return out.permute(0, 1, 4, 2, 3)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lanes", default="8,32,64")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--no-compile", action="store_true")
+    parser.add_argument("--tf32", action="store_true")
+    parser.add_argument("--try-all", action="store_true")
     args = parser.parse_args()
+    torch.backends.cuda.matmul.allow_tf32 = args.tf32
+    torch.backends.cudnn.benchmark = args.try_all
     device = pick_device(args.device)
-    forms: dict[str, Form] = {"grouped": grouped, "grouped, last": grouped_last, "unfold": unfold, "strided": strided}
+    forms: dict[str, Form] = {
+        "grouped": grouped,
+        "grouped, last": grouped_last,
+        "unfold": unfold,
+        "strided": strided,
+        "rows": rows,
+    }
     if not args.no_compile:
         forms["compiled"] = torch.compile(strided)
     for layer, (n, cin, cout, side, padding) in LAYERS.items():

@@ -1,0 +1,59 @@
+"""Where a step's time goes: the kernels of one step, as the profiler sees them.
+
+python benchmarks/kernels.py digits/svhn-mnist [--method coal] [--lanes 8] [--data DATA] [--top 25]
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from pathlib import Path
+
+import torch
+from speed import advance, seconds
+
+from askew.data.feed import Feed
+from askew.engine import Trainer, new_net
+from askew.lanes import Lanes
+from askew.loop import Loop
+from askew.recipe import Wish, prepare
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("task")
+    parser.add_argument("--method", default="coal")
+    parser.add_argument("--lanes", type=int, default=1)
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--top", type=int, default=25)
+    parser.add_argument("--steps", type=int, default=20)
+    args = parser.parse_args()
+    device = torch.device("cuda")
+    run, task = prepare(Wish(args.task, args.method, data=args.data, training={"round": args.steps, "pretrain": 0}))
+    feed = Feed(task.study, device)
+    loop: Loop[object]
+    if args.lanes > 1:
+        runs = [dataclasses.replace(run, seed=seed) for seed in range(args.lanes)]
+        loop = Lanes(runs, [feed] * args.lanes, [new_net(r, task.study) for r in runs], True)
+    else:
+        net = new_net(run, task.study).to(device)
+        net.share_moment()
+        loop = Trainer(run, len(run.plan) - 1, feed, net, True)
+    loop.refresh(0)
+    advance(loop, args.steps)  # warm-up and capture
+    took = 1000 * min(seconds(lambda: advance(loop, args.steps), device) for _ in range(3)) / args.steps
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        advance(loop, args.steps)
+        torch.cuda.synchronize()
+    found = sorted(profile.key_averages(), key=lambda e: -e.self_device_time_total)
+    busy = sum(e.self_device_time_total for e in found) / 1000 / args.steps
+    per = f"{args.lanes} lanes" if args.lanes > 1 else "one run"
+    print(f"{args.task} {args.method}, {per}: {took:.3f} ms a step, {busy:.3f} ms of it in kernels")
+    for event in found[: args.top]:
+        ms = event.self_device_time_total / 1000 / args.steps
+        calls = event.count / args.steps
+        print(f"{ms:8.4f} ms {100 * ms / busy:5.1f} % {calls:6.1f} x  {event.key[:110]}")
+
+
+if __name__ == "__main__":
+    main()
