@@ -92,12 +92,15 @@ def main() -> None:
     parser.add_argument("--tasks", default="digits/usps-mnist,digits/svhn-mnist")
     parser.add_argument("--methods", default=",".join(PLAIN), help="`all` for the twelve; four have a plain version.")
     parser.add_argument("--lanes", default="", help="Numbers of lanes, separated by commas.")
+    parser.add_argument("--try-all", action="store_true", help="Let cuDNN try its kernels, for all variants.")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--figure", type=Path, help="Draw the times there, as .svg or .png.")
     args = parser.parse_args()
     device = pick_device(args.device)
     cuda = device.type == "cuda"
     torch.set_num_threads(1)
+    torch.set_float32_matmul_precision("high")  # for plain PyTorch too, as the settings say for askew
+    torch.backends.cudnn.benchmark = args.try_all
     flops, bandwidth = ceilings(device)
     name = torch.cuda.get_device_name(device) if cuda else "CPU, one thread"
     print(

@@ -5,7 +5,7 @@
 Forms: `grouped` is what torch.func.vmap makes of F.conv2d; `grouped, last` the same on channels-last memory; `unfold`
 gathers patches with F.unfold and multiplies lane by lane in one batched product; `strided` gathers them through a view
 of channels-last memory; `rows` gathers only horizontally and adds up one product a row of the kernel, with its gradient
-written out; `compiled` is `strided` through torch.compile. cuDNN multiplies in TF32 by default, products only with
+written out; `askew` is what lanes do (askew.stacked); `compiled` is `strided` through torch.compile. cuDNN multiplies in TF32 by default, products only with
 --tf32; --try-all lets cuDNN try its kernels.
 """
 
@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from askew.execute import pick_device
+from askew.stacked import conv2d
 
 LAYERS = {  # images, channels in and out, side, padding
     "digits-28 conv 1": (64, 1, 32, 28, 0),
@@ -120,6 +121,10 @@ def rows(x: Tensor, weight: Tensor, padding: int) -> Tensor:
     return out.permute(0, 1, 4, 2, 3)
 
 
+def askew(x: Tensor, weight: Tensor, padding: int) -> Tensor:
+    return vmap(lambda a, w, b: conv2d(a, w, b, padding))(x, weight, weight.new_zeros(weight.shape[:2]))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lanes", default="8,32,64")
@@ -138,6 +143,7 @@ def main() -> None:
         "unfold": unfold,
         "strided": strided,
         "rows": rows,
+        "askew": askew,
     }
     if not args.no_compile:
         forms["compiled"] = torch.compile(strided)
@@ -145,11 +151,13 @@ def main() -> None:
         for lanes in map(int, args.lanes.split(",")):
             x = torch.randn(lanes, n, cin, side, side, device=device, requires_grad=cin > 3)  # images need no gradient
             weight = torch.randn(lanes, cout, cin, KERNEL, KERNEL, device=device, requires_grad=True)
-            want = grouped(x, weight, padding)
+            with torch.no_grad():
+                want = grouped(x, weight, padding)
             cells = []
             for name, form in forms.items():
                 try:
-                    apart = (form(x, weight, padding) - want).norm() / want.norm()
+                    with torch.no_grad():
+                        apart = (form(x, weight, padding) - want).norm() / want.norm()
                     assert apart < 1e-2, f"{name} is {apart:.2g} off"  # TF32 may be on in one and not in the other
                     cells.append(f"{name} {timed(form, x, weight, padding, args.repeats, device) / lanes:7.4f}")
                 except (RuntimeError, AssertionError) as error:
@@ -164,11 +172,15 @@ def timed(form: Form, x: Tensor, weight: Tensor, padding: int, repeats: int, dev
     def work() -> None:
         torch.autograd.grad(form(x, weight, padding).sum(), inputs)
 
-    for _ in range(3):
+    if device.type == "cuda":  # warm-up away from the stream that is captured
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            work()
+        torch.cuda.synchronize()
+    else:
         work()
     go: Callable[[], object] = work
     if device.type == "cuda":
-        torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             work()

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import torch
+from torch import Tensor
 
+from askew import stacked
 from askew.data.feed import Feed
-from askew.engine import fit
+from askew.engine import fit, new_net
+from askew.lanes import fit_lanes
+from askew.loop import Snapshot
 from askew.methods import METHODS
 from askew.recipe import Wish, prepare
 
+kernels = pytest.importorskip("askew.kernels", reason="Triton is missing", exc_type=ImportError)
 pytestmark = [pytest.mark.gpu, pytest.mark.real_data]
 
 
@@ -30,6 +37,29 @@ def test_a_captured_graph_trains_to_the_same_weights_as_plain_steps(
     assert last[True].losses == pytest.approx(last[False].losses, rel=1e-3, abs=1e-5)
 
 
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.filterwarnings("ignore::askew.priors.UnsureMixWarning")
+def test_a_lane_trains_to_the_same_weights_as_a_run_by_itself(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To a twentieth of the way that a tensor went: sums are taken in another order, and a ReLU or a pool that is
+    undecided takes rounding for an answer, which later steps build on."""
+    training = {"round": 10, "rounds": 2, "pretrain": 0, "precision": "float32"}
+    prepared = [prepare(Wish("digits/usps-uci", method, seed, training=training)) for seed in (0, 1)]
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    device = torch.device("cuda")
+    runs, study = [run for run, _ in prepared], prepared[0][1].study
+    *_, together = fit_lanes(runs, [study, study], device, starts=[None, None])
+    for run, lane in zip(runs, together, strict=True):
+        *_, alone = fit(run, study, device)
+        assert isinstance(lane, Snapshot)
+        begun = new_net(run, study).state_dict()
+        for name, value in alone.weights().items():
+            moved = (value.cpu().double() - begun[name].double()).norm()
+            apart = (lane.weights()[name].double() - value.double()).norm()
+            assert apart < 0.05 * moved + 1e-4 * value.double().norm() + 1e-3, f"{name} is {apart:.2g} apart"
+        assert lane.losses == pytest.approx(alone.losses, rel=1e-2, abs=1e-4)
+
+
 def test_batches_and_dropout_are_the_same_on_the_gpu_and_on_the_cpu() -> None:
     _, task = prepare(Wish("digits/usps-uci", "coal"))
     tables = {}
@@ -42,3 +72,42 @@ def test_batches_and_dropout_are_the_same_on_the_gpu_and_on_the_cpu() -> None:
         ]
     for cpu, cuda in zip(tables["cpu"], tables["cuda"], strict=True):
         assert torch.equal(cpu, cuda)
+
+
+LANES, N = 3, 6
+
+
+def close(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> None:
+    for a, b in zip(found, wanted, strict=True):
+        assert (a - b).norm() < 1e-5 * b.norm()
+
+
+@pytest.mark.parametrize(("cin", "cout", "side", "padding"), [(1, 32, 28, 0), (3, 20, 12, 2), (20, 7, 9, 2)])
+def test_the_convolution_kernel_is_the_convolution(
+    cin: int, cout: int, side: int, padding: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    torch.manual_seed(0)
+    x = torch.randn(LANES, N, cin, side, side, device="cuda").transpose(1, 2).requires_grad_()
+    weight = torch.randn(LANES, cout, cin, 5, 5, device="cuda", requires_grad=True)
+    bias = torch.randn(LANES, cout, device="cuda", requires_grad=True)
+    outs = [form(x, weight, bias, padding) for form in (kernels.Conv.apply, stacked.one_by_one)]
+    weigh = torch.randn_like(outs[0])
+    grads = [torch.autograd.grad((out * weigh).sum(), [x, weight, bias]) for out in outs]
+    close([outs[0], *grads[0]], [outs[1], *grads[1]])
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("pool", [(1, 1, 0), (2, 2, 0), (3, 2, 1)])
+def test_the_kernels_of_norm_relu_and_pool_are_torchs(pool: stacked.Pool, training: bool) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(LANES, 5, N, 8, 8, device="cuda", requires_grad=True)
+    weight, bias = (torch.randn(LANES, 5, device="cuda", requires_grad=True) for _ in range(2))
+    results = []
+    for form in (kernels.NormReluPool.apply, stacked.normed):
+        mean, var = torch.full((LANES, 5), 0.3, device="cuda"), torch.full((LANES, 5), 2.0, device="cuda")
+        out = form(x, weight, bias, mean, var, 0.1, 1e-5, pool, training)
+        weigh = torch.linspace(-1, 1, out.numel(), device="cuda").view(out.shape)
+        grads = torch.autograd.grad((out * weigh).sum(), [x, weight, bias]) if training else ()
+        results.append([out, mean, var, *grads])
+    close(*results)

@@ -14,13 +14,11 @@ import pytest
 import torch
 from conftest import Command, rows
 
-from askew.data.feed import Feed
 from askew.data.task import Exam, Study, Task
 from askew.data.views import Labeled, Unlabeled
-from askew.engine import Resume, fit, new_net
+from askew.engine import Resume, fit
 from askew.execute import Broken, Execution, execute, execute_lanes
-from askew.lanes import Lanes, fit_lanes, lane_shape
-from askew.layers import Conv
+from askew.lanes import fit_lanes, lane_shape
 from askew.loop import Checkpoint, NotFinite, Snapshot
 from askew.methods import METHODS, make_method
 from askew.nets import NetSpec
@@ -87,19 +85,14 @@ def test_each_lane_ends_as_the_run_by_itself(id: str, target_sampler: str) -> No
         torch.testing.assert_close(lane.seen_mix, alone.seen_mix)
 
 
-def test_lanes_of_convolutions_by_products_end_as_each_by_itself() -> None:
-    """The form that a GPU takes, on a CPU."""
+def test_lanes_of_a_convolutional_network_end_as_each_by_itself() -> None:
     rng = np.random.default_rng(0)
     x = [rng.integers(0, 256, (n, 1, 28, 28), dtype=np.uint8) for n in (24, 6, 24, 6)]
     y = np.arange(24) % 3
     study = Study(Labeled(x[0], y), Labeled(x[1], y[:6]), Unlabeled(x[2]), Unlabeled(x[3]), ("a", "b", "c"))
     runs = [dataclasses.replace(run_of(study, seed, "dann"), net=NetSpec(name="digits-28")) for seed in (0, 1)]
-    lanes = Lanes(runs, [Feed(study, CPU)] * 2, [new_net(run, study) for run in runs], graph=False)
-    for module in lanes.call.modules():
-        if isinstance(module, Conv):
-            module.by_products = True
-    for run, lane in zip(runs, next(lanes.train(0)), strict=True):
-        alone = next(fit(run, study, CPU))
+    for run, lane in zip(runs, together(runs, [study, study])[-1], strict=True):
+        *_, alone = fit(run, study, CPU)
         assert isinstance(lane, Snapshot)
         assert_close(alone.weights(), lane.weights())
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from askew.chance import key
-from askew.layers import ConditionalCritic, Conv, Critic, Crop, Dropout, dense_stack
+from askew.layers import ConditionalCritic, Critic, Crop, Dropout, dense_stack
 from askew.nets import Net
 
 
@@ -194,21 +194,3 @@ def test_a_crop_out_of_training_is_the_centre_and_the_same_moment_gives_the_same
     crop(pictures())
     crop.moment.fill_(7)
     assert torch.equal(crop(pictures()), first)
-
-
-# --- convolutions ---
-
-
-@pytest.mark.parametrize(("cin", "cout", "padding"), [(1, 3, 0), (4, 2, 2)])
-def test_a_convolution_by_products_is_the_convolution_in_value_and_gradient(cin: int, cout: int, padding: int) -> None:
-    torch.manual_seed(0)
-    layer = Conv(cin, cout, 5, padding=padding).double().train()
-    x = torch.randn(3, cin, 9, 9, dtype=torch.float64, requires_grad=True)
-    weigh = torch.randn(3, cout, 5 + 2 * padding, 5 + 2 * padding, dtype=torch.float64)
-    results = []
-    for layer.by_products in (False, True):
-        out = layer(x)
-        results.append([out, *torch.autograd.grad((weigh * out).sum(), [x, layer.weight, layer.bias])])
-    torch.testing.assert_close(*results)
-    layer.eval()
-    torch.testing.assert_close(layer(x), results[0][0])

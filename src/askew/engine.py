@@ -12,7 +12,7 @@ from askew import chance
 from askew.ahead import Ahead
 from askew.data.feed import Batch, Feed, Shelf
 from askew.data.task import Study
-from askew.loop import Checkpoint, Loop, NetworkOutputs, NotFinite, Snapshot
+from askew.loop import Checkpoint, Loop, NetworkOutputs, NotFinite, Snapshot, arithmetic
 from askew.method import Losses, Method, Shape
 from askew.nets import OWN, Net, build, new_head
 from askew.optim import Optimiser
@@ -20,12 +20,15 @@ from askew.plan import Run
 
 PREDICT_ROWS, PREDICT_NUMBERS = 1024, 2**24
 """Most rows, and most pixels or features in them, that are predicted at a time."""
+LANE_ROWS = 4096
+"""The same over all lanes."""
 
 
 def portions(shelf: Shelf, device: torch.device, share: int = 1) -> Sequence[Tensor]:
     """All rows of a shelf, in portions whose activations fit; smaller ones where `share` networks look at once."""
     numbers = max(1, shelf.x[0].numel()) if len(shelf) else 1
-    size = max(16, min(PREDICT_ROWS, PREDICT_NUMBERS // numbers) // share)
+    most = PREDICT_ROWS if share == 1 else LANE_ROWS // share
+    size = max(16, min(most, PREDICT_NUMBERS // numbers // share))
     return torch.split(torch.arange(len(shelf), device=device), size)
 
 
@@ -106,6 +109,7 @@ class Trainer(Loop[Snapshot]):
         self.net.eval()
         with (
             torch.no_grad(),
+            arithmetic(self.precision, self.device),
             torch.autocast(self.feed.device.type, torch.bfloat16, enabled=self.run.precision == "bf16"),
         ):
             logits = [self.method.predict(self.net, shelf.take(r)).float() for r in portions(shelf, self.device)]

@@ -16,8 +16,7 @@ from torch.func import functional_call, vmap
 from askew.data.feed import Batch, Feed, Shelf
 from askew.data.task import Study
 from askew.engine import Resume, new_net, portions, tables
-from askew.layers import Conv
-from askew.loop import Checkpoint, Loop, NetworkOutputs, NotFinite, Snapshot
+from askew.loop import Checkpoint, Loop, NetworkOutputs, NotFinite, Snapshot, arithmetic
 from askew.method import Losses, Method, State
 from askew.nets import Net
 from askew.optim import Optimiser
@@ -113,8 +112,8 @@ class Lanes(Loop[list[Snapshot | NotFinite]]):
         self.call = Call(nets[0])
         self.call.train()
         for module in self.call.modules():
-            if isinstance(module, Conv):
-                module.by_products = device.type == "cuda"
+            if hasattr(module, "in_lanes"):
+                setattr(module, "in_lanes", True)  # noqa: B010  modules' attributes are Tensor or Module to mypy
         self.params = {n: torch.stack([dict(net.named_parameters())[n] for net in nets]).to(device).detach()
                        for n, _ in nets[0].named_parameters()}  # fmt: skip
         for value in self.params.values():
@@ -239,7 +238,11 @@ class Lanes(Loop[list[Snapshot | NotFinite]]):
             return logits
 
         self.call.eval()
-        with torch.no_grad(), torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
+        with (
+            torch.no_grad(),
+            arithmetic(self.precision, self.device),
+            torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"),
+        ):
             said = [
                 vmap(one, in_dims=(0, 0, None))(params, buffers, shelf.take(r)).float()
                 for r in portions(shelf, self.device, len(self.runs))

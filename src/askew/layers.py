@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from askew import chance
+from askew import chance, stacked
 
 
 class Pixels(nn.Module):
@@ -102,33 +102,71 @@ class Contrast(nn.Module):
         return (c - mean) / (std + 1e-3)
 
 
+# --- layers that lanes compute their own way (askew.stacked), once told that they are in lanes ---
+
+
 class Conv(nn.Conv2d):
-    """A convolution of stride one that can train as one product of patches and weights.
+    """A convolution of stride one with square kernels."""
 
-    With weights of its own in every lane, a convolution becomes one of many groups, for which libraries have slow
-    kernels, while the product becomes a batched product, for which they have fast ones.
-    """
-
-    by_products = False
+    in_lanes = False
 
     def forward(self, x: Tensor) -> Tensor:
-        if not (self.by_products and self.training):
+        if not self.in_lanes:
             return super().forward(x)
-        k, pad = self.kernel_size[0], int(self.padding[0])
-        rows = F.pad(x, (pad,) * 4).permute(0, 2, 3, 1)  # channels last, so that a patch's rows lie together
-        patches = rows.unfold(1, k, 1).unfold(2, k, 1)  # (n, h', w', cin, k, k)
-        out = patches.flatten(3) @ self.weight.flatten(1).T  # (n, h', w', cout)
         assert self.bias is not None
-        return (out + self.bias).permute(0, 3, 1, 2)
+        return stacked.conv2d(x, self.weight, self.bias, int(self.padding[0]))
 
 
-def conv(cin: int, cout: int, padding: int = 0) -> list[nn.Module]:
-    return [Conv(cin, cout, 5, padding=padding), nn.BatchNorm2d(cout), nn.ReLU()]
+class Linear(nn.Linear):
+    in_lanes = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        return stacked.dense(x, self.weight, self.bias) if self.in_lanes else super().forward(x)
+
+
+class NormRelu1d(nn.BatchNorm1d):
+    """Batch norm, then ReLU."""
+
+    in_lanes = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        return _norm_in_lanes(self, x, stacked.NO_POOL) if self.in_lanes else F.relu(super().forward(x))
+
+
+class NormReluPool2d(nn.BatchNorm2d):
+    """Batch norm, ReLU, then a max pool (size, stride, padding)."""
+
+    in_lanes = False
+
+    def __init__(self, channels: int, pool: stacked.Pool = stacked.NO_POOL) -> None:
+        super().__init__(channels)
+        self.pool = pool
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.in_lanes:
+            return _norm_in_lanes(self, x, self.pool)
+        x = F.relu(super().forward(x))
+        return x if self.pool == stacked.NO_POOL else F.max_pool2d(x, *self.pool)
+
+
+def _norm_in_lanes(norm: NormRelu1d | NormReluPool2d, x: Tensor, pool: stacked.Pool) -> Tensor:
+    mean, var, batches, momentum = norm.running_mean, norm.running_var, norm.num_batches_tracked, norm.momentum
+    assert mean is not None
+    assert var is not None
+    assert batches is not None
+    assert momentum is not None
+    if norm.training:
+        batches.add_(1)
+    return stacked.norm_relu_pool(x, norm.weight, norm.bias, mean, var, momentum, norm.eps, pool, norm.training)
+
+
+def conv(cin: int, cout: int, padding: int = 0, pool: stacked.Pool = stacked.NO_POOL) -> list[nn.Module]:
+    return [Conv(cin, cout, 5, padding=padding), NormReluPool2d(cout, pool)]
 
 
 def dense(win: int, wout: int, *, layer: int | None = None) -> list[nn.Module]:
     dropout = [] if layer is None else [Dropout(0.5, layer)]
-    return [nn.Linear(win, wout), nn.BatchNorm1d(wout), nn.ReLU(), *dropout]
+    return [Linear(win, wout), NormRelu1d(wout), *dropout]
 
 
 def dense_stack(width: int, depth: int) -> nn.Sequential:
@@ -136,7 +174,7 @@ def dense_stack(width: int, depth: int) -> nn.Sequential:
     return nn.Sequential(*(layer for _ in range(depth) for layer in dense(width, width)))
 
 
-class LinearHead(nn.Linear):
+class LinearHead(Linear):
     """logits = W f + b."""
 
 
@@ -162,9 +200,9 @@ class Critic(nn.Module):
     def __init__(self, width: int, hidden: int, number: int = 0) -> None:
         super().__init__()
         layers = [
-            nn.Linear(width, hidden), nn.ReLU(), Dropout(0.5, 1000 + 2 * number),
-            nn.Linear(hidden, hidden), nn.ReLU(), Dropout(0.5, 1001 + 2 * number),
-            nn.Linear(hidden, 1),
+            Linear(width, hidden), nn.ReLU(), Dropout(0.5, 1000 + 2 * number),
+            Linear(hidden, hidden), nn.ReLU(), Dropout(0.5, 1001 + 2 * number),
+            Linear(hidden, 1),
         ]  # fmt: skip
         self.layers = nn.Sequential(*layers)
 

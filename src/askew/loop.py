@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Literal, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,12 +17,14 @@ from askew.method import Losses
 from askew.optim import Optimiser
 from askew.plan import Stage
 
-CHUNK = 200
+CHUNK = 400
 """Steps between two looks at the losses on a GPU, where each look waits for the device."""
 CPU_CHUNK = 20
 """The same on a CPU, where steps are slow, looks are free, and a person waits for the bar to move."""
 
 Checkpoint = dict[str, Tensor]
+Precision = Literal["float32", "tf32", "bf16"]
+"""On a GPU: float32 as torch has it (convolutions in TF32, products not); products in TF32 too; or bfloat16."""
 
 
 class NotFinite(Exception):
@@ -117,7 +120,7 @@ class Loop(ABC, Generic[Seen]):
     target_table: Tensor
     moment_table: Tensor
 
-    def __init__(self, stage: Stage, device: torch.device, precision: str, graph: bool) -> None:
+    def __init__(self, stage: Stage, device: torch.device, precision: Precision, graph: bool) -> None:
         self.stage, self.device, self.precision = stage, device, precision
         self.phases = stage.method.phases()
         self.turns = sum(phase.repeat for phase in self.phases)
@@ -205,14 +208,15 @@ class Loop(ABC, Generic[Seen]):
         """Take the steps first … first+steps−1, all of one round."""
         self.draw(first, steps)
         self.first.fill_(first)
-        for step in range(steps):
-            self.ready(step)
-            if self.use_graph and self.captured is None:
-                self.capture()
-            if self.captured is not None:
-                self.captured.replay()
-            else:
-                self.step()
+        with arithmetic(self.precision, self.device):
+            for step in range(steps):
+                self.ready(step)
+                if self.use_graph and self.captured is None:
+                    self.capture()
+                if self.captured is not None:
+                    self.captured.replay()
+                else:
+                    self.step()
 
     def train(self, done: int) -> Iterator[Seen]:
         """From step `done` to the stage's end."""
@@ -227,6 +231,18 @@ class Loop(ABC, Generic[Seen]):
             self.advance(done, steps)
             done += steps
             yield self.look(done, within + steps)
+
+
+@contextmanager
+def arithmetic(precision: Precision, device: torch.device) -> Iterator[None]:
+    """How float32 numbers are multiplied meanwhile."""
+    before = torch.get_float32_matmul_precision()
+    if precision == "tf32" and device.type == "cuda":
+        torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def gradients(total: Tensor, params: list[Tensor]) -> Sequence[Tensor | None]:

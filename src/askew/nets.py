@@ -26,7 +26,7 @@ class NetSpec:
     """Which network a run trains."""
 
     name: str
-    """digits-28, digits-32, mini, mlp, bare, a torchvision model, or timm:NAME."""
+    """digits-28, digits-32, mini, mlp, bare, a torchvision model, timm:NAME, or one of these two and mlp: resnet50+mlp."""
     head: Literal["linear", "cosine"] = "linear"
     """A linear layer, or cosine similarity to one prototype a class."""
     temperature: Annotated[float, Between(1e-3, 10)] = 0.05
@@ -47,8 +47,8 @@ def digits_28(shape: tuple[int, ...]) -> tuple[nn.Module, int]:
     _expect(shape, "digits-28", (1, 28, 28))
     layers = [
         plus_minus_one(),
-        *conv(1, 32), nn.MaxPool2d(2),
-        *conv(32, 48), nn.MaxPool2d(2), nn.Flatten(),
+        *conv(1, 32, pool=(2, 2, 0)),
+        *conv(32, 48, pool=(2, 2, 0)), nn.Flatten(),
         *dense(768, 100, layer=1),
         *dense(100, 100, layer=2),
     ]  # fmt: skip
@@ -60,8 +60,8 @@ def digits_32(shape: tuple[int, ...]) -> tuple[nn.Module, int]:
     _expect(shape, "digits-32", (3, 32, 32))
     layers = [
         plus_minus_one(),
-        *conv(3, 64, 2), nn.MaxPool2d(3, 2, 1),
-        *conv(64, 64, 2), nn.MaxPool2d(3, 2, 1),
+        *conv(3, 64, 2, pool=(3, 2, 1)),
+        *conv(64, 64, 2, pool=(3, 2, 1)),
         *conv(64, 128, 2), nn.Flatten(),
         *dense(8192, 3072, layer=1),
         *dense(3072, 2048),
@@ -75,8 +75,8 @@ def mini(shape: tuple[int, ...]) -> tuple[nn.Module, int]:
     layers = [
         plus_minus_one(),
         nn.AvgPool2d(2), Contrast(), nn.ZeroPad2d(-2),
-        *conv(1, 32, 2), nn.MaxPool2d(2),
-        *conv(32, 48, 2), nn.MaxPool2d(2), nn.Flatten(),
+        *conv(1, 32, 2, pool=(2, 2, 0)),
+        *conv(32, 48, 2, pool=(2, 2, 0)), nn.Flatten(),
         *dense(432, 100, layer=1),
         *dense(100, 100),
     ]  # fmt: skip
@@ -127,10 +127,17 @@ class Backbone(nn.Module):
 
 
 def backbone(spec: NetSpec, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
-    """Any torchvision model by name (`resnet50`), or timm's by `timm:NAME`.
+    """Any torchvision model by name (`resnet50`), or timm's by `timm:NAME`; with `+mlp` or `+bare`, that follows.
 
     `resnet50.v1` is the original ResNet: stride 2 on the first 1x1 convolution of a stage, not on the 3x3.
     """
+    below, plus, above = spec.name.partition("+")
+    if plus:
+        if above not in ("mlp", "bare"):
+            raise UserError(f"There is no network '{spec.name}'.", "what follows a + is mlp or bare.")
+        body, width = backbone(dataclasses.replace(spec, name=below), shape)
+        top, width = OWN[above]((width,))
+        return nn.Sequential(body, top), width
     if len(shape) != 3:
         raise UserError(f"The network {spec.name} takes images, found rows of {shape[0]} numbers.", "use mlp or bare.")
     library, _, model = spec.name.rpartition(":")

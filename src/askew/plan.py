@@ -43,7 +43,7 @@ class Run:
     batch: int
     sampler: Sampler
     target_sampler: Sampler
-    precision: Literal["float32", "bf16"]
+    precision: Literal["float32", "tf32", "bf16"]
     seed: int
     threads: int
 

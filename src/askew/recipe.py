@@ -50,7 +50,7 @@ class Training(Optim):
     """Rounds of adaptation; each begins with a refresh of pseudo-labels."""
     round: Annotated[Literal["larger", "smaller", "source", "target"] | int, Between(1)] = "larger"
     """A round is one pass over that domain, or so many steps."""
-    precision: Literal["float32", "bf16"] = "float32"
+    precision: Literal["float32", "tf32", "bf16"] = "float32"
     """Arithmetic of the networks."""
     threads: Annotated[int, Between(1)] = 1
     """CPU threads; part of a run's identity, since sums depend on their order."""
@@ -135,19 +135,24 @@ class Wish:
 
 def prepare(wish: Wish) -> tuple[Run, Task]:
     """The run that a benchmark's settings and the wish describe, with its task loaded."""
-    benchmark, _, short = known_task(wish.task).partition("/")
+    info = task_infos()[known_task(wish.task)]
+    shift = str(Shift.parse(wish.shift or info.shift))
+    loaded = load_task(wish.task, shift, wish.draw, wish.data)
+    return plan_run(dataclasses.replace(wish, shift=shift), loaded, info.network), loaded
+
+
+def plan_run(wish: Wish, task: Task, network: str) -> Run:
+    """The same for a task that is there already; `network` is what the training setting `task` stands for."""
+    benchmark, _, short = wish.task.partition("/")
     cls = method_class(wish.method)
     base_hyper, base_training = _layers(read_settings(benchmark, wish.settings), short, cls.id)
     chosen = make_method(wish.method, base_hyper | dict(wish.hyper))
     train = Training(**checked(Training, base_training | dict(wish.training), "training"))
-    shift = str(Shift.parse(wish.shift or task_infos()[wish.task].shift))
-    loaded = load_task(wish.task, shift, wish.draw, wish.data)
-
     weights_file = train.weights not in ("none", "hub")
     if weights_file and not Path(train.weights).is_file():
         raise UserError(f"The weights file {train.weights} does not exist.", options(NetSpec)["weights"].help)
     net = NetSpec(
-        name=task_infos()[wish.task].network if train.net == "task" else train.net,
+        name=network if train.net == "task" else train.net,
         head=chosen.head if train.head == "method" else train.head,
         temperature=train.temperature,
         weights=train.weights,
@@ -155,9 +160,9 @@ def prepare(wish: Wish) -> tuple[Run, Task]:
         norm=train.norm,
         crop=train.crop,
     )
-    check(net, tuple(loaded.study.source.x.shape[1:]))
+    check(net, tuple(task.study.source.x.shape[1:]))
     optim = Optim(**{field.name: getattr(train, field.name) for field in dataclasses.fields(Optim)})
-    length = (train.rounds, _round_steps(train, loaded.study), optim)
+    length = (train.rounds, _round_steps(train, task.study), optim)
     plan = [Stage(chosen, *length, restart=chosen.restarts)]
     if chosen.restarts:
         plan.insert(0, Stage(SourceOnly(), *length))
@@ -166,11 +171,11 @@ def prepare(wish: Wish) -> tuple[Run, Task]:
             optim, lr=optim.lr * train.pretrain_rate, features_lr=optim.features_lr * train.pretrain_rate
         )
         plan.insert(0, Stage(SourceOnly(), 1, train.pretrain, faster))
-    run = Run(
+    return Run(
         task=wish.task,
-        shift=shift,
+        shift=wish.shift,
         draw=wish.draw,
-        origin=loaded.origin,
+        origin=task.origin,
         net=net,
         plan=tuple(plan),
         batch=train.batch,
@@ -180,4 +185,3 @@ def prepare(wish: Wish) -> tuple[Run, Task]:
         seed=wish.seed,
         threads=train.threads,
     )
-    return run, loaded

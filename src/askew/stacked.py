@@ -1,0 +1,172 @@
+"""Layers with weights of their own in every lane: how convolutions and the like are computed under vmap.
+
+A stacked activation (lanes, images, channels, …) lies in memory as (lanes, channels, images, …). So a convolution is
+one batched product of weights and patches, whose outcome lies there in the same order; a channel's batch statistics
+are over one stretch of memory, and all lanes' channels together are the channels of one ordinary batch norm. What vmap
+makes of these layers by itself (a convolution of many groups, transpositions around every layer) is slower. On a GPU
+with Triton, askew.kernels does without laying out any patches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Dims = tuple[int | None, ...]
+Pool = tuple[int, int, int]
+"""Size, stride and padding of a max pool."""
+NO_POOL: Pool = (1, 1, 0)
+
+
+class _Stacked(torch.autograd.Function):
+    """A function with a rule for vmap; lanes differentiate outside of vmap, so it needs no gradient of its own."""
+
+    @staticmethod
+    def forward(*args: Any) -> Tensor:
+        raise AssertionError("a stacked layer works under vmap only")
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        raise AssertionError("a stacked layer is differentiated outside of vmap")
+
+
+def _lanes_first(info: Any, dims: Dims, *values: Tensor) -> list[Tensor]:
+    """Every value with its lanes first; a value that all lanes share is seen by all."""
+    return [
+        v.expand(info.batch_size, *v.shape) if d is None else v.movedim(d, 0)
+        for v, d in zip(values, dims, strict=False)
+    ]
+
+
+def _channels_then_images(x: Tensor) -> Tensor:
+    """(lanes, n, c, …) → (lanes, c, n, …); costs nothing to undo and redo."""
+    return x.transpose(1, 2)
+
+
+@cache
+def _has_triton() -> bool:
+    return find_spec("triton") is not None
+
+
+def _by_kernels(x: Tensor) -> bool:
+    """Whether askew.kernels can do it: they know float32 on a GPU."""
+    plain = x.dtype == torch.float32 and not torch.is_autocast_enabled(x.device.type)
+    return x.is_cuda and plain and _has_triton()
+
+
+class _Conv(_Stacked):
+    @staticmethod
+    def vmap(info: Any, dims: Dims, x: Tensor, weight: Tensor, bias: Tensor, padding: int) -> tuple[Tensor, int]:
+        x, weight, bias = _lanes_first(info, dims[:3], x, weight, bias)
+        x = _channels_then_images(x)
+        out = _fastest(x, weight)(x, weight, bias, padding)
+        return _channels_then_images(out), 0
+
+
+def _fastest(x: Tensor, weight: Tensor) -> Callable[[Tensor, Tensor, Tensor, int], Tensor]:
+    """Which form to take, as measured on an H200 (benchmarks/stacked_conv.py; docs/performance.md has the numbers)."""
+    lanes, _, cin, _, _ = weight.shape
+    if x.is_cuda and cin >= 16 and lanes % 8 == 0:  # cuDNN is slow for other numbers of groups
+        return grouped
+    if x.is_cuda and cin >= 64:
+        return one_by_one
+    if _by_kernels(x):
+        from askew import kernels
+
+        return kernels.Conv.apply
+    return by_products
+
+
+def grouped(x: Tensor, weight: Tensor, bias: Tensor, padding: int) -> Tensor:
+    """All lanes as the groups of one convolution."""
+    lanes, cin, n, h, w = x.shape
+    flat = x.permute(2, 0, 1, 3, 4).reshape(n, lanes * cin, h, w)
+    out = F.conv2d(flat, weight.flatten(0, 1), bias.flatten(), padding=padding, groups=lanes)
+    return out.view(n, lanes, -1, *out.shape[2:]).permute(1, 2, 0, 3, 4)
+
+
+def one_by_one(x: Tensor, weight: Tensor, bias: Tensor, padding: int) -> Tensor:
+    """A convolution a lane: large ones fill a GPU by themselves."""
+    lanes = zip(x.transpose(1, 2), weight, bias, strict=True)
+    return torch.stack([F.conv2d(a, w, b, padding=padding).transpose(0, 1) for a, w, b in lanes])
+
+
+def by_products(x: Tensor, weight: Tensor, bias: Tensor, padding: int) -> Tensor:
+    """One product of weights and patches a lane, all in one."""
+    lanes, cout, _, k, _ = weight.shape
+    patches = F.pad(x, (padding,) * 4).unfold(3, k, 1).unfold(4, k, 1)  # (lanes, cin, n, h', w', k, k)
+    n, *side = patches.shape[2:5]
+    columns = patches.permute(0, 1, 5, 6, 2, 3, 4).reshape(lanes, -1, n * side[0] * side[1])
+    return torch.baddbmm(bias[:, :, None], weight.flatten(2), columns).view(lanes, cout, n, *side)
+
+
+class _Dense(_Stacked):
+    @staticmethod
+    def vmap(info: Any, dims: Dims, x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, int]:
+        x, weight, bias = _lanes_first(info, dims, x, weight, bias)
+        # In this order the gradient of the weights comes out as they lie in memory.
+        return _channels_then_images(torch.baddbmm(bias[:, :, None], weight, _channels_then_images(x))), 0
+
+
+class _NormReluPool(_Stacked):
+    @staticmethod
+    def vmap(
+        info: Any, dims: Dims, x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, var: Tensor,
+        momentum: float, eps: float, pool: Pool, training: bool,
+    ) -> tuple[Tensor, int]:  # fmt: skip
+        x, weight, bias, mean, var = _lanes_first(info, dims[:5], x, weight, bias, mean, var)
+        x = _channels_then_images(x)
+        rows = x.dim() == 3
+        if rows:
+            x = x[..., None, None]
+        if _by_kernels(x):
+            from askew import kernels
+
+            out: Tensor = kernels.NormReluPool.apply(  # type: ignore[no-untyped-call]
+                x, weight, bias, mean, var, momentum, eps, pool, training
+            )
+        else:
+            out = normed(x, weight, bias, mean, var, momentum, eps, pool, training)
+        return _channels_then_images(out[..., 0, 0] if rows else out), 0
+
+
+def normed(
+    x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, var: Tensor,
+    momentum: float, eps: float, pool: Pool, training: bool,
+) -> Tensor:  # fmt: skip
+    """(lanes, c, n, h, w) and (lanes, c) → (lanes, c, n, h', w')"""
+    out = F.relu(
+        F.batch_norm(
+            x.reshape(1, weight.numel(), -1, 1), mean.view(-1), var.view(-1), weight.flatten(), bias.flatten(),
+            training, momentum, eps,
+        )
+    )  # fmt: skip
+    out = F.max_pool2d(out.view(x.shape).flatten(0, 1), *pool)
+    return out.view(*x.shape[:3], *out.shape[2:])
+
+
+def conv2d(x: Tensor, weight: Tensor, bias: Tensor, padding: int) -> Tensor:
+    """A convolution of stride one. (n, cin, h, w), (cout, cin, k, k), (cout,) → (n, cout, h', w') a lane."""
+    out: Tensor = _Conv.apply(x, weight, bias, padding)  # type: ignore[no-untyped-call]
+    return out
+
+
+def dense(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """x Wᵀ + b. (n, d), (e, d), (e,) → (n, e) a lane."""
+    out: Tensor = _Dense.apply(x, weight, bias)  # type: ignore[no-untyped-call]
+    return out
+
+
+def norm_relu_pool(
+    x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, var: Tensor,
+    momentum: float, eps: float, pool: Pool, training: bool,
+) -> Tensor:  # fmt: skip
+    """Batch norm, ReLU and max pool; running statistics change in place. (n, c) or (n, c, h, w) a lane."""
+    out: Tensor = _NormReluPool.apply(x, weight, bias, mean, var, momentum, eps, pool, training)  # type: ignore[no-untyped-call]
+    return out
