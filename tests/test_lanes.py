@@ -18,14 +18,14 @@ from askew.data.task import Exam, Study, Task
 from askew.data.views import Labeled, Unlabeled
 from askew.engine import Resume, fit
 from askew.execute import Broken, Execution, execute, execute_lanes
-from askew.lanes import fit_lanes, lane_shape
+from askew.lanes import fit_lanes, lane_shape, lanes_that_pay
 from askew.loop import Checkpoint, NotFinite, Snapshot
 from askew.methods import METHODS, make_method
 from askew.nets import NetSpec
 from askew.optim import Optim
 from askew.plan import Run, Stage
 from askew.priors import UnsureMixWarning
-from askew.store import RunFolder
+from askew.store import RunFolder, open_root
 
 CPU = torch.device("cpu")
 TOLERANCE = 5e-3
@@ -169,10 +169,10 @@ def with_source_before(run: Run) -> Run:
 
 def test_every_lane_ends_as_an_ordinary_folder_and_none_is_trained_twice(task: Task, tmp_path: Path) -> None:
     runs = [with_source_before(run_of(HERE, seed)) for seed in (0, 1)]
-    how = Execution(tmp_path / "lanes", CPU, checkpoint_every=0.0)
+    how = Execution(open_root(tmp_path / "lanes"), CPU, checkpoint_every=0.0)
     list(execute_lanes([(run, task) for run in runs], how))
     for run in runs:
-        list(execute(run, task, Execution(tmp_path / "alone", CPU)))
+        list(execute(run, task, Execution(open_root(tmp_path / "alone"), CPU)))
         lane, alone = (RunFolder(tmp_path / name / run.key) for name in ("lanes", "alone"))
         assert {p.name for p in lane.path.iterdir()} == {p.name for p in alone.path.iterdir()}
         assert [e["step"] for e in lane.trace()] == [e["step"] for e in alone.trace()]
@@ -212,3 +212,10 @@ def test_bench_trains_seeds_as_lanes_and_prints_the_same_table(cli: Command) -> 
         assert lanes["whole"]["values"] == pytest.approx(alone["whole"]["values"], abs=1.0)
     folders = [p for p in Path("runs2").glob("*/run.json") if not (p.parent / "pretraining").exists()]
     assert {json.loads(p.read_text())["lanes"] for p in folders} == {2}
+
+
+def test_lanes_are_taken_by_themselves_where_they_pay() -> None:
+    small, large = (dataclasses.replace(run_of(HERE, 0), net=NetSpec(name=name)) for name in ("digits-28", "resnet50"))
+    cuda = torch.device("cuda")
+    assert lanes_that_pay(small, cuda) > lanes_that_pay(dataclasses.replace(small, net=NetSpec(name="digits-32")), cuda)
+    assert lanes_that_pay(large, cuda) == lanes_that_pay(small, CPU) == 1

@@ -45,7 +45,7 @@ class Trainer(Loop[Snapshot]):
     """One stage of a run."""
 
     def __init__(self, run: Run, number: int, feed: Feed, net: Net, graph: bool) -> None:
-        super().__init__(run.plan[number], feed.device, run.precision, graph)
+        super().__init__(run.plan[number], feed.device, run.precision, graph, run.target_sampler == "balanced")
         self.run, self.number, self.feed, self.net = run, number, feed, net
         self.method: Method = self.stage.method
         device = feed.device
@@ -53,10 +53,10 @@ class Trainer(Loop[Snapshot]):
         self.optimiser = Optimiser(self.stage.optim, self.params)
         self.state: dict[str, Tensor] = {}
         self.pseudo: Tensor | None = None
-        shape = (self.chunk, run.batch)
+        shape = (self.window, run.batch)
         self.source_table = torch.zeros(shape, dtype=torch.int64, device=device)
         self.target_table = torch.zeros(shape, dtype=torch.int64, device=device)
-        self.moment_table = torch.zeros((self.chunk, self.turns), dtype=torch.int64, device=device)
+        self.moment_table = torch.zeros((self.window, self.turns), dtype=torch.int64, device=device)
         self.ahead = None if feed.resident else Ahead((feed.source, feed.target), run.batch, device)
         net.train()
 

@@ -18,7 +18,7 @@ from askew.data.task import Study
 from askew.engine import Resume, new_net, portions, tables
 from askew.loop import Checkpoint, Loop, NetworkOutputs, NotFinite, Snapshot, arithmetic
 from askew.method import Losses, Method, State
-from askew.nets import Net
+from askew.nets import OWN, Net
 from askew.optim import Optimiser
 from askew.options import options
 from askew.plan import Run
@@ -39,6 +39,13 @@ def lane_shape(run: Run) -> str:
     for name in float_options(run.method):
         del last[name]
     return json.dumps(values, sort_keys=True)
+
+
+def lanes_that_pay(run: Run, device: torch.device) -> int:
+    """How many runs to train in one step: small networks leave most of a GPU idle, large ones and CPUs gain nothing."""
+    if device.type != "cuda" or run.net.name not in OWN:
+        return 1
+    return 16 if run.net.name == "digits-32" else 64
 
 
 class Call(nn.Module):
@@ -108,7 +115,8 @@ class Lanes(Loop[list[Snapshot | NotFinite]]):
         self.method = runs[0].method
         device = feeds[0].device
         resident = all(feed.resident for feed in feeds)
-        super().__init__(runs[0].plan[-1], device, runs[0].precision, graph and resident)
+        by_round = runs[0].target_sampler == "balanced"
+        super().__init__(runs[0].plan[-1], device, runs[0].precision, graph and resident, by_round)
         self.call = Call(nets[0])
         self.call.train()
         for module in self.call.modules():
@@ -138,10 +146,10 @@ class Lanes(Loop[list[Snapshot | NotFinite]]):
         self.ys = torch.cat([block.feed.ys for block in self.blocks])
         offsets = [(lane.block.source_offset, lane.block.target_offset) for lane in self.lanes]
         self.offsets = torch.tensor(offsets, device=device)[:, :, None]
-        shape = (self.chunk, len(runs))
+        shape = (self.window, len(runs))
         self.source_table = torch.zeros((*shape, runs[0].batch), dtype=torch.int64, device=device)
         self.target_table = torch.zeros((*shape, runs[0].batch), dtype=torch.int64, device=device)
-        self.moment_table = torch.zeros((self.chunk, self.turns, len(runs)), dtype=torch.int64, device=device)
+        self.moment_table = torch.zeros((self.window, self.turns, len(runs)), dtype=torch.int64, device=device)
 
     def tensor(self, name: str) -> Tensor:
         """A parameter or buffer of all lanes."""

@@ -22,6 +22,9 @@ CHUNK = 400
 CPU_CHUNK = 20
 """The same on a CPU, where steps are slow, looks are free, and a person waits for the bar to move."""
 
+WINDOW = 4096
+"""Most steps whose batches are drawn at once: a draw costs the same for few steps and for many."""
+
 Checkpoint = dict[str, Tensor]
 Precision = Literal["float32", "tf32", "bf16"]
 """On a GPU: float32 as torch has it (convolutions in TF32, products not); products in TF32 too; or bfloat16."""
@@ -120,13 +123,19 @@ class Loop(ABC, Generic[Seen]):
     target_table: Tensor
     moment_table: Tensor
 
-    def __init__(self, stage: Stage, device: torch.device, precision: Precision, graph: bool) -> None:
+    def __init__(
+        self, stage: Stage, device: torch.device, precision: Precision, graph: bool, draws_by_round: bool
+    ) -> None:
         self.stage, self.device, self.precision = stage, device, precision
+        self.draws_by_round = draws_by_round
+        """Whether batches depend on what the last refresh said, so that no draw may reach past a round's end."""
         self.phases = stage.method.phases()
         self.turns = sum(phase.repeat for phase in self.phases)
         self.chunk = min(CHUNK if device.type == "cuda" else CPU_CHUNK, stage.round_steps)
         self.clock = torch.zeros(1, dtype=torch.int64, device=device)  # steps done in this stage
         self.first = torch.zeros(1, dtype=torch.int64, device=device)  # the step of the tables' first row
+        self.window = min(WINDOW, stage.steps)
+        self.drawn = range(0)  # the steps whose batches the tables hold
         self.names: list[str] = []
         self.sums = torch.zeros(0, device=device)
         self.use_graph = graph and device.type == "cuda"
@@ -150,7 +159,7 @@ class Loop(ABC, Generic[Seen]):
 
     @abstractmethod
     def draw(self, first: int, steps: int) -> None:
-        """Fill the tables with the batches and moments of the steps first … first+steps−1."""
+        """Fill the tables with the batches and moments of the steps first … first+steps−1, `window` at most."""
 
     @abstractmethod
     def live(self) -> Checkpoint:
@@ -206,11 +215,15 @@ class Loop(ABC, Generic[Seen]):
 
     def advance(self, first: int, steps: int) -> None:
         """Take the steps first … first+steps−1, all of one round."""
-        self.draw(first, steps)
-        self.first.fill_(first)
+        if first not in self.drawn or first + steps > self.drawn.stop:
+            within = first % self.stage.round_steps
+            most = self.stage.round_steps - within if self.draws_by_round else self.stage.steps - first
+            self.drawn = range(first, first + min(self.window, most))
+            self.draw(first, len(self.drawn))
+            self.first.fill_(first)
         with arithmetic(self.precision, self.device):
-            for step in range(steps):
-                self.ready(step)
+            for step in range(first, first + steps):
+                self.ready(step - self.drawn.start)
                 if self.use_graph and self.captured is None:
                     self.capture()
                 if self.captured is not None:
