@@ -1,0 +1,202 @@
+"""Judge the label-free scores, the alarm and the mix estimators on finished runs, whose target labels we have.
+
+    python benchmarks/judge.py RUNS [RUNS …] [--data DATA] [--json FILE]
+
+Runs of one task, shift, draw and seed are candidates of one choice, as a user without labels would have them; numbers
+are means over these choices. Markdown goes to stdout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from askew.alarm import alarm
+from askew.data import Task, load_task
+from askew.mixtures import ESTIMATORS, target_mix_of
+from askew.said import Floats, Said
+from askew.store import RunFolder, finished_runs, read_tensors
+from askew.table import mean
+from askew.validators import CHOOSERS, ENSEMBLE, SCORES, choose, score_all
+
+SOURCE_ONLY = "source"
+MATTERS = 1.0
+"""Points of per-class mean accuracy from which a difference counts as help or harm."""
+ANSWERS = ("helped", "unclear", "hurt")
+COUNTED = "counting"
+"""The share of target images that each class is said of: what an estimator has to beat."""
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """A finished run, with what only a judge may know of it."""
+
+    method: str
+    said: Said
+    accuracy: float
+    """Per-class mean on the whole test part, in points."""
+    true_mix: Floats | None
+
+
+Choices = dict[tuple[str, ...], list[Candidate]]
+
+
+def read_choices(roots: Sequence[Path], data: Path | None) -> Choices:
+    """Candidates by task, shift, draw and seed, source-only first; choices without source-only are left out."""
+    tasks: dict[tuple[str, str, int], Task] = {}
+    found: Choices = {}
+    for folder in (RunFolder(path) for root in roots for path in finished_runs(root)):
+        run = json.loads((folder.path / "run.json").read_text())["run"]
+        drawn = (run["task"], run["shift"], run["draw"])
+        if drawn not in tasks:
+            tasks[drawn] = load_task(*drawn, data)
+        key = (run["task"], run["shift"], str(run["draw"]), str(run["seed"]))
+        found.setdefault(key, []).append(_candidate(folder, run["plan"][-1]["method"]["id"], tasks[drawn]))
+    for candidates in found.values():
+        candidates.sort(key=lambda one: one.method != SOURCE_ONLY)
+    return {key: some for key, some in found.items() if some[0].method == SOURCE_ONLY and len(some) > 1}
+
+
+def _candidate(folder: RunFolder, method: str, task: Task) -> Candidate:
+    outputs, _ = read_tensors(folder.path / "outputs.safetensors")
+    seen = json.loads((folder.path / "reweighted.json").read_text())["seen_mix"]
+    said = Said.of(outputs["source_val"], task.study.source_val.y, outputs["target"], seen)
+    sizes = task.exam.target_sizes
+    true = None if sizes is None else sizes / sizes.sum()
+    return Candidate(method, said, folder.scores()["whole"]["per_class_mean"], true)
+
+
+def judge_scores(candidates: Sequence[Candidate]) -> dict[str, dict[str, float]]:
+    """For every score: its rank correlation with accuracy, and how many points its pick is below the best."""
+    from scipy.stats import rankdata
+
+    accuracy = np.array([one.accuracy for one in candidates])
+    saids = [one.said for one in candidates]
+    values = score_all(saids)
+    columns = {name: np.array([each[name] for each in values]) for name in values[0]}
+    columns["choose"] = np.sum([rankdata(columns[name].round(9)) for name in CHOOSERS], axis=0)
+    found = {name: {"rank": spearman(v, accuracy), "pick": int(v.argmax())} for name, v in columns.items()}
+    assert found["choose"]["pick"] == choose(saids)
+    found["source only"] = {"rank": math.nan, "pick": 0}
+    judged = {
+        name: {"rank": f["rank"], "regret": accuracy.max() - accuracy[int(f["pick"])]} for name, f in found.items()
+    }
+    return judged | {"any (mean)": {"rank": 0.0, "regret": accuracy.max() - accuracy.mean()}}
+
+
+def spearman(scores: Floats, accuracy: Floats) -> float:
+    """0 where a score tells no candidates apart."""
+    from scipy.stats import spearmanr
+
+    return float(spearmanr(scores, accuracy).statistic) if np.ptp(scores) and np.ptp(accuracy) else 0.0
+
+
+def judge_alarm(candidates: Sequence[Candidate]) -> list[dict[str, Any]]:
+    """The alarm's verdict on every adapted run beside what is true."""
+    before, *adapted = candidates
+    found = []
+    for after in adapted:
+        gain = after.accuracy - before.accuracy
+        truth = "helped" if gain > MATTERS else "hurt" if gain < -MATTERS else "unclear"
+        verdict = alarm(before.said, after.said)
+        found.append({"method": after.method, "gain": gain, "truth": truth, **verdict.as_dict()})
+    return found
+
+
+def judge_mixes(candidates: Sequence[Candidate]) -> dict[str, dict[str, float]]:
+    """L1 error of every estimate of the mix, before adaptation and, on average over the runs, after."""
+    errors: dict[str, list[float]] = {}
+    for one in candidates:
+        if one.true_mix is None:
+            continue
+        said = one.said.target.argmax(axis=1)
+        mixes = {COUNTED: np.bincount(said, minlength=one.said.classes) / len(said)}
+        mixes |= {name: target_mix_of(one.said, name) for name in ESTIMATORS}
+        for name, mix in mixes.items():
+            errors.setdefault(name, []).append(float(np.abs(mix - one.true_mix).sum()))
+    return {name: {"before": values[0], "after": mean(values[1:])} for name, values in errors.items()}
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+def by_task(judged: Mapping[tuple[str, ...], Any], value: Callable[[Any], float]) -> dict[str, float]:
+    """Means over the choices of each task, and over tasks."""
+    tasks: dict[str, list[float]] = {}
+    for key, of_choice in judged.items():
+        tasks.setdefault(key[0], []).append(value(of_choice))
+    means = {task: mean(values) for task, values in sorted(tasks.items())}
+    return means | {"mean": mean(list(means.values()))}
+
+
+def markdown(judged: dict[tuple[str, ...], dict[str, Any]]) -> str:
+    tasks = sorted({key[0] for key in judged})
+    counts = [sum(key[0] == task for key in judged) for task in tasks]
+    head = ["score", *tasks, "mean"]
+    names = [*SCORES, *ENSEMBLE, "choose", "any (mean)", "source only"]
+    parts = [", ".join(f"{task}: {n} choices" for task, n in zip(tasks, counts, strict=True)) + ".\n"]
+    for title, what, form in (
+        ("Spearman's rank correlation with true per-class mean accuracy", "rank", "{:.2f}"),
+        ("Regret of the pick, in points below the best (the oracle's is 0)", "regret", "{:.1f}"),
+    ):
+        rows = []
+        for name in names:
+            values = by_task(judged, lambda of, name=name, what=what: of["scores"][name][what])
+            rows.append([name, *("–" if math.isnan(v) else form.format(v) for v in values.values())])
+        parts += [f"{title}:\n", table(head, rows)]
+    alarms = [one for of in judged.values() for one in of["alarm"]]
+    rows = [
+        [truth, *(str(sum(a["truth"] == truth and a["verdict"] == said for a in alarms)) for said in ANSWERS)]
+        for truth in ANSWERS
+    ]
+    right = mean([float(a["truth"] == a["verdict"]) for a in alarms])
+    wrong = mean([float({a["truth"], a["verdict"]} == {"helped", "hurt"}) for a in alarms])
+    told = f"right {100 * right:.0f} %, opposite to the truth {100 * wrong:.0f} % of {len(alarms)} adapted runs"
+    parts += [f"The alarm ({told}):\n", table(["true \\ said", *ANSWERS], rows)]
+    rows = [
+        [
+            f"{name} {when}",
+            *(f"{v:.2f}" for v in by_task(judged, lambda of, n=name, w=when: of["mixes"][n][w]).values()),
+        ]
+        for name in (COUNTED, *ESTIMATORS)
+        for when in ("before", "after")
+    ]
+    parts += ["L1 error of the estimated target mix, before (source-only) and after adaptation:\n"]
+    return "\n".join([*parts, table(["estimator", *tasks, "mean"], rows)])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", type=Path, nargs="+")
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--json", type=Path, help="Write everything there.")
+    args = parser.parse_args()
+    judged = {
+        key: {
+            "candidates": [{"method": one.method, "accuracy": one.accuracy} for one in candidates],
+            "scores": judge_scores(candidates),
+            "alarm": judge_alarm(candidates),
+            "mixes": judge_mixes(candidates),
+        }
+        for key, candidates in read_choices(args.runs, args.data).items()
+    }
+    if not judged:
+        parser.exit(
+            2, "There is no choice to judge: a task needs a finished source-only run and another of its seed.\n"
+        )
+    if args.json:
+        args.json.write_text(json.dumps([{"choice": key, **of} for key, of in judged.items()], indent=1))
+    print(markdown(judged))
+
+
+if __name__ == "__main__":
+    main()

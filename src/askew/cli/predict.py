@@ -1,0 +1,143 @@
+"""Commands for a trained model: predict, export."""
+
+from __future__ import annotations
+
+import os
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from askew.cli.common import AsJson, Device, app
+from askew.errors import UserError
+from askew.show import err, print_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from askew.predictor import Prior
+    from askew.stream import Portion, Tally
+
+MODEL_HELP = "A model's folder, the folder that `askew adapt` wrote, or a finished run's."
+Model = Annotated[Path, typer.Argument(help=MODEL_HELP)]
+PriorOption = Annotated[
+    str,
+    typer.Option(
+        "--prior",
+        help="The class mix to decide under: uniform, source, target (as estimated), seen (in training), or a share "
+        "for each class, separated by commas.",
+    ),
+]
+_SHOWN = 12  # classes that the mix on the terminal names
+
+
+class Form(StrEnum):
+    """What a model is exported to."""
+
+    onnx = "onnx"
+    torchscript = "torchscript"
+    program = "program"
+    safetensors = "safetensors"
+
+
+@app.command()
+def predict(
+    model: Model,
+    images: Annotated[
+        list[Path], typer.Argument(help="A folder, a list (.csv, .txt), pictures, or arrays (.npy, .npz, .parquet).")
+    ],
+    file: Annotated[
+        Path | None, typer.Option("-o", "--output", help="A .csv or .parquet file; without it, CSV on stdout.")
+    ] = None,
+    prior: PriorOption = "uniform",
+    batch: Annotated[int, typer.Option("--batch", help="Images at a time; 0: what fits.", min=0)] = 0,
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Say the class of any number of images, one row an image, in a stable order; broken files are named."""
+    if as_json and file is None:
+        raise UserError("--json prints a summary where the predictions go.", "name a file for them with -o.")
+    from askew.predictor import load
+    from askew.stream import Tally, write_predictions, writer_of
+
+    if file is not None:
+        writer_of(file)  # what cannot be written is said before the work
+    predictor = load(model, device)
+    tally = Tally(predictor.classes)
+    try:
+        for portion in _shown(write_predictions(predictor, images, file, _prior(prior), batch)):
+            tally.add(portion)
+            for name, problem in zip(portion.names, portion.problems, strict=True):
+                if problem:
+                    err.print(f"cannot read {name}: {problem}", soft_wrap=True, markup=False)
+        sys.stdout.flush()
+    except BrokenPipeError:  # `… | head` has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return
+    if as_json:
+        print_json({"file": str(file), "images": tally.images, "broken": tally.broken, "mix": tally.mix})
+    else:
+        _say(tally, file)
+
+
+def _prior(text: str) -> Prior:
+    """A name, or shares."""
+    try:
+        return [float(share) for share in text.split(",")]
+    except ValueError:
+        return text
+
+
+def _shown(portions: Iterable[Portion]) -> Iterator[Portion]:
+    """With a count of images on the terminal; how many there will be, nobody knows."""
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    from askew.show import Rate
+
+    columns = (SpinnerColumn(), TextColumn("{task.completed} images"), Rate(), TimeElapsedColumn())
+    with Progress(*columns, console=err, disable=not err.is_terminal, transient=True) as bars:
+        bar = bars.add_task("predict", total=None)
+        for portion in portions:
+            bars.advance(bar, len(portion.names))
+            yield portion
+
+
+def _say(tally: Tally, file: Path | None) -> None:
+    where = "" if file is None else f" in {file}"
+    broken = f", {tally.broken} of them broken" if tally.broken else ""
+    shares = sorted(tally.mix.items(), key=lambda item: -item[1])
+    mix = ", ".join(f"{name} {share:.1%}" for name, share in shares[:_SHOWN])
+    more = f" and {len(shares) - _SHOWN} more" if len(shares) > _SHOWN else ""
+    err.print(f"predictions of {tally.images} images{where}{broken}", soft_wrap=True, markup=False)
+    err.print(f"class mix: {mix}{more}", soft_wrap=True, markup=False)
+
+
+@app.command()
+def export(
+    model: Model,
+    file: Annotated[Path, typer.Option("-o", "--output", help="The file to write; a folder for safetensors.")],
+    to: Annotated[
+        Form, typer.Option("--to", help="onnx, torchscript, program (torch.export), or safetensors: askew's own form.")
+    ] = Form.onnx,
+    prior: PriorOption = "uniform",
+    as_json: AsJson = False,
+) -> None:
+    """Write a model in another form, checked to give the same; from raw pixels to logits, all is inside."""
+    if to is Form.safetensors and prior != "uniform":
+        raise UserError("A model in askew's own form gets its prior when it is used.", "leave --prior out.")
+    from askew.predictor import load
+
+    predictor = load(model, "cpu")
+    if to is Form.safetensors:
+        predictor.save(file)
+        worst = 0.0
+    else:
+        from askew.export import export as write
+
+        worst = write(predictor, file, to, _prior(prior))
+    if as_json:
+        print_json({"file": str(file), "form": to.value, "difference": worst})
+    else:
+        err.print(f"{to.value} in {file}; logits differ by {worst:.1g} at most", soft_wrap=True, markup=False)
