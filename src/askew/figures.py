@@ -101,7 +101,7 @@ def sample_images(tasks: Mapping[str, Task], each: int = 4, most_classes: int = 
             raise UserError(f"The task {name} has rows of numbers, not images.", "`askew figure mix` works for it.")
     figure, axes = _panels(len(tasks), 2, 4.4, 1.9)
     for row, (name, task) in zip(axes, tasks.items(), strict=True):
-        study, exam = task.study, task.exam
+        study, exam = task.study, task.answers
         for ax, side, x, y in zip(
             row, ("source", "target"), (study.source.x, study.exam_images.x), (study.source.y, exam.y), strict=True
         ):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from askew.data import Task, load_task, task_infos
+from askew.data import Study, Task, load_task, task_infos
 from askew.errors import UserError
 from askew.nets import NetSpec, build
 from askew.store import read_tensors
@@ -45,15 +45,16 @@ class Features:
     target_y: Counts
 
 
-def features_of(folder: Path, run: Mapping[str, Any], task: Task, most: int = MOST) -> Features:
-    """What the network in a run's folder makes of at most so many images of each domain."""
+def network_features(
+    folder: Path, run: Mapping[str, Any], study: Study
+) -> Callable[[NDArray[Any]], NDArray[np.float32]]:
+    """What the network in a run's folder makes of images or rows like the study's."""
     file = folder / "weights.safetensors"
     if not file.exists():
         raise UserError(f"The run {folder.name} has no weights.", "its folder was copied without them; run it again.")
     known = {field.name for field in dataclasses.fields(NetSpec)}
     # Starting weights do not matter here: those of the run replace all of them.
     net = {name: value for name, value in run["net"].items() if name in known} | {"weights": "none", "weights_hash": ""}
-    study, exam = task.study, task.exam
     parts, _ = build(NetSpec(**net), tuple(study.source.x.shape[1:]), len(study.classes), 0)
     prefix = "features."
     state = {n.removeprefix(prefix): t for n, t in read_tensors(file)[0].items() if n.startswith(prefix)}
@@ -65,9 +66,6 @@ def features_of(folder: Path, run: Mapping[str, Any], task: Task, most: int = MO
             "it was made by another version of askew; run it again.",
         ) from None
     features = parts["features"].eval()
-    rng = np.random.default_rng(0)
-    source = _some(rng, np.arange(len(study.source)), most)
-    target = _some(rng, np.arange(len(exam.y)) if exam.paper is None else exam.paper, most)
 
     def of(x: NDArray[Any]) -> NDArray[np.float32]:
         with torch.no_grad():
@@ -75,8 +73,19 @@ def features_of(folder: Path, run: Mapping[str, Any], task: Task, most: int = MO
         found: NDArray[np.float32] = torch.cat(chunks).float().numpy()
         return found
 
+    return of
+
+
+def features_of(folder: Path, run: Mapping[str, Any], task: Task, most: int = MOST) -> Features:
+    """The same of at most so many images of each domain, with their classes."""
+    study, exam = task.study, task.answers
+    of = network_features(folder, run, study)
+    rng = np.random.default_rng(0)
+    source = some(rng, np.arange(len(study.source)), most)
+    target = some(rng, np.arange(len(exam.y)) if exam.paper is None else exam.paper, most)
     return Features(of(study.source.x[source]), study.source.y[source], of(study.exam_images.x[target]), exam.y[target])
 
 
-def _some(rng: np.random.Generator, rows: NDArray[np.int64], most: int) -> NDArray[np.int64]:
+def some(rng: np.random.Generator, rows: NDArray[np.int64], most: int) -> NDArray[np.int64]:
+    """At most so many of the rows, in order."""
     return rows if len(rows) <= most else np.sort(rng.choice(rows, most, replace=False))

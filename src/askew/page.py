@@ -2,9 +2,30 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import statistics
 from collections.abc import Mapping, Sequence
 from html import escape
+from importlib import resources
+
+
+def whole(title: str, header: str, body: str, footer: str, style: str = "") -> str:
+    """A page by itself; its policy lets no script run but its own, and loads nothing."""
+    files = resources.files("askew")
+    script = (files / "report.js").read_text(encoding="utf-8")
+    parts = {
+        "title": escape(title),
+        "style": style,
+        "header": header,
+        "body": body,
+        "footer": footer,
+        "script": script,
+        "script_hash": "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+    }
+    # One pass, so that a name which looks like a placeholder is never filled in.
+    head, *rest = (files / "report.html").read_text(encoding="utf-8").split("{{")
+    return head + "".join(parts[part.partition("}}")[0]] + part.partition("}}")[2] for part in rest)
 
 
 def th(text: str) -> str:
@@ -56,6 +77,17 @@ def scroll(content: str) -> str:
 def details(summary: str, beside: str, content: str) -> str:
     """Something to open; `content` is made already."""
     return f'<details><summary>{escape(summary)}<span class="n">{escape(beside)}</span></summary>{content}</details>'
+
+
+def finding(code: str, what: str, why: str, remedy: str, where: Sequence[str]) -> str:
+    """A coded remark: what was found, why it matters, what to do, and where."""
+    items = "".join(f"<li>{escape(name)}</li>" for name in where)
+    places = f"{len(where)} place" + ("" if len(where) == 1 else "s")
+    return (
+        f'<article class="check" id="{code}"><h3><code>{code}</code>{escape(what)}</h3>'
+        f"<p>Why it matters: {escape(why)}</p><p>What to do: {escape(remedy)}</p>"
+        f"<details><summary>{places}</summary><ul>{items}</ul></details></article>"
+    )
 
 
 def card(title: str, content: str) -> str:

@@ -5,12 +5,9 @@ Every name on it goes through `html.escape`; and the page's policy lets no scrip
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 from collections.abc import Sequence
 from html import escape
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +19,7 @@ from askew.data.mixes import Mixes
 from askew.errors import UserError
 from askew.insight import task_of
 from askew.layout import Layout, Line, layouts, reading_order
-from askew.page import card, cell_td, details, legend, number, numbers_td, scroll, table, tabs, th
+from askew.page import card, cell_td, details, finding, legend, number, numbers_td, scroll, table, tabs, th, whole
 from askew.paper import paper_numbers
 from askew.store import RunFolder, finished_runs
 from askew.table import Row, cell, collect, flat, mean, printed, spread
@@ -39,20 +36,12 @@ def make_report(root: Path, data: Path | None = None) -> str:
     panels = {name: _benchmark([r for r in rows if r.task.partition("/")[0] == name], data) for name in benchmarks}
     found = checks(rows, unfinished)
     body = _checks(found) + tabs(panels)
-    script = (resources.files("askew") / "report.js").read_text()
-    page = (resources.files("askew") / "report.html").read_text()
-    parts = {
-        "title": f"askew: {escape(', '.join(benchmarks))}",
-        "header": _header(rows, len(folders), len(unfinished), benchmarks),
-        "body": body,
-        "footer": f"Written by askew {escape(__version__)} from {len(folders)} run folders; nothing on this page is "
-        "loaded from anywhere else.",
-        "script": script,
-        "script_hash": "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-    }
-    # One pass, so that a name which looks like a placeholder is never filled in.
-    head, *rest = page.split("{{")
-    return head + "".join(parts[part.partition("}}")[0]] + part.partition("}}")[2] for part in rest)
+    footer = (
+        f"Written by askew {escape(__version__)} from {len(folders)} run folders; nothing on this page is "
+        "loaded from anywhere else."
+    )
+    header = _header(rows, len(folders), len(unfinished), benchmarks)
+    return whole(f"askew: {', '.join(benchmarks)}", header, body, footer)
 
 
 def _header(rows: Sequence[Row], runs: int, unfinished: int, benchmarks: Sequence[str]) -> str:
@@ -71,15 +60,7 @@ def _header(rows: Sequence[Row], runs: int, unfinished: int, benchmarks: Sequenc
 
 
 def _checks(found: Sequence[Check]) -> str:
-    parts = []
-    for check in found:
-        where = "".join(f"<li>{escape(name)}</li>" for name in check.where)
-        places = f"{len(check.where)} place" + ("" if len(check.where) == 1 else "s")
-        parts.append(
-            f'<article class="check" id="{check.code}"><h3><code>{check.code}</code>{escape(check.what)}</h3>'
-            f"<p>Why it matters: {escape(check.why)}</p><p>What to do: {escape(check.remedy)}</p>"
-            f"<details><summary>{places}</summary><ul>{where}</ul></details></article>"
-        )
+    parts = [finding(c.code, c.what, c.why, c.remedy, c.where) for c in found]
     if not found:
         parts.append('<article class="check fine"><h3>No remarks</h3><p>All checks passed.</p></article>')
     return f'<section aria-labelledby="checks"><h2 id="checks">Checks</h2>{"".join(parts)}</section>'

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Generator, Iterator, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Task as Bar
@@ -17,7 +18,8 @@ from rich.text import Text
 
 if TYPE_CHECKING:
     from askew.execute import Execution
-    from askew.launch.local import Failed, Job
+    from askew.execute import Progress as Step
+    from askew.launch.jobs import Failed, Job, Launcher
     from askew.layout import Layout
     from askew.table import Row
     from askew.tune import Result
@@ -35,12 +37,8 @@ class Rate(ProgressColumn):
         return Text("" if speed is None else f"{speed:.0f}/s" if speed >= 10 else f"{speed:.1f}/s")
 
 
-def follow(jobs: Sequence[Job], how: Execution, workers: int, what: str) -> list[Failed]:
-    """Carry jobs out under progress bars (none where stderr is no terminal) and return those that failed."""
-    from askew.execute import Progress as Step
-    from askew.launch.local import Failed, Finished, carry_out
-
-    failures: list[Failed] = []
+def _bars() -> Progress:
+    """Progress bars; none where stderr is no terminal."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -49,23 +47,50 @@ def follow(jobs: Sequence[Job], how: Execution, workers: int, what: str) -> list
         TimeRemainingColumn(),
         TextColumn("{task.fields[losses]}"),
     )
-    with Progress(*columns, console=err, disable=not err.is_terminal, transient=True) as bars:
-        overall = bars.add_task(what, total=len(jobs), losses="")
+    return Progress(*columns, console=err, disable=not err.is_terminal, transient=True)
+
+
+Done = TypeVar("Done")
+
+
+def watch(work: Generator[Step, None, Done]) -> Done:
+    """Show where a piece of work stands, a bar a stage, and return what it returns."""
+    with _bars() as bars:
         lines: dict[str, Any] = {}
-        for event in carry_out(jobs, how, workers):
+        while True:
+            try:
+                step = next(work)
+            except StopIteration as end:
+                done: Done = end.value
+                return done
+            if step.key not in lines:
+                lines[step.key] = bars.add_task(step.label, total=step.steps, losses="")
+            losses = "  ".join(f"{name} {value:.3f}" for name, value in step.losses.items())
+            bars.update(lines[step.key], completed=step.step, description=step.label, losses=losses)
+
+
+def follow(jobs: Sequence[Job], how: Execution, launcher: Launcher, what: str) -> Iterator[Failed]:
+    """Carry jobs out under progress bars (none where stderr is no terminal), yielding runs that fail."""
+    from askew.execute import Progress as Step
+    from askew.launch.jobs import Failed, Finished, carry_out
+
+    with _bars() as bars:
+        overall = bars.add_task(what, total=sum(len(job.runs) for job in jobs), losses="")
+        lines: dict[str, Any] = {}
+        for event in carry_out(jobs, how, launcher):
             match event:
                 case Step():
                     if event.key not in lines:
                         lines[event.key] = bars.add_task(f"  {event.label}", total=event.steps, losses="")
                     losses = "  ".join(f"{name} {value:.3f}" for name, value in event.losses.items())
                     bars.update(lines[event.key], completed=event.step, losses=losses)
-                case Finished():
-                    for key in [k for k in lines if bars.tasks[bars.task_ids.index(lines[k])].finished]:
+                case Finished() | Failed():
+                    ended = [k for k in lines if bars.tasks[bars.task_ids.index(lines[k])].finished or k == event.key]
+                    for key in ended:
                         bars.remove_task(lines.pop(key))
                     bars.advance(overall)
-                case Failed():
-                    failures.append(event)
-    return failures
+                    if isinstance(event, Failed):
+                        yield event
 
 
 def print_json(value: Any) -> None:
@@ -74,14 +99,25 @@ def print_json(value: Any) -> None:
 
 def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A table; columns of numbers are set to the right."""
+    right = [all(row[i][:1].isdigit() or row[i] in ("–", "") for row in rows) for i in range(len(head))]
+    if not out.is_terminal:
+        _print_plain(head, rows, right)
+        return
     grid = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
-    for i, title in enumerate(head):
-        numeric = all(row[i][:1].isdigit() or row[i] in ("–", "") for row in rows)
+    for title, numeric in zip(head, right, strict=True):
         grid.add_column(title, justify="right" if numeric else "left")
     for row in rows:
         grid.add_row(*(Text(cell) for cell in row))
-    # A pipe has no width: print lines whole there.
-    (out if out.is_terminal else Console(width=220, highlight=False)).print(grid)
+    out.print(grid)
+
+
+def _print_plain(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[bool]) -> None:
+    """The same into a pipe, which has no width: lines stay whole, and thousands of them take no time."""
+    widths = [max(cell_len(row[i]) for row in (head, *rows)) for i in range(len(head))]
+    for row in (head, ["─" * width for width in widths], *rows):
+        padding = [" " * (width - cell_len(cell)) for width, cell in zip(widths, row, strict=True)]
+        cells = [space + cell if r else cell + space for cell, space, r in zip(row, padding, right, strict=True)]
+        sys.stdout.write(" " + "   ".join(cells).rstrip() + "\n")
 
 
 class TableFormat(StrEnum):

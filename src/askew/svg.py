@@ -155,3 +155,46 @@ def dots(rows: Sequence[tuple[str, float | None, float | None, float | None]], l
         if paper is not None:
             parts.append(_dot("ring", place(paper), y, f"{name}, paper: {paper:.2f}"))
     return _svg(width, height, label, "".join(parts), "dots")
+
+
+def ranges(rows: Sequence[tuple[str, float, float, float, float]], label: str) -> str:
+    """A row each of (name, before, value, low, high) in per cent: a ring before, a dot now, and its interval."""
+    most = max((max(before, high) for _, before, _, _, high in rows), default=1.0)
+    highest = next((top for top in (2.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 80.0) if most <= top), 100.0)
+    left = 14 + 6.6 * min(max((len(name) for name, *_ in rows), default=0), 30)
+    width, step, top = left + 460, 22.0, 6.0
+    base = top + step * len(rows)
+
+    def place(value: float) -> float:
+        return left + (width - left - 30) * min(max(value, 0.0), highest) / highest
+
+    parts = []
+    for share in (0.0, 0.5, 1.0):
+        x = place(highest * share)
+        parts.append(f'<line class="rule" x1="{x:.1f}" x2="{x:.1f}" y1="{top}" y2="{base:.1f}"/>')
+        parts.append(_text(x, base + 14, f"{short(highest * share)} %", "middle", "tick"))
+    for i, (name, before, value, low, high) in enumerate(rows):
+        y = top + step * (i + 0.5)
+        parts.append(_text(left - 10, y + 4, name if len(name) <= 30 else name[:28] + "…", "end", "name"))
+        x1, x2 = place(low), place(high)
+        parts.append(f'<line class="range" x1="{x1:.1f}" x2="{x2:.1f}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        parts.append(_dot("ring", place(before), y, f"{name}, source: {before:.1f} %"))
+        parts.append(_dot("c1", place(value), y, f"{name}, target: {value:.1f} % ({low:.1f} to {high:.1f})"))
+    return _svg(width, base + 22, label, "".join(parts), "dots")
+
+
+def scatter(groups: Mapping[str, Sequence[tuple[float, float, str]]], label: str) -> str:
+    """Points (x, y, what they are) of a few groups, a colour each; axes mean nothing and are left out."""
+    side, edge = 360.0, 10.0
+    points = [(x, y) for group in groups.values() for x, y, _ in group]
+    low = [min(axis) for axis in zip(*points, strict=True)]
+    span = [max(max(axis) - min(axis), 1e-9) for axis in zip(*points, strict=True)]
+    parts = []
+    for i, group in enumerate(groups.values()):
+        for x, y, tip in group:
+            at = [edge + (side - 2 * edge) * (v - a) / s for v, a, s in zip((x, y), low, span, strict=True)]
+            parts.append(
+                f'<circle class="c{i % 6} point" cx="{at[0]:.1f}" cy="{side - at[1]:.1f}" r="2.6">'
+                f"<title>{escape(tip)}</title></circle>"
+            )
+    return _svg(side, side, label, "".join(parts), "map")

@@ -52,7 +52,7 @@ def task_figure(task: Task, path: Path) -> None:
     figure = Figure(figsize=(9, 7), layout="constrained")
     FigureCanvasAgg(figure)
     axes: Any = figure.subplots(3, 1, height_ratios=(2, 2, 3))
-    samples = ((study.source.x, study.source.y, "source"), (study.exam_images.x, task.exam.y, "target"))
+    samples = ((study.source.x, study.source.y, "source"), (study.exam_images.x, task.answers.y, "target"))
     for ax, (x, y, domain) in zip(axes[:2], samples, strict=True):
         if x.ndim == 4:
             side = int(x.shape[2])

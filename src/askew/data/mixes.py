@@ -26,8 +26,8 @@ class Mixes:
     def of(cls, task: Task) -> Mixes:
         """A task's; looks at target labels, so nothing is ever to be chosen by it."""
         c = len(task.study.classes)
-        exam = np.bincount(task.exam.y, minlength=c)
-        target = exam if task.exam.target_sizes is None else task.exam.target_sizes
+        exam = np.bincount(task.answers.y, minlength=c)
+        target = exam if task.answers.target_sizes is None else task.answers.target_sizes
         return cls(task.study.classes, task.study.source.sizes(c), target, exam)
 
     @property

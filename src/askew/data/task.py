@@ -75,16 +75,25 @@ class Exam:
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """A study with its exam. `fit` takes the study alone."""
+    """A study with its exam, or without: data of one's own has none. `fit` takes the study alone."""
 
     name: str
     study: Study
-    exam: Exam
+    exam: Exam | None
     notes: tuple[str, ...] = ()
+
+    @property
+    def answers(self) -> Exam:
+        """The exam of a task that has one."""
+        if self.exam is None:
+            raise UserError(f"The task {self.name} has no exam.", "its target has no labels.")
+        return self.exam
 
     @cached_property
     def origin(self) -> str:
         """A hash of all images and labels, part of a run's identity: on other data it is another run."""
+        if self.exam is None:
+            return self.study.origin
         digest = hashlib.sha256(self.study.origin.encode() + self.exam.y.tobytes())
         if self.exam.paper is not None:
             digest.update(self.exam.paper.tobytes())
