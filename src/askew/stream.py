@@ -6,7 +6,7 @@ import csv
 import os
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -72,10 +72,15 @@ def predictions(
 ) -> Iterator[Portion]:
     """Answers to all that the sources hold: folders, lists, pictures, arrays (.npy, .npz, .parquet)."""
     predictor.prior_shift(prior)  # what is wrong with it is wrong before the first picture
-    inputs = [_inputs(source, predictor.card) for source in sources]
+    inputs = [inputs_of(part, predictor.card) for source in sources for part in parts_of(source, predictor.card)]
+    yield from answers(predictor, (one for some in inputs for one in some), prior, batch)
+
+
+def answers(predictor: Predictor, inputs: Iterable[Input], prior: Prior, batch: int = 0) -> Iterator[Portion]:
+    """To inputs, in their order."""
     size = batch or predictor.batch
     with decoding():
-        ready = _ahead((one for some in inputs for one in some), 2 * size)
+        ready = _ahead(inputs, 2 * size)
         while block := [one for _, one in zip(range(size), ready, strict=False)]:
             problems = [x if isinstance(x, str) else "" for _, x in block]
             sound = [x for _, x in block if not isinstance(x, str)]
@@ -119,30 +124,50 @@ Input = tuple[str, Callable[[], Row]]
 Loaded = tuple[str, Row | str]
 
 
-def _inputs(source: Path, card: Card) -> Iterator[Input]:
-    """Names, and how to get what they stand for; what the source is wrong about is said before the first of them."""
+Part = Mapping[str, Any]
+"""Some of a source's inputs, as JSON can say it: {"pictures": paths}, or {"file": path, "start": row, "stop": row}."""
+
+
+def parts_of(source: Path, card: Card, size: int = sys.maxsize) -> Iterator[Part]:
+    """A source in parts of some inputs each; what it is wrong about is said before the first of them."""
     kind = source.suffix.lower()
     if not os.path.lexists(source):
         raise UserError(f"There is no {source}.", "name a folder, a list, pictures, or a .npy, .npz or .parquet file.")
     if source.is_dir():
-        paths = find_pictures(source)
+        paths = [source / path for path in find_pictures(source)]
         if not paths:
             raise UserError(f"The folder {source} holds no picture.", "name a folder that does; it is searched.")
-        return _pictures((source / path for path in paths), card)
-    if kind in LISTS:
+    elif kind in LISTS:
         listing = read_listing(source)
-        return _pictures((listing.root / path for path in listing.paths), card)
-    if kind in ARRAYS:
-        return _rows(source, _array(source), card)
-    return _pictures([source], card)
-
-
-def _pictures(paths: Iterable[Path], card: Card) -> Iterator[Input]:
+        paths = [listing.root / path for path in listing.paths]
+    elif kind in ARRAYS:
+        x = _array(source)
+        if not x.ndim or not len(x):
+            raise UserError(f"The array in {source} is empty.", "it needs one row or image at least.")
+        as_input(np.zeros_like(x[:1]), card)  # its form is wrong for all or for none
+        for start in range(0, len(x), size):
+            yield {"file": str(source), "start": start, "stop": min(start + size, len(x))}
+        return
+    else:
+        paths = [source]
     if not card.images:
         raise UserError(
             f"The model takes {card.input}, and not pictures.", "name a .npy, .npz or .parquet file of embeddings."
         )
-    return ((_name(path), lambda path=path: as_picture(path, card)) for path in paths)  # type: ignore[misc]
+    for start in range(0, len(paths), size):
+        yield {"pictures": [str(path) for path in paths[start : start + size]]}
+
+
+def inputs_of(part: Part, card: Card) -> Iterator[Input]:
+    """Names, and how to get what they stand for."""
+    if "pictures" in part:
+        for path in map(Path, part["pictures"]):
+            yield _name(path), lambda path=path: as_picture(path, card)  # type: ignore[misc]
+        return
+    file = Path(part["file"])
+    x = _array(file)
+    for i in range(part["start"], part["stop"]):
+        yield f"{_name(file)}:{i}", lambda i=i: as_input(x[i : i + 1], card)[0]  # type: ignore[misc]
 
 
 def _array(file: Path) -> Row:
@@ -153,13 +178,6 @@ def _array(file: Path) -> Row:
         return np.load(file, mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]
     except (OSError, ValueError, EOFError):
         return read_array(file).x  # which says what is wrong
-
-
-def _rows(file: Path, x: Row, card: Card) -> Iterator[Input]:
-    if not x.ndim or not len(x):
-        raise UserError(f"The array in {file} is empty.", "it needs one row or image at least.")
-    as_input(np.zeros_like(x[:1]), card)  # its form is wrong for all or for none
-    return ((f"{_name(file)}:{i}", lambda i=i: as_input(x[i : i + 1], card)[0]) for i in range(len(x)))  # type: ignore[misc]
 
 
 def _name(path: Path) -> str:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from askew.cli.common import AsJson, Device, app
+from askew.cli.common import Address, AsJson, Device, Gpus, app
 from askew.errors import UserError
 from askew.show import err, print_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from askew.predictor import Prior
     from askew.stream import Portion, Tally
@@ -31,6 +32,13 @@ PriorOption = Annotated[
     ),
 ]
 _SHOWN = 12  # classes that the mix on the terminal names
+
+
+class Where(StrEnum):
+    """Where images are looked at."""
+
+    local = "local"
+    ray = "ray"
 
 
 class Form(StrEnum):
@@ -54,11 +62,22 @@ def predict(
     prior: PriorOption = "uniform",
     batch: Annotated[int, typer.Option("--batch", help="Images at a time; 0: what fits.", min=0)] = 0,
     device: Device = "auto",
+    on: Annotated[
+        Where, typer.Option("--on", help="This machine, or a Ray cluster: then -o is a folder.")
+    ] = Where.local,
+    address: Address = "",
+    gpus: Gpus = 0.0,
+    workers: Annotated[int, typer.Option("--jobs", help="With --on ray: processes; 0: what there is.", min=0)] = 0,
     as_json: AsJson = False,
 ) -> None:
     """Say the class of any number of images, one row an image, in a stable order; broken files are named."""
     if as_json and file is None:
         raise UserError("--json prints a summary where the predictions go.", "name a file for them with -o.")
+    if on is Where.ray:
+        _predict_by_ray(model, images, file, _prior(prior), device, (address, workers, gpus), as_json)
+        return
+    if address or gpus or workers:
+        raise UserError("--address, --gpus and --jobs have no meaning on one machine.", "--on ray")
     from askew.predictor import load
     from askew.stream import Tally, write_predictions, writer_of
 
@@ -82,6 +101,34 @@ def predict(
         _say(tally, file)
 
 
+def _predict_by_ray(
+    model: Path,
+    images: list[Path],
+    folder: Path | None,
+    prior: Prior,
+    device: str,
+    cluster: tuple[str, int, float],
+    as_json: bool,
+) -> None:
+    """In parts, each written once; started again, only what is missing."""
+    if folder is None:
+        raise UserError("With --on ray, predictions go to a folder, in parts.", "name it with -o.")
+    from askew.launch.ray import Ray
+    from askew.parts import plan, predict_by_ray
+    from askew.predictor import load
+
+    predictor = load(model, "cpu")
+    parts = plan(images, predictor, prior, folder)
+    with _counting() as count:
+        for done in predict_by_ray(model, device, prior, parts, Ray(*cluster)):
+            count(done)
+    tally = parts.tally(predictor.classes)
+    if as_json:
+        print_json({"folder": str(folder), "images": tally.images, "broken": tally.broken, "mix": tally.mix})
+    else:
+        _say(tally, folder)
+
+
 def _prior(text: str) -> Prior:
     """A name, or shares."""
     try:
@@ -91,7 +138,15 @@ def _prior(text: str) -> Prior:
 
 
 def _shown(portions: Iterable[Portion]) -> Iterator[Portion]:
-    """With a count of images on the terminal; how many there will be, nobody knows."""
+    with _counting() as count:
+        for portion in portions:
+            count(len(portion.names))
+            yield portion
+
+
+@contextmanager
+def _counting() -> Iterator[Callable[[int], None]]:
+    """A count of images on the terminal; how many there will be, nobody knows."""
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     from askew.show import Rate
@@ -99,9 +154,7 @@ def _shown(portions: Iterable[Portion]) -> Iterator[Portion]:
     columns = (SpinnerColumn(), TextColumn("{task.completed} images"), Rate(), TimeElapsedColumn())
     with Progress(*columns, console=err, disable=not err.is_terminal, transient=True) as bars:
         bar = bars.add_task("predict", total=None)
-        for portion in portions:
-            bars.advance(bar, len(portion.names))
-            yield portion
+        yield lambda images: bars.advance(bar, images)
 
 
 def _say(tally: Tally, file: Path | None) -> None:
