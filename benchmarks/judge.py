@@ -105,7 +105,7 @@ def judge_alarm(candidates: Sequence[Candidate]) -> list[dict[str, Any]]:
     for after in adapted:
         gain = after.accuracy - before.accuracy
         truth = "helped" if gain > MATTERS else "hurt" if gain < -MATTERS else "unclear"
-        verdict = alarm(before.said, after.said)
+        verdict = alarm(before.said, after.said, [one.said for one in adapted if one is not after])
         found.append({"method": after.method, "gain": gain, "truth": truth, **verdict.as_dict()})
     return found
 

@@ -158,16 +158,32 @@ def test_work_that_was_stopped_goes_on_where_it_was(made: tuple[Adaptation, Path
     assert predictions(again) == predictions(found)
 
 
-def test_what_is_likely_to_have_done_harm_is_not_chosen(
+def test_one_rule_chooses_and_the_alarm_only_warns(
     made: tuple[Adaptation, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found, out = made
-    hurt = dataclasses.replace(next(iter(found.verdicts.values())), verdict="hurt")
-    monkeypatch.setattr(adapting, "choose", lambda saids: 1)
-    monkeypatch.setattr(adapting, "alarm", lambda source, adapted: hurt)
+    hurt = dataclasses.replace(next(iter(found.verdicts.values())), verdict="hurt", sentence="It seems to have hurt.")
+    monkeypatch.setattr(adapting, "choose", lambda saids: 2)
+    monkeypatch.setattr(adapting, "alarm", lambda source, adapted, others: hurt)
     again = finish(adapt(found.order, out, CPU))
-    assert again.chosen == 0
-    assert again.sentence.startswith("No method looks better")
+    assert (again.chosen, again.sentence) == (2, hurt.sentence)
+    assert "A109" in {r.code for r in remarks(again)}
+
+
+def test_every_verdict_is_before_all_the_candidates(
+    made: tuple[Adaptation, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, out = made
+    asked: list[list[int]] = []
+
+    def told(source: Any, adapted: Any, others: Any) -> Any:
+        asked.append([id(one) for one in (source, adapted, *others)])
+        return found.verdicts["coal"]
+
+    monkeypatch.setattr(adapting, "alarm", told)
+    saids = [id(t.said) for t in finish(adapt(found.order, out, CPU)).trained]
+    assert [each[:2] for each in asked] == [[saids[0], one] for one in saids[1:]]
+    assert all(sorted(each) == sorted(saids) for each in asked)
 
 
 def test_a_method_that_fails_is_told_and_the_others_go_on(

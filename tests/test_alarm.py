@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from worlds import EVEN, World, world
 
-from askew.alarm import VOTERS, alarm, evidence
+from askew.alarm import COLLAPSED, MARGIN, Answer, Evidence, alarm, evidence, judged
 from askew.said import Said
-from askew.validators import SCORES, Reading
+from askew.validators import CHOOSERS, score_all
 
 
 def blurred(whole: World, keep: float, seed: int) -> World:
@@ -19,6 +19,13 @@ def blurred(whole: World, keep: float, seed: int) -> World:
     return whole._replace(
         said=Said.of(whole.said.source_val, whole.said.source_val_y, keep * whole.said.target + noise, EVEN)
     )
+
+
+def mistaken(whole: World, images: int) -> Said:
+    """The same network, but for some images that it gives another class, as surely."""
+    target = whole.said.target.copy()
+    target[:images] = np.roll(target[:images], 1, axis=1)
+    return Said.of(whole.said.source_val, whole.said.source_val_y, target, EVEN)
 
 
 @pytest.fixture(scope="module")
@@ -33,32 +40,97 @@ def bad(good: World) -> World:
 
 def test_an_adaptation_that_helps_is_said_to_have_helped(good: World, bad: World) -> None:
     assert good.accuracy > bad.accuracy + 0.1
-    found = alarm(bad.said, good.said, resamples=30)
-    assert found.verdict == "helped", found.sentence
-    assert not found.collapsed
-    assert found.sentence.startswith("Adaptation seems to have helped: better by")
+    for others in ([], [blurred(good, 0.8, 2).said]):
+        found = alarm(bad.said, good.said, others, resamples=30)
+        assert found.verdict == "helped", found.sentence
+        assert not found.collapsed
+        begun = f"Adaptation seems to have helped: it says what {2 + len(others)} networks together say on "
+        assert found.sentence.startswith(begun)
+        assert "better by SND" in found.sentence
 
 
 def test_an_adaptation_that_hurts_is_said_to_have_hurt(good: World, bad: World) -> None:
-    found = alarm(good.said, bad.said, resamples=30)
-    assert found.verdict == "hurt", found.sentence
-    assert "worse by" in found.sentence
+    for others in ([], [blurred(good, 0.8, 2).said]):
+        found = alarm(good.said, bad.said, others, resamples=30)
+        assert found.verdict == "hurt", found.sentence
+        assert "worse by SND" in found.sentence
 
 
 def test_a_network_is_neither_better_nor_worse_than_itself(good: World) -> None:
     found = alarm(good.said, good.said, resamples=10)
     assert found.verdict == "unclear"
     assert all((e.before, e.low, e.high, e.votes) == (e.after, 0, 0, "unclear") for e in found.evidence)
-    assert found.sentence == "Adaptation may have helped or hurt: no score moved."
+    assert found.sentence == (
+        "Adaptation may have helped or hurt: it says what 2 networks together say on 100 % of the target, source-only "
+        "on 100 % (difference +0 to +0 points)."
+    )
+
+
+@pytest.mark.parametrize(
+    ("agreement", "rest", "among", "alone"),
+    [
+        ((0.06, 0.2), "0000", "helped", "unclear"),
+        ((0.04, 0.2), "0000", "unclear", "unclear"),
+        ((-0.2, -0.06), "0000", "hurt", "unclear"),
+        ((-0.2, -0.04), "0000", "unclear", "unclear"),
+        ((0.06, 0.2), "----", "helped", "hurt"),
+        ((0.04, 0.2), "++00", "helped", "helped"),
+        ((0.04, 0.2), "+++-", "helped", "helped"),
+        ((0.04, 0.2), "++-0", "unclear", "unclear"),
+        ((-0.1, 0.1), "+++0", "helped", "helped"),
+        ((-0.1, 0.1), "---0", "hurt", "hurt"),
+        ((-0.1, 0.1), "---+", "unclear", "unclear"),
+    ],
+)
+def test_a_verdict_takes_agreement_beyond_the_margin_or_a_lead_of_three(
+    agreement: tuple[float, float], rest: str, among: Answer, alone: Answer
+) -> None:
+    """Five scores; of two networks alone, agreement only counts as one of them."""
+    ends = {"+": (0.1, 0.2), "0": (-0.1, 0.1), "-": (-0.2, -0.1)}
+    names = [name for name in CHOOSERS if name != "ensemble"]
+    found = [Evidence("ensemble", 0.5, 0.5, *agreement)]
+    found += [Evidence(name, 0.5, 0.5, *ends[vote]) for name, vote in zip(names, rest, strict=True)]
+    assert (judged(found, alone=False), judged(found, alone=True)) == (among, alone)
+
+
+@pytest.mark.parametrize(("images", "beyond"), [(20, False), (80, True)])
+def test_agreement_is_the_share_of_images_on_which_the_others_side_with_one(
+    good: World, images: int, beyond: bool
+) -> None:
+    """Of 500 images, 4 % are a sure difference and too few to matter; 16 % are enough."""
+    others = [blurred(good, 0.8, seed).said for seed in (2, 3)]
+    found = evidence(mistaken(good, images), good.said, others, 30, 0)
+    (agreed,) = (e for e in found if e.score == "ensemble")
+    assert 0 < agreed.low < images / 500 < agreed.high
+    assert (agreed.low > MARGIN) == beyond
+
+
+def test_guesses_without_a_doubt_are_not_believed(good: World) -> None:
+    """Two networks together say what the surer one does; a third knows better."""
+    guesses = 60 * np.eye(10)[np.random.default_rng(0).choice(10, len(good.target_y))]
+    sure = Said.of(good.said.source_val, good.said.source_val_y, guesses, EVEN)
+    alone = alarm(good.said, sure, resamples=30)
+    by = {e.score: e.votes for e in alone.evidence}
+    assert (by["ensemble"], by["snd"]) == ("helped", "hurt")
+    assert alone.verdict == "unclear", alone.sentence
+    others = [mistaken(good, n) for n in (20, 40)]
+    assert alarm(good.said, sure, others, resamples=30).verdict == "hurt"
 
 
 def test_a_network_that_collapsed_hurt_however_sure_it_is(good: World) -> None:
     """Everything is the target's rarest class, without a doubt: entropy could not be better."""
     collapsed = Said.of(good.said.source_val, good.said.source_val_y, good.said.target + 60 * np.eye(10)[5], EVEN)
-    found = alarm(good.said, collapsed, resamples=10)
-    assert (found.verdict, found.collapsed) == ("hurt", True)
+    found = alarm(good.said, collapsed, [collapsed, collapsed], resamples=10)
+    assert (found.verdict, found.collapsed) == ("hurt", True), "though most networks say the same"
     assert found.far > 0.8
     assert "collapsed" in found.sentence
+
+
+def test_a_network_that_finds_classes_which_a_lost_one_missed_has_not_collapsed(good: World) -> None:
+    lost = Said.of(good.said.source_val, good.said.source_val_y, good.said.target + 60 * np.eye(10)[5], EVEN)
+    found = alarm(lost, good.said, [mistaken(good, n) for n in (20, 40)], resamples=10)
+    assert found.far > COLLAPSED
+    assert (found.verdict, found.collapsed) == ("helped", False)
 
 
 def test_far_is_the_total_variation_to_the_nearest_plausible_mix(good: World) -> None:
@@ -74,15 +146,14 @@ def test_far_is_the_total_variation_to_the_nearest_plausible_mix(good: World) ->
     assert half == pytest.approx(all_of_it / 2, abs=0.05)
 
 
-def test_evidence_holds_each_voter_before_and_after_under_one_mix(good: World, bad: World) -> None:
-    from askew.mixtures import consensus_mix
-
-    found = evidence(bad.said, good.said, 20, 0)
-    assert tuple(e.score for e in found) == VOTERS
-    mix = consensus_mix([bad.said, good.said])
+def test_evidence_is_what_choose_looks_at_of_the_two_among_all() -> None:
+    good = world(300, 200)
+    worse, between = blurred(good, 0.4, 1).said, blurred(good, 0.7, 2).said
+    found = evidence(worse, good.said, [between], 20, 0)
+    assert tuple(e.score for e in found) == CHOOSERS
+    before, after, _ = score_all([worse, good.said, between])
     for e in found:
-        assert e.before == SCORES[e.score].value(Reading.of(bad.said, mix))
-        assert e.after == SCORES[e.score].value(Reading.of(good.said, mix))
+        assert (e.before, e.after) == (before[e.score], after[e.score])
         assert e.low <= e.high
     by = {e.score: e for e in found}
     assert by["source"].votes == "unclear", "both know the source alike"
@@ -93,7 +164,7 @@ def test_intervals_shrink_with_more_images_as_one_over_the_root() -> None:
     width = []
     for n in (100, 400):
         whole = world(500, n, seed=2)
-        (one,) = (e for e in evidence(blurred(whole, 0.5, 1).said, whole.said, 60, 0) if e.score == "expected")
+        (one,) = (e for e in evidence(blurred(whole, 0.5, 1).said, whole.said, [], 60, 0) if e.score == "expected")
         width.append(one.high - one.low)
     assert 1.4 < width[0] / width[1] < 3.2
 

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from multiprocessing import active_children
@@ -16,9 +18,13 @@ import pytest
 import torch
 from conftest import Command
 
-from askew.execute import Execution
-from askew.launch.local import Failed, Finished, Job, carry_out, plan_jobs
-from askew.recipe import Wish
+from askew.claims import BEAT
+from askew.errors import UserError
+from askew.execute import Busy, Execution, Progress
+from askew.launch.jobs import Event, Failed, Finished, Job, carry_out, note_plan, plan_jobs
+from askew.launch.local import Local
+from askew.recipe import Wish, prepare
+from askew.status import read_status
 from askew.store import RunFolder, open_root
 
 TRAINING = {"pretrain": 20, "rounds": 2, "round": 10, "batch": 16}
@@ -98,7 +104,11 @@ def rounds_done(folder: Path) -> int:
 
 
 def wishes_of(jobs: list[Job]) -> list[Wish]:
-    return [wish for job in jobs for wish in job.wishes]
+    return [wish for job in jobs for wish in job.runs.values()]
+
+
+def job(wish: Wish) -> Job:
+    return Job({prepare(wish)[0].key: wish}, pretraining=False)
 
 
 def test_what_is_missing_is_planned_once_and_what_is_done_is_not(how: Execution) -> None:
@@ -109,7 +119,7 @@ def test_what_is_missing_is_planned_once_and_what_is_done_is_not(how: Execution)
     assert wishes_of(shared) == [wishes[0], wishes[3]]  # one pre-training a seed: the heads agree
     assert wishes_of(rest) == [wishes[0], wishes[1], wishes[3]]
     assert not list(how.root.glob("*/"))
-    events = list(carry_out([*shared[:1], *rest[:1]], how, 1))
+    events = list(carry_out([*shared[:1], *rest[:1]], how, Local()))
     assert [type(e) for e in events if isinstance(e, Finished | Failed)] == [Finished, Finished]
     _, shared, rest = plan_jobs(wishes, how)
     assert wishes_of(shared) == [wishes[3]]
@@ -117,13 +127,93 @@ def test_what_is_missing_is_planned_once_and_what_is_done_is_not(how: Execution)
 
 
 def test_a_job_that_fails_does_not_stop_the_others(how: Execution) -> None:
-    jobs = [Job((wish(lr=1e30),), pretraining=False), Job((wish(),), pretraining=False)]
-    ends = [e for e in carry_out(jobs, how, 1) if isinstance(e, Finished | Failed)]
+    jobs = [job(wish(lr=1e30)), job(wish())]
+    ends = [e for e in carry_out(jobs, how, Local()) if isinstance(e, Finished | Failed)]
     assert [type(e) for e in ends] == [Failed, Finished]
     assert isinstance(ends[0], Failed)
     assert "is not finite" in ends[0].reason
     assert isinstance(ends[1], Finished)
     assert RunFolder(how.root / ends[1].key).done
+
+
+def test_a_run_that_somebody_else_is_at_comes_last_and_once_it_is_free(how: Execution) -> None:
+    """The first of two is held; it is begun only after the second has ended and its holder has gone."""
+    first, second = job(wish(seed=0, pretrain=0)), job(wish(seed=1, pretrain=0))
+    held = RunFolder(how.root / next(iter(first.runs)))
+    with contextlib.ExitStack() as holder:
+        holder.enter_context(held.claimed())
+        order = []
+        for event in carry_out([first, second], how, Local()):
+            if isinstance(event, Finished):
+                order.append(event.key)
+                holder.close()
+    assert order == [*second.runs, *first.runs]
+
+
+def test_a_run_whose_pre_training_somebody_else_is_at_waits_for_that(how: Execution) -> None:
+    asked = wish("coal")
+    before = prepare(asked)[0].before
+    assert before is not None
+    launched = []
+
+    def launcher(jobs: Sequence[Job], how: Execution) -> Iterator[Event]:
+        launched.append(len(jobs))
+        yield from Local()(jobs, how)
+        if len(launched) == 1:
+            holder.close()
+
+    with contextlib.ExitStack() as holder:
+        holder.enter_context(RunFolder(how.root / before.key).claimed())
+        ends = [e for e in carry_out([job(asked)], how, launcher) if isinstance(e, Finished)]
+    assert [e.key for e in ends] == list(job(asked).runs)
+    assert launched == [1, 1]
+
+
+def test_damaged_results_are_done_anew(how: Execution) -> None:
+    asked = wish("coal")
+    assert isinstance(list(carry_out([job(asked)], how, Local()))[-1], Finished)
+    run = prepare(asked)[0]
+    assert run.before is not None
+    own, before = RunFolder(how.root / run.key), RunFolder(how.root / run.before.key)
+    good = {file: file.read_bytes() for file in (own.path / "scores.json", before.path / "weights.safetensors")}
+    for file, content in good.items():
+        file.write_bytes(content[:-3] + b"?" + content[-2:])
+    assert not before.intact(whole=True)
+    keys, shared, rest = plan_jobs([asked], how)
+    assert (keys, len(rest)) == ([run.key], 1)
+    assert isinstance(list(carry_out(shared + rest, how, Local()))[-1], Finished)
+    assert {file: file.read_bytes() for file in good} == good
+
+
+def test_a_folder_that_cannot_be_written_to_stops_all_at_the_first_run(how: Execution) -> None:
+    jobs = [job(wish(seed=seed, pretrain=0)) for seed in range(3)]
+    (how.root / next(iter(jobs[0].runs))).write_text("a file in the way")
+    with pytest.raises(UserError, match="Cannot write"):
+        list(carry_out(jobs, how, Local()))
+    assert not list(how.root.glob("*/"))
+
+
+def test_a_folder_that_vanishes_is_not_made_again(how: Execution) -> None:
+    jobs = [job(wish(pretrain=0))]
+    shutil.rmtree(how.root)
+    with pytest.raises(UserError, match="is gone"):
+        list(carry_out(jobs, how, Local()))
+    assert not how.root.exists()
+
+
+def test_status_follows_a_grid_from_plan_to_end(how: Execution) -> None:
+    jobs = [job(wish(seed=0, pretrain=0)), job(wish(seed=1, pretrain=0, lr=1e30))]
+    (good,), (bad,) = (list(j.runs) for j in jobs)
+    note_plan(how, [good, bad], wishes_of(jobs))
+    assert set(read_status(how.root).waiting) == {good, bad}
+    for event in carry_out(jobs, replace(how, checkpoint_every=0), Local()):
+        if not isinstance(event, Finished | Failed) and event.key == good:
+            (holder,) = read_status(how.root).running.values()
+            assert (holder.label, holder.pid) == ("mini/syn-uci source seed 0", os.getpid())
+    status = read_status(how.root)
+    assert (status.done, status.running, status.waiting) == (1, {}, {})
+    assert status.failed[bad][0] == "mini/syn-uci source seed 1"
+    assert "is not finite" in status.failed[bad][1]
 
 
 # --- killed ---
@@ -187,10 +277,10 @@ def test_workers_do_not_outlive_a_command_that_is_killed(command: str, tmp_path:
 
 
 def test_a_worker_that_is_killed_costs_nothing_but_its_run_which_goes_on_later(how: Execution) -> None:
-    jobs = [Job((wish(seed=seed, pretrain=0, rounds=20),), pretraining=False) for seed in (0, 1)]
+    jobs = [job(wish(seed=seed, pretrain=0, rounds=20)) for seed in (0, 1)]
     patient = replace(how, checkpoint_every=0)
     ends = []
-    for event in carry_out(jobs, patient, 2):
+    for event in carry_out(jobs, patient, Local(2)):
         if isinstance(event, Finished | Failed):
             ends.append(event)
         elif event.step >= 30 and len(active_children()) == 2:
@@ -200,4 +290,21 @@ def test_a_worker_that_is_killed_costs_nothing_but_its_run_which_goes_on_later(h
     assert re.fullmatch(r"[^\n]+\.\n\nhint: [^\n]+", failed.reason)
     _, _, rest = plan_jobs(wishes_of(jobs), how)
     assert wishes_of(rest) == [failed.wish]
-    assert isinstance(list(carry_out(rest, patient, 1))[-1], Finished)
+    assert isinstance(list(carry_out(rest, patient, Local()))[-1], Finished)
+
+
+def test_a_run_that_was_taken_over_is_left_to_whoever_has_it(how: Execution) -> None:
+    """As after a long sleep: others took the holder for dead, and it stops at its next look, without another write."""
+    asked = job(wish(pretrain=0, rounds=20))
+    (key,) = asked.runs
+    patient = replace(how, checkpoint_every=0)
+    events = Local()([asked], patient)
+    for event in events:
+        if isinstance(event, Progress) and event.step >= 30:
+            break
+    folder = how.root / key
+    (folder / "claim.1").unlink()  # the one who took over has claim.2
+    left = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
+    time.sleep(BEAT + 0.5)
+    assert list(events) == [Busy(key, folder)]
+    assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir()} == left

@@ -1,19 +1,33 @@
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
 import subprocess
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from askew.claims import Taken
 from askew.errors import UserError
-from askew.store import MARKER, RunFolder, finished_runs, open_root, read_tensors, write_bytes, write_json
+from askew.store import (
+    MARKER,
+    Damaged,
+    RunFolder,
+    Unwritable,
+    finished_runs,
+    open_root,
+    read_tensors,
+    write_bytes,
+    write_json,
+    write_tensors,
+)
 
 
 def no_room(*_: object) -> None:
@@ -89,7 +103,7 @@ def test_a_folder_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         write_json(tmp_path / "missing" / "a.json", {})
     assert caught.value.sentence == f"Cannot write {tmp_path / 'missing' / 'a.json'}: No such file or directory."
-    assert caught.value.hint == "choose another folder with --out."
+    assert caught.value.hint.endswith("choose another folder with --out.")
 
 
 # --- a folder of runs ---
@@ -172,40 +186,182 @@ def test_a_finished_run_keeps_no_checkpoint(tmp_path: Path) -> None:
     assert not folder.done
     folder.finish()
     assert folder.done
+    assert folder.intact(whole=True)
     assert names(tmp_path) == ["done"]
 
 
 def test_a_folder_is_held_by_one_at_a_time(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
-    order: list[str] = []
-    waiting = threading.Event()
-
-    def second() -> None:
-        waiting.set()
-        with folder.claimed():
-            order.append("second")
-
-    other = threading.Thread(target=second)
+    with folder.claimed(), pytest.raises(Taken), folder.claimed():
+        pass
     with folder.claimed():
-        other.start()
-        waiting.wait(10)
-        other.join(0.2)  # time enough to take it, if it could
-        order.append("first")
-    other.join(10)
-    assert order == ["first", "second"]
+        assert names(folder.path) == [".lock", "claim.1"]
+    assert names(folder.path) == [".lock"]
 
 
-def test_claiming_a_folder_sweeps_what_a_killed_process_left_half_written(tmp_path: Path) -> None:
+def test_claiming_a_folder_sweeps_what_a_killed_process_left_half_written_and_why_it_failed(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     folder.save_checkpoint(1, {"w": torch.zeros(1)}, [])
+    folder.fail("no idea")
     (tmp_path / ".last.safetensors.4242").write_bytes(b"half")
     with folder.claimed():
-        assert names(tmp_path) == [".lock", "last.safetensors"]
+        assert names(tmp_path) == [".lock", "claim.1", "last.safetensors"]
+
+
+def test_a_vanished_mount_is_not_written_beneath(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "mount" / "run")
+    with pytest.raises(Unwritable, match="No such file or directory"), folder.claimed():
+        pass
+    with pytest.raises(Unwritable, match="No such file or directory"):
+        write_json(folder.path / "scores.json", {})
+    folder.fail("nowhere to say so")
+    assert names(tmp_path) == []
+
+
+# --- damage ---
+
+
+def finished(path: Path) -> RunFolder:
+    """A folder as a run leaves it."""
+    folder = RunFolder(path)
+    path.mkdir(exist_ok=True)
+    exam = {"images": 2, "per_class_mean": 50.0, "per_class": [50.0, 50.0], "confusion": [[1, 1], [1, 1]]}
+    folder.describe({"run": {"task": "toy", "seed": 3}, "notes": []})
+    write_json(path / "scores.json", {"whole": exam})
+    write_json(path / "reweighted.json", {"target_mix": [0.5, 0.5], "scores": {"whole": exam}})
+    for name in ("weights", "outputs"):
+        write_tensors(path / f"{name}.safetensors", {"w": torch.arange(6.0).view(2, 3)}, {"form": "1"})
+    folder.finish()
+    return folder
+
+
+RESULTS = ["run.json", "scores.json", "reweighted.json", "weights.safetensors", "outputs.safetensors"]
+
+
+def damaged(content: bytes, how: str, place: int) -> bytes:
+    if how == "cut":
+        return content[:place]
+    return content[:place] + bytes([content[place] ^ 1 << place % 8]) + content[place + 1 :]
+
+
+@pytest.mark.parametrize("how", ["cut", "flipped"])
+@pytest.mark.parametrize("name", [*RESULTS, "done"])
+def test_damage_at_any_place_of_a_result_is_found(tmp_path: Path, name: str, how: str) -> None:
+    folder = finished(tmp_path / "run")
+    content = (folder.path / name).read_bytes()
+    assert folder.intact(whole=True)
+    places = range(
+        1 if name == "done" else 0, len(content), max(1, len(content) // 40)
+    )  # an empty `done` is an old one
+    for place in places:
+        (folder.path / name).write_bytes(damaged(content, how, place))
+        assert not folder.intact(whole=True), place
+        if not name.endswith(".safetensors") or how == "cut":
+            assert not folder.intact(), place
+    (folder.path / name).write_bytes(content)
+    assert folder.intact(whole=True)
+
+
+@pytest.mark.parametrize("how", ["cut", "flipped"])
+def test_tensors_that_are_damaged_anywhere_are_not_read(tmp_path: Path, how: str) -> None:
+    file = tmp_path / "t.safetensors"
+    write_tensors(file, {"a": torch.randn(5), "b": torch.ones((), dtype=torch.bfloat16)}, {"form": "1"})
+    content = file.read_bytes()
+    for place in range(0, len(content), 3):
+        file.write_bytes(damaged(content, how, place))
+        with pytest.raises(Damaged, match="is damaged"):
+            read_tensors(file)
+    file.write_bytes(content)
+    assert set(read_tensors(file)[0]) == {"a", "b"}
+
+
+def test_what_was_removed_to_save_room_is_missed_only_where_others_build_on_it(tmp_path: Path) -> None:
+    folder = finished(tmp_path / "run")
+    (folder.path / "weights.safetensors").unlink()
+    assert folder.intact()
+    assert not folder.intact(whole=True)
+    (folder.path / "scores.json").unlink()
+    assert not folder.intact()
+
+
+def test_runs_from_before_hashes_are_taken_as_they_are(tmp_path: Path) -> None:
+    folder = finished(tmp_path / "run")
+    (folder.path / "done").write_bytes(b"")
+    assert folder.intact(whole=True)
+    assert folder.summary()[1]["whole"]["per_class_mean"] == 50.0
+
+
+def test_a_table_reads_the_scores_in_short(tmp_path: Path) -> None:
+    folder = finished(tmp_path / "run")
+    for reweighted in (False, True):
+        record, scores = folder.summary(reweighted=reweighted)
+        assert record["run"]["seed"] == 3
+        assert scores == {"whole": {"images": 2, "per_class_mean": 50.0}}
+    assert folder.scores()["whole"]["confusion"] == [[1, 1], [1, 1]]
+    (folder.path / "run.json").write_text("{}")
+    with pytest.raises(Damaged):
+        folder.summary()
+
+
+@pytest.mark.parametrize("how", ["cut", "flipped"])
+def test_a_damaged_checkpoint_means_to_begin_anew(tmp_path: Path, how: str) -> None:
+    folder = RunFolder(tmp_path)
+    file = tmp_path / "last.safetensors"
+    folder.save_checkpoint(5, {"w": torch.randn(3)}, ["label"])
+    content = file.read_bytes()
+    for place in range(0, len(content), 7):
+        file.write_bytes(damaged(content, how, place))
+        folder.add_trace({"step": 5})
+        assert folder.resume() is None
+        assert folder.trace() == []
+
+
+def test_a_trace_shorter_than_its_checkpoint_says_means_to_begin_anew(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    folder.add_trace({"step": 1})
+    folder.save_checkpoint(1, {"w": torch.zeros(1)}, [])
+    (tmp_path / "trace.jsonl").write_text("")
+    assert folder.resume() is None
+
+
+def test_a_damaged_trace_is_named(tmp_path: Path) -> None:
+    (tmp_path / "trace.jsonl").write_bytes(b'{"step": 1}\n\xff\xfe{"\n')
+    with pytest.raises(Damaged, match=r"trace\.jsonl is damaged"):
+        RunFolder(tmp_path).trace()
+
+
+# --- whatever is in a file ---
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    return finished(tmp_path_factory.mktemp("sound") / "run")
+
+
+plain_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["files", "whole", "run", "x"]), inner),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=20)
+@given(st.binary(max_size=200) | plain_values.map(lambda value: json.dumps(value).encode()))
+def test_no_content_of_a_run_s_files_raises_anything_but_a_user_error(sound: RunFolder, content: bytes) -> None:
+    for name in [*RESULTS, "done", "last.safetensors", "trace.jsonl"]:
+        file = sound.path / name
+        before = file.read_bytes() if file.exists() else None
+        file.write_bytes(content)
+        for read in (sound.intact, sound.summary, sound.scores, sound.trace, sound.resume):
+            with contextlib.suppress(UserError):
+                read()
+        file.unlink(missing_ok=True)
+        if before is not None:
+            file.write_bytes(before)
+    assert sound.intact(whole=True)
 
 
 def test_tensors_carry_their_notes(tmp_path: Path) -> None:
-    from askew.store import write_tensors
-
     write_tensors(tmp_path / "t.safetensors", {"a": torch.ones(2)}, {"form": "1"})
     tensors, notes = read_tensors(tmp_path / "t.safetensors")
     assert (tensors["a"].tolist(), notes) == ([1, 1], {"form": "1"})

@@ -18,17 +18,19 @@ if TYPE_CHECKING:
     from askew.data.feed import Batch
     from askew.engine import fit
     from askew.errors import UserError
+    from askew.estimator import AdaptiveClassifier
     from askew.method import Losses, Method, Outputs, Phase, Shape, State, both
     from askew.nets import Net
     from askew.options import Between, Search
+    from askew.predictor import Predictor, load
     from askew.recipe import Wish, prepare
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "Batch", "Between", "Exam", "Labeled", "Losses", "Method", "Net", "Outputs", "Phase", "Result", "Search", "Shape",
-    "State", "Study", "Task", "Unlabeled", "UserError", "Wish", "both", "check_method", "fit", "load_task", "prepare",
-    "run",
+    "AdaptiveClassifier", "Batch", "Between", "Exam", "Labeled", "Losses", "Method", "Net", "Outputs", "Phase",
+    "Predictor", "Result", "Search", "Shape", "State", "Study", "Task", "Unlabeled", "UserError", "Wish", "both",
+    "check_method", "fit", "load", "load_task", "prepare", "run",
 ]  # fmt: skip
 
 _HOMES = {
@@ -38,9 +40,11 @@ _HOMES = {
     "askew.data.feed": ("Batch",),
     "askew.engine": ("fit",),
     "askew.errors": ("UserError",),
+    "askew.estimator": ("AdaptiveClassifier",),
     "askew.method": ("Losses", "Method", "Outputs", "Phase", "Shape", "State", "both"),
     "askew.nets": ("Net",),
     "askew.options": ("Between", "Search"),
+    "askew.predictor": ("Predictor", "load"),
     "askew.recipe": ("Wish", "prepare"),
 }
 

@@ -260,9 +260,7 @@ def adapt(order: Order, out: Path, device: torch.device) -> Generator[Progress, 
     verdicts = {}
     for i, t in enumerate(trained[1:], start=1):
         yield Progress("choice", "choosing without labels", i, steps, {})
-        verdicts[t.candidate.name] = alarm(saids[0], t.said)
-    if order.method == "auto" and chosen and verdicts[trained[chosen].candidate.name].verdict == "hurt":
-        chosen = 0  # what is likely to have done harm is not handed out unasked
+        verdicts[t.candidate.name] = alarm(saids[0], t.said, [*saids[1:i], *saids[i + 1 :]])
     yield Progress("choice", "estimating the class mix", steps - 1, steps, {})
     diagnosis = diagnose(saids[0], saids[chosen] if chosen else None)
     logits = torch.from_numpy(saids[chosen].target) - torch.from_numpy(saids[chosen].seen_mix).clamp(min=1e-6).log()

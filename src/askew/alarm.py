@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from askew.mixtures import ESTIMATORS, LEVEL, consensus_mix, says_of, target_mix_of
-from askew.said import Labels, Said
-from askew.validators import SCORES, Reading
+from askew.said import Labels, Said, softmax
+from askew.validators import CHOOSERS, SCORES, Reading, agreement
 
 Answer = Literal["helped", "unclear", "hurt"]
-CONFIDENCE = ("atc", "atc-class", "expected", "prior-information")
-"""Scores of how sure the network is, calibrated or held against what the source's images deserve."""
-VOTERS = ("snd", *CONFIDENCE, "source")
-"""Scores that are asked. The usual entropy, information, BNM and Corr-C are not: on the development tasks they praise
-what says all classes equally often, which under label shift is what hurts."""
+MARGIN, LEAD = 0.05, 3
+"""What a verdict takes, set on development tasks: so large a share of the target by which agreement differs, at the
+nearer end of its interval; or so many more scores that rose than fell."""
 ROWS = 500
 """Most target images in each half that an interval is made from."""
-FAR, COLLAPSED = 0.25, 0.5
-"""Total variation from every plausible mix at which the classes that are said are suspect, and are a collapse."""
+COLLAPSED = 0.5
+"""Total variation from every plausible mix at which a network that says fewer classes than before has collapsed."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +35,7 @@ class Evidence:
 
     @property
     def votes(self) -> Answer:
-        if self.low > 0:
-            return "helped"
-        return "hurt" if self.high < 0 else "unclear"
+        return _beyond(self, 0)
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self) | {"votes": self.votes}
@@ -51,86 +48,123 @@ class Verdict:
     verdict: Answer
     sentence: str
     evidence: tuple[Evidence, ...]
+    """Of every score that `choose` adds up."""
     far: float
     """Total variation between the classes that the adapted network says and the nearest plausible mix."""
     collapsed: bool
-    """Whether that is too far to be true."""
+    """Whether that is too far to be true, and fewer classes are said than before."""
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self) | {"evidence": [e.as_dict() for e in self.evidence]}
 
 
-def alarm(source_only: Said, adapted: Said, *, resamples: int = 100, seed: int = 0) -> Verdict:
-    """Compare two networks that speak of the same images.
+def alarm(
+    source_only: Said, adapted: Said, others: Sequence[Said] = (), *, resamples: int = 100, seed: int = 0
+) -> Verdict:
+    """Compare two networks that speak of the same images, beside others that were trained for them too.
 
-    Intervals say what other images would have changed; that a score may be wrong altogether only shows where scores
-    disagree. So *hurt* takes two signs or a plain one: neighbours agree less (SND) while the classes that are said left
-    every plausible mix; or three of four scores of confidence fell; or it collapsed. *Helped* takes two more of these
-    scores that rose than fell, and neither SND nor the source's accuracy fallen. All else is unclear.
+    It looks at what `choose` looks at, and at whether it collapsed, which those scores may praise.
     """
-    found = evidence(source_only, adapted, resamples, seed)
-    far = _distance_to_plausible(source_only, adapted)
-    votes = {e.score: e.votes for e in found}
-    rose, fell = (sum(votes[name] == answer for name in CONFIDENCE) for answer in ("helped", "hurt"))
-    verdict: Answer = "unclear"
-    if far > COLLAPSED or fell >= 3 or (votes["snd"] == "hurt" and far > FAR):
-        verdict = "hurt"
-    elif rose >= fell + 2 and "hurt" not in (votes["snd"], votes["source"]):
-        verdict = "helped"
-    return Verdict(verdict, _sentence(verdict, votes, far), found, far, far > COLLAPSED)
+    found = evidence(source_only, adapted, others, resamples, seed)
+    far, collapsed = _collapse(source_only, adapted)
+    verdict = "hurt" if collapsed else judged(found, alone=not others)
+    return Verdict(verdict, _sentence(verdict, found, len(others) + 2, far, collapsed), found, far, collapsed)
 
 
-def _distance_to_plausible(source_only: Said, adapted: Said) -> float:
-    """Plausible are the mixes that source-only estimates, what it says without any estimator, and the source's own."""
+def judged(found: Sequence[Evidence], *, alone: bool) -> Answer:
+    """*Helped*: the adapted network says what all networks together say (EnsV, Hu et al. 2024) more often than
+    source-only does, by an interval beyond MARGIN; or LEAD more scores rose than fell. *Hurt*: the same downwards.
+    All else is unclear. Two networks alone say together what the surer one does: there, agreement is a score like any
+    other.
+    """
+    if not alone and (answer := _beyond(_agreed(found), MARGIN)) != "unclear":
+        return answer
+    votes = [e.votes for e in found]
+    lead = votes.count("helped") - votes.count("hurt")
+    if abs(lead) < LEAD:
+        return "unclear"
+    return "helped" if lead > 0 else "hurt"
+
+
+def _agreed(found: Sequence[Evidence]) -> Evidence:
+    return next(e for e in found if e.score == "ensemble")
+
+
+def _beyond(found: Evidence, margin: float) -> Answer:
+    if found.low > margin:
+        return "helped"
+    return "hurt" if found.high < -margin else "unclear"
+
+
+def _collapse(source_only: Said, adapted: Said) -> tuple[float, bool]:
+    """How far the classes that are said are from every plausible mix, and whether that is a collapse.
+
+    Plausible are the mixes that source-only estimates, what it says without any estimator, and the source's own. A
+    source-only that is lost makes all of them wrong; so a network whose commonest class became rarer did not collapse.
+    """
     _, said = says_of(adapted)
     _, before = says_of(source_only)
     plausible = [before, adapted.source_mix, *(target_mix_of(source_only, name) for name in ESTIMATORS)]
-    return float(min(np.abs(said - mix).sum() / 2 for mix in plausible))
+    far = float(min(np.abs(said - mix).sum() / 2 for mix in plausible))
+    return far, bool(far > COLLAPSED and said.max() > before.max())
 
 
-def _sentence(verdict: Answer, votes: dict[str, Answer], far: float) -> str:
-    if far > COLLAPSED:
+def _sentence(verdict: Answer, found: Sequence[Evidence], networks: int, far: float, collapsed: bool) -> str:
+    if collapsed:
         return (
             f"Adaptation hurt: the network collapsed. The classes that it says are {far:.2f} (total variation) from "
             "every mix that the target may plausibly have."
         )
     begun = {"helped": "seems to have helped", "hurt": "seems to have hurt", "unclear": "may have helped or hurt"}
+    e = _agreed(found)
     told = [
-        f"{what} by {', '.join(names)}"
-        for answer, what in (("helped", "better"), ("hurt", "worse"))
-        if (names := [SCORES[name].title for name, vote in votes.items() if vote == answer])
+        f"Adaptation {begun[verdict]}: it says what {networks} networks together say on {100 * e.after:.0f} % of the "
+        f"target, source-only on {100 * e.before:.0f} % (difference {100 * e.low:+.0f} to {100 * e.high:+.0f} points)"
     ]
-    if far > FAR:
-        told.append(f"the classes that it says are {far:.2f} (total variation) from every plausible mix")
-    return f"Adaptation {begun[verdict]}: {'; '.join(told) or 'no score moved'}."
+    for answer, what in (("helped", "better"), ("hurt", "worse")):
+        names = [SCORES[one.score].title for one in found if one is not e and one.votes == answer]
+        if names:
+            told.append(f"{what} by {', '.join(names)}")
+    return f"{'; '.join(told)}."
 
 
-def evidence(source_only: Said, adapted: Said, resamples: int, seed: int) -> tuple[Evidence, ...]:
-    """Every voter's difference, with an interval over images drawn again, the same for both networks.
+def evidence(
+    source_only: Said, adapted: Said, others: Sequence[Said], resamples: int, seed: int
+) -> tuple[Evidence, ...]:
+    """The difference by every score that `choose` adds up, with an interval over images drawn again, the same for both.
 
     Held-out images are drawn class by class with replacement; of the target's, random halves without it, whose spread
     is that of the whole (Politis and Romano 1994), since an image drawn twice would be its own neighbour to SND.
     """
-    mix = consensus_mix([source_only, adapted])
-    both = [Reading.of(said, mix) for said in (source_only, adapted)]
+    everyone = [source_only, adapted, *others]
+    mix = consensus_mix(everyone)
+    both = [Reading.of(said, mix) for said in everyone[:2]]
+    targets = [softmax(said.target) for said in everyone]
     rng = np.random.default_rng(seed)
     classes = [np.flatnonzero(source_only.source_val_y == k) for k in np.unique(source_only.source_val_y)]
     rows = rng.permutation(len(source_only.target))[: 2 * ROWS]
 
-    def differences(val: Labels, target: Labels) -> list[float]:
-        before, after = (reading.rows(val, target) for reading in both)
-        return [SCORES[name].value(after) - SCORES[name].value(before) for name in VOTERS]
+    def scores(val: Labels, target: Labels) -> list[list[float]]:
+        agree = agreement([p[target] for p in targets])
+        read = [reading.rows(val, target) for reading in both]
+        return [
+            [SCORES[name].value(r) if name in SCORES else agreed for name in CHOOSERS]
+            for r, agreed in zip(read, agree[:2], strict=True)
+        ]
 
+    values = scores(np.arange(len(source_only.source_val_y)), np.arange(len(source_only.target)))
     drawn = [
-        differences(
-            np.concatenate([own[rng.integers(len(own), size=len(own))] for own in classes]),
-            rng.permutation(rows)[: max(1, len(rows) // 2)],
-        )
+        np.diff(
+            scores(
+                np.concatenate([own[rng.integers(len(own), size=len(own))] for own in classes]),
+                rng.permutation(rows)[: max(1, len(rows) // 2)],
+            ),
+            axis=0,
+        )[0]
         for _ in range(resamples)
     ]
     ends = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
-    values = [[SCORES[name].value(reading) for name in VOTERS] for reading in both]
     return tuple(
         Evidence(name, before, after, float(low), float(high))
-        for name, before, after, low, high in zip(VOTERS, *values, *ends, strict=True)
+        for name, before, after, low, high in zip(CHOOSERS, *values, *ends, strict=True)
     )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -103,18 +104,24 @@ class Trainer(Loop[Snapshot]):
 
     # --- looking ---
 
+    def portions(self, shelf: Shelf) -> Sequence[Tensor]:
+        """The rows of a domain that are predicted here."""
+        return portions(shelf, self.device)
+
     def predict(self, shelf: Shelf) -> Tensor:
         """Logits of a whole domain."""
         was_training = self.net.training
         self.net.eval()
+        logits = torch.zeros(len(shelf), self.feed.classes, device=self.device)
         with (
             torch.no_grad(),
             arithmetic(self.precision, self.device),
             torch.autocast(self.feed.device.type, torch.bfloat16, enabled=self.run.precision == "bf16"),
         ):
-            logits = [self.method.predict(self.net, shelf.take(r)).float() for r in portions(shelf, self.device)]
+            for rows in self.portions(shelf):
+                logits[rows] = self.method.predict(self.net, shelf.take(rows)).float()
         self.net.train(was_training)
-        return torch.cat(logits) if logits else torch.zeros(0, self.feed.classes, device=self.feed.device)
+        return logits
 
     def outputs(self) -> NetworkOutputs:
         return NetworkOutputs(self.predict, self.feed, self.run.sampler)
@@ -184,6 +191,32 @@ def new_net(run: Run, study: Study) -> Net:
     return Net(parts, width, split_norm=run.net.norm == "split")
 
 
+def begin(
+    run: Run,
+    study: Study,
+    device: torch.device,
+    start: Checkpoint | None,
+    resume: Resume | None,
+    make: Callable[[Run, int, Feed, Net], Trainer],
+) -> Trainer:
+    """A trainer of the run's last stage, ready to take its first step; `make` chooses its kind."""
+    feed = Feed(study, device)
+    net = new_net(run, study).to(device)
+    if run.net.name not in OWN:
+        net = net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    net.share_moment()
+    fresh = {name: value.clone() for name, value in net.state_dict().items()}
+    if start is not None:
+        net.load_state_dict({name: start.get(name, value) for name, value in fresh.items()})
+    trainer = make(run, len(run.plan) - 1, feed, net)
+    if resume is not None:
+        trainer.load(resume.tensors, resume.loss_names)
+    elif run.plan[-1].restart:
+        trainer.refresh(0)  # the last word of the network before
+        net.load_state_dict(fresh)
+    return trainer
+
+
 def fit(
     run: Run,
     study: Study,
@@ -198,18 +231,5 @@ def fit(
     It begins from `start`, the weights that the stages before it left (none for a single stage), or goes on from
     `resume`. It holds no target label: the study has none.
     """
-    feed = Feed(study, device)
-    net = new_net(run, study).to(device)
-    if run.net.name not in OWN:
-        net = net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    net.share_moment()
-    fresh = {name: value.clone() for name, value in net.state_dict().items()}
-    if start is not None:
-        net.load_state_dict({name: start.get(name, value) for name, value in fresh.items()})
-    trainer = Trainer(run, len(run.plan) - 1, feed, net, graph)
-    if resume is not None:
-        trainer.load(resume.tensors, resume.loss_names)
-    elif run.plan[-1].restart:
-        trainer.refresh(0)  # the last word of the network before
-        net.load_state_dict(fresh)
+    trainer = begin(run, study, device, start, resume, partial(Trainer, graph=graph))
     yield from trainer.train(resume.step if resume else 0)

@@ -7,14 +7,16 @@ import platform
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from askew import __version__
-from askew.data.task import Task
+from askew.claims import Claim, Taken, Watch
+from askew.data.task import Exam, Task
 from askew.engine import Resume, fit
 from askew.errors import UserError
 from askew.lanes import fit_lanes
@@ -22,6 +24,7 @@ from askew.loop import Checkpoint, NotFinite, Snapshot
 from askew.metrics import score_exam
 from askew.plan import Run
 from askew.priors import UnsureMixWarning, reweighted, target_mix
+from askew.spread import Team, fit_together
 from askew.store import RunFolder, read_tensors, write_json, write_tensors
 
 
@@ -34,10 +37,14 @@ class Execution:
     graph: bool = True
     checkpoint_every: float = 20.0
     """Seconds between checkpoints."""
-    lanes: int = 1
-    """Most runs to train together."""
+    lanes: int = 0
+    """Most runs that are trained in one step; 0: as many as pay on this device."""
     curve: bool = False
     """Score the exam after every round, into the trace. For looking only: nothing is chosen by it."""
+    dead: frozenset[str] = frozenset()
+    """Holders of run folders that were watched and are taken for dead."""
+    team: Team | None = None
+    """The processes that share one run out among them, this one being the first."""
 
 
 @dataclass(frozen=True)
@@ -72,47 +79,66 @@ class Broken:
     error: UserError
 
 
+@dataclass(frozen=True)
+class Busy:
+    """A run that somebody else is at, or at what it builds on: the folder to wait for."""
+
+    key: str
+    folder: Path
+
+
 def execute(run: Run, task: Task, how: Execution, *, pretraining: bool = False) -> Iterator[Progress]:
-    """Bring the run's folder to `done`, whatever is there already, yielding progress.
+    """Bring the run's folder to `done`, whatever is there already and whoever else is at it, yielding progress.
 
     One that is carried out only for others to build on is marked as `pretraining`, and tables leave it out.
     """
-    for event in execute_lanes([(run, task)], how, pretraining=pretraining):
-        if isinstance(event, Broken):
-            raise event.error
-        yield event
+    how.root.mkdir(parents=True, exist_ok=True)
+    watch, busy = Watch(), True
+    while busy:
+        busy = False
+        for event in execute_lanes([(run, task)], replace(how, dead=frozenset(watch.dead)), pretraining=pretraining):
+            if isinstance(event, Broken):
+                raise event.error
+            if isinstance(event, Busy):
+                busy = True
+                while not watch.free(event.folder):
+                    time.sleep(0.2)
+            else:
+                yield event
 
 
 def execute_lanes(
     runs: Sequence[tuple[Run, Task]], how: Execution, *, pretraining: bool = False
-) -> Iterator[Progress | Broken]:
-    """The same for runs of one `lane_shape`, trained together; each ends as one ordinary folder."""
+) -> Iterator[Progress | Broken | Busy]:
+    """The same for runs of one `lane_shape`, trained together, without waiting; each ends as one ordinary folder."""
     lanes = {run.key: _Lane(run, task, RunFolder(how.root / run.key), pretraining) for run, task in runs}
     lanes = {
-        key: lane
-        for key, lane in lanes.items()
-        if not (lane.folder.done and (pretraining or not lane.folder.pretraining))
+        key: lane for key, lane in lanes.items() if not (lane.done and (pretraining or not lane.folder.pretraining))
     }
     if not lanes:
         return
     torch.set_num_threads(runs[0][0].threads)
-    broken: dict[str, UserError] = {}
+    stopped: dict[str, Broken | Busy] = {}
     before = [(lane.run.before, lane.task) for lane in lanes.values() if lane.run.before is not None]
     for event in execute_lanes(before, how, pretraining=True):
-        if isinstance(event, Broken):
-            broken[event.key] = event.error
-        else:
+        if isinstance(event, Progress):
             yield event
+        else:
+            stopped[event.key] = event
     with contextlib.ExitStack() as claims:
-        for key in sorted(lanes):  # all processes claim in one order, so none waits for another that waits for it
-            claims.enter_context(lanes[key].folder.claimed())
         together: dict[int, list[_Lane]] = {}
-        for lane in lanes.values():
-            if lane.run.before is not None and lane.run.before.key in broken:
-                yield Broken(lane.run.key, broken[lane.run.before.key])
+        for key, lane in lanes.items():
+            if lane.run.before is not None and lane.run.before.key in stopped:
+                yield replace(stopped[lane.run.before.key], key=key)
+                continue
+            try:
+                lane.claim = claims.enter_context(lane.folder.claimed(how.dead))
+            except Taken:
+                yield Busy(key, lane.folder.path)
                 continue
             lane.folder.mark(pretraining)
-            if not lane.folder.done:  # another process may have finished it while we waited
+            if not lane.done:  # somebody else may have finished it by now
+                lane.folder.reopen()
                 lane.resume = lane.folder.resume()
                 together.setdefault(lane.resume.step if lane.resume else 0, []).append(lane)
         for step, group in together.items():
@@ -127,13 +153,25 @@ class _Lane:
     task: Task
     folder: RunFolder
     pretraining: bool
+    claim: Claim | None = None
     resume: Resume | None = None
     last: Snapshot | None = None
+
+    @property
+    def done(self) -> bool:
+        """With sound results: all of them where others build on its weights."""
+        return self.folder.done and self.folder.intact(whole=self.pretraining)
 
     @property
     def label(self) -> str:
         what = "pre-training" if self.pretraining else self.run.method.id
         return f"{self.run.task} {what} seed {self.run.seed}"
+
+    def tell(self, step: int, steps: int) -> bool:
+        """Say how far it is, to whoever looks at its folder; False if the folder is somebody else's by now."""
+        assert self.claim is not None
+        self.claim.tell(self.label, step, steps)
+        return not self.claim.lost
 
     def start(self, root: Path) -> Checkpoint | None:
         """The weights that the stages before left."""
@@ -142,7 +180,7 @@ class _Lane:
     def note(self, snapshot: Snapshot, seconds: float, how: Execution) -> None:
         """A round's end, in the trace."""
         entry: dict[str, Any] = {"step": snapshot.step, "losses": snapshot.losses, "seconds": round(seconds, 3)}
-        if how.curve:
+        if how.curve and self.task.exam is not None:
             scores = score_exam(self.task.exam, snapshot.outputs.exam.cpu().numpy())
             entry["oracle"] = {name: s["per_class_mean"] for name, s in scores.items()}
         self.folder.add_trace(entry)
@@ -155,23 +193,27 @@ class _Lane:
         return Broken(self.run.key, UserError(f"{self.label}: {why}{kept}.", hint))
 
     def finish(self) -> None:
-        """Keep the weights, what the network says, and its scores."""
+        """Keep the weights, what the network says, and its scores where there is an exam."""
         snapshot, path = self.last, self.folder.path
         assert snapshot is not None
         write_tensors(path / "weights.safetensors", snapshot.weights(), {"form": "1"})
         outputs = snapshot.outputs
         logits = {"exam": outputs.exam, "target": outputs.target, "source_val": outputs.source_val}
-        write_tensors(path / "outputs.safetensors", {k: v.half() for k, v in logits.items()}, {"form": "1"})
-        write_json(path / "reweighted.json", _reweighted_scores(self.task, snapshot))
-        write_json(path / "scores.json", score_exam(self.task.exam, outputs.exam.cpu().numpy()))
+        told = {name: value.half() for name, value in logits.items()}
+        told |= {"source_val_y": outputs.source_val_y, "seen_mix": snapshot.seen_mix}
+        write_tensors(path / "outputs.safetensors", told, {"form": "1"})
+        if self.task.exam is not None:
+            write_json(path / "reweighted.json", _reweighted_scores(self.task.exam, snapshot))
+            write_json(path / "scores.json", score_exam(self.task.exam, outputs.exam.cpu().numpy()))
         self.folder.finish()
 
 
-def _train(lanes: Sequence[_Lane], step: int, how: Execution) -> Iterator[Progress | Broken]:
-    """From a step to the end, all lanes at once; one that breaks is left where it was."""
+def _train(lanes: Sequence[_Lane], step: int, how: Execution) -> Iterator[Progress | Broken | Busy]:
+    """From a step to the end, all lanes at once; one that breaks, or is taken over, is left where it was."""
+    first, steps = lanes[0], lanes[0].run.plan[-1].steps
     for lane in lanes:
         lane.folder.describe(_record(lane.run, lane.task, how, len(lanes)))
-    first, steps = lanes[0], lanes[0].run.plan[-1].steps
+        lane.tell(step, steps)
     label = first.label if len(lanes) == 1 else f"{first.label} and {len(lanes) - 1} more"
     yield Progress(first.run.key, label, step, steps, {})
     saved = began = time.monotonic()
@@ -185,6 +227,10 @@ def _train(lanes: Sequence[_Lane], step: int, how: Execution) -> Iterator[Progre
             if isinstance(snapshot, NotFinite):
                 sound.remove(lane)
                 yield lane.broken(f"{snapshot.what} after step {snapshot.step}")
+                continue
+            if not lane.tell(snapshot.step, steps):
+                sound.remove(lane)
+                yield Busy(lane.run.key, lane.folder.path)
                 continue
             lane.last, step = snapshot, snapshot.step
             if snapshot.round_ends:
@@ -205,10 +251,9 @@ def _snapshots(lanes: Sequence[_Lane], how: Execution) -> Iterator[Sequence[Snap
     starts = [lane.start(how.root) for lane in lanes]
     if len(lanes) == 1:
         (lane,) = lanes
+        plain = partial(fit, graph=how.graph) if how.team is None else partial(fit_together, how.team)
         try:
-            for snapshot in fit(
-                lane.run, lane.task.study, how.device, start=starts[0], resume=lane.resume, graph=how.graph
-            ):
+            for snapshot in plain(lane.run, lane.task.study, how.device, start=starts[0], resume=lane.resume):
                 yield [snapshot]
         except NotFinite as error:
             yield [error]
@@ -218,14 +263,14 @@ def _snapshots(lanes: Sequence[_Lane], how: Execution) -> Iterator[Sequence[Snap
     yield from fit_lanes(runs, studies, how.device, starts=starts, resumes=resumes, graph=how.graph)
 
 
-def _reweighted_scores(task: Task, snapshot: Snapshot) -> dict[str, Any]:
+def _reweighted_scores(exam: Exam, snapshot: Snapshot) -> dict[str, Any]:
     """Scores of the same network with its logits reweighted by the estimated target mix; costs no training."""
     outputs, seen = snapshot.outputs, snapshot.seen_mix
     with warnings.catch_warnings(record=True) as doubts:
         warnings.simplefilter("always", UnsureMixWarning)
         mix = target_mix(outputs.source_val, outputs.source_val_y, outputs.target)
     unsure = any(issubclass(doubt.category, UnsureMixWarning) for doubt in doubts)
-    scores = score_exam(task.exam, reweighted(outputs.exam, mix, seen).cpu().numpy())
+    scores = score_exam(exam, reweighted(outputs.exam, mix, seen).cpu().numpy())
     return {"target_mix": mix.tolist(), "seen_mix": seen.tolist(), "unsure": unsure, "scores": scores}
 
 
@@ -240,8 +285,11 @@ def _record(run: Run, task: Task, how: Execution, lanes: int) -> dict[str, Any]:
         "images": {"source": len(study.source), "source_val": len(study.source_val), "target": len(study.target)},
         "notes": list(task.notes),
         "classes": list(study.classes),
+        "source_sizes": study.source.sizes(len(study.classes)).tolist(),
+        "shape": list(study.source.x.shape[1:]),
         "device": device,
-        "graph": how.graph and how.device.type == "cuda",
+        "graph": how.graph and how.device.type == "cuda" and how.team is None,
         "lanes": lanes,
+        "processes": 1 if how.team is None else how.team.size,
         "versions": versions,
     }

@@ -38,20 +38,23 @@ class Dropout(nn.Module):
     """
 
     moment: Tensor
+    share = (0, 1)
+    """Of a batch that processes share (askew.spread): how many of its rows come before those here, and how many are."""
 
     def __init__(self, p: float, layer: int, rows: bool = False) -> None:
         super().__init__()
         self.p, self.layer, self.rows = p, layer, rows
         self.register_buffer("moment", torch.zeros((), dtype=torch.int64), persistent=False)
-        self._base: dict[tuple[torch.Size, torch.device], Tensor] = {}
+        self._base: dict[tuple[torch.Size, tuple[int, int], torch.device], Tensor] = {}
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0:
             return x
         shape = torch.Size([len(x), *[1] * (x.dim() - 1)]) if self.rows else x.shape
-        place = (shape, x.device)
+        place = (shape, self.share, x.device)
         if place not in self._base:
-            position = torch.arange(shape.numel(), device=x.device).view(shape)
+            before, here = self.share
+            position = torch.arange(shape.numel(), device=x.device).view(shape) + shape.numel() // here * before
             self._base[place] = chance.scatter(chance.key("dropout", self.layer), position)
         keep = chance.keep_mask(self._base[place], self.moment, self.p)
         return torch.where(keep, x, 0) / (1 - self.p)
@@ -65,6 +68,7 @@ class Crop(nn.Module):
     """
 
     moment: Tensor
+    share = (0, 1)
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -78,7 +82,7 @@ class Crop(nn.Module):
             y, x0 = spare_y // 2, spare_x // 2
             return x[:, :, y : y + self.size, x0 : x0 + self.size]
         row = torch.arange(n, device=x.device)
-        chance_of = chance.scatter(chance.key("crop"), row) ^ self.moment
+        chance_of = chance.scatter(chance.key("crop"), row + self.share[0]) ^ self.moment
         bits = chance.scatter(0, chance_of)  # mixed once more: neighbouring moments must not give neighbouring places
         top, left = (bits & 0xFFFF) % (spare_y + 1), ((bits >> 16) & 0xFFFF) % (spare_x + 1)
         flip = ((bits >> 32) & 1).bool()

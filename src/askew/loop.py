@@ -172,6 +172,10 @@ class Loop(ABC, Generic[Seen]):
     def ready(self, step: int) -> None:
         """Whatever a step needs that does not lie on the device; counted from the last `draw`."""
 
+    def agreed(self, names: list[str], grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+        """The gradients to follow, where several processes have a say."""
+        return grads
+
     def step(self) -> None:
         """Take one step, from the clock to the sums of the losses."""
         row = self.clock - self.first
@@ -186,7 +190,8 @@ class Loop(ABC, Generic[Seen]):
                 with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
                     losses = self.losses(number, batch, t)
                     total = torch.stack([value.float() for value in losses.values()]).sum()
-                self.optimiser.step(names, gradients(total, [self.params[n] for n in names]), t)
+                grads = self.agreed(names, gradients(total, [self.params[n] for n in names]))
+                self.optimiser.step(names, grads, t)
                 terms |= losses
         values = torch.stack([value.detach().float() for value in terms.values()])
         if not self.names:

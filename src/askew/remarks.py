@@ -45,7 +45,8 @@ def remarks(found: Adaptation) -> list[Check]:
         ("A108", "It is not clear that adaptation helped", "the label-free scores disagree or are too close to call.",
          "label some fifty target images at random and compare the two networks on them.",
          [verdict.sentence] if verdict is not None and verdict.verdict == "unclear" else []),
-        ("A109", "Adaptation is likely to have done harm", "most label-free scores are worse than without it.",
+        ("A109", "Adaptation is likely to have done harm", "the networks together side with the "
+         "unadapted one, most scores fell, or the predictions collapsed.",
          "use the network without adaptation: --method source.",
          [verdict.sentence] if verdict is not None and verdict.verdict == "hurt" else []),
         ("A110", "The predictions have collapsed", "nearly all target images are given a few classes, which no "
@@ -65,7 +66,8 @@ def remarks(found: Adaptation) -> list[Check]:
         ("A115", "A method could not be trained", "it is missing from the comparison.",
          "see why, and try another rate.", [f"{name}: {why}" for name, why in found.failed.items()]),
         ("A116", "Without adaptation, one class is given to most target images", "if that is not so in truth, the "
-         "network is lost on the target, and the mix, the scores and the verdict all begin from its answers.",
+         "network is lost on the target. Every method began from its answers: the mix is then worthless, and what the "
+         "methods agree on, which the verdict rests on, may be wrong together.",
          "look at the pictures; if they are of many classes, fine-tune, use another backbone, or label some.",
          _one_class(found)),
     )  # fmt: skip

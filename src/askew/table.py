@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -101,43 +102,41 @@ def collect(folders: Iterable[Path], *, reweight: bool = False, names: Mapping[s
 def _collect(folders: Sequence[Path], *, reweighted: bool, names: Mapping[str, str]) -> list[Row]:
     groups: dict[str, list[_Found]] = {}
     for path in folders:
-        record = json.loads((path / "run.json").read_text())
+        record, scores = RunFolder(path).summary(reweighted=reweighted)
         same = {k: v for k, v in record["run"].items() if k != "seed"}
-        found = _Found(
-            path, same, record["run"]["seed"], RunFolder(path).scores(reweighted=reweighted), record["notes"]
-        )
+        found = _Found(path, same, record["run"]["seed"], scores, record["notes"])
         groups.setdefault(json.dumps(same, sort_keys=True), []).append(found)
     by_task: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for runs in groups.values():
-        by_task.setdefault((runs[0].run["task"], runs[0].method), []).append(flat(runs[0].run))
+    settings = {group: flat(runs[0].run) for group, runs in groups.items()}
+    for group, runs in groups.items():
+        by_task.setdefault((runs[0].run["task"], runs[0].method), []).append(settings[group])
     # Images and steps follow from the shift, which is a column of its own: only runs of one shift are told apart.
     by_shift: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
     for (task, method), runs_there in by_task.items():
         for own in runs_there:
             by_shift.setdefault((task, method, own["shift"]), []).append(own)
-    on_any_task: dict[str, list[str]] = {}
+    on_any_task: dict[str, set[str]] = {}
     for (_, method, _), others in by_shift.items():
-        known = on_any_task.setdefault(method, [])
-        known += dict.fromkeys(name for own in others for name in _differing(own, others) if name not in known)
+        on_any_task.setdefault(method, set()).update(_varying(others))
+    on_own_task = {place: _varying(runs_there) for place, runs_there in by_task.items()}
     rows = []
-    for runs in groups.values():
+    for group, runs in groups.items():
         runs.sort(key=lambda found: found.seed)
-        run, method = runs[0].run, runs[0].method
-        own = flat(run)
-        scores = [found.scores for found in runs]
+        run, method, own = runs[0].run, runs[0].method, settings[group]
+        all_scores = [found.scores for found in runs]
         differing = [n for n in own if n in on_any_task[method] and own[n] != USUAL.get(n.rpartition(".")[2])]
         rows.append(
             Row(
                 task=run["task"],
                 method=method,
-                variant=_words(own, _differing(own, by_task[run["task"], method])),
+                variant=_words(own, [name for name in own if name in on_own_task[run["task"], method]]),
                 seeds=tuple(found.seed for found in runs),
-                values=tuple(s["whole"]["per_class_mean"] for s in scores),
-                paper_values=tuple(s["paper"]["per_class_mean"] for s in scores if "paper" in s),
-                paper_overall=tuple(s["paper"]["overall"] for s in scores if "paper" in s),
-                overall=tuple(s["whole"]["overall"] for s in scores),
-                worst=tuple(s["whole"]["worst"] for s in scores),
-                intervals=tuple((s["whole"]["interval"][0], s["whole"]["interval"][1]) for s in scores),
+                values=tuple(s["whole"]["per_class_mean"] for s in all_scores),
+                paper_values=tuple(s["paper"]["per_class_mean"] for s in all_scores if "paper" in s),
+                paper_overall=tuple(s["paper"]["overall"] for s in all_scores if "paper" in s),
+                overall=tuple(s["whole"]["overall"] for s in all_scores),
+                worst=tuple(s["whole"]["worst"] for s in all_scores),
+                intervals=tuple((s["whole"]["interval"][0], s["whole"]["interval"][1]) for s in all_scores),
                 notes=tuple(runs[0].notes),
                 reweighted=reweighted,
                 across=names.get(runs[0].path.name, _words(own, differing)),
@@ -165,10 +164,14 @@ class _Found:
         return method
 
 
-def _differing(own: dict[str, Any], others: list[dict[str, Any]]) -> list[str]:
-    """The settings in which a row differs from the method's other rows on the same task."""
-    missing = object()
-    return [name for name in own if any(other.get(name, missing) != own[name] for other in others)]
+def _varying(runs: Sequence[dict[str, Any]]) -> set[str]:
+    """The settings that are not the same in all runs, or that some of them lack."""
+    first: dict[str, Any] = {}
+    having, varying = Counter[str](), set[str]()
+    for own in runs:
+        having.update(own.keys())
+        varying |= {name for name, value in own.items() if first.setdefault(name, value) != value}
+    return varying | {name for name, count in having.items() if count < len(runs)}
 
 
 def _words(own: dict[str, Any], names: list[str]) -> str:

@@ -10,12 +10,12 @@ import warnings
 
 import typer
 
-from askew.cli import data, look, report, train
+from askew.cli import data, look, own, predict, report, status, train
 from askew.cli.common import app
 from askew.errors import EmptyClassWarning, UserError, warn_plainly
 from askew.show import err
 
-__all__ = ["app", "data", "look", "main", "report", "train"]
+__all__ = ["app", "data", "look", "main", "own", "predict", "report", "status", "train"]
 
 
 def main() -> None:

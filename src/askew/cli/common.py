@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +16,8 @@ from askew.show import TableFormat, err, follow
 
 if TYPE_CHECKING:
     from askew.execute import Execution
-    from askew.launch.local import Job
+    from askew.launch.jobs import Launcher
+    from askew.recipe import Wish
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -48,7 +52,30 @@ Format = Annotated[
     typer.Option("--format", help="The long table, or the paper's layout: wide, markdown, csv, latex or json."),
 ]
 Jobs = Annotated[int, typer.Option("--jobs", help="Runs side by side; 0: one a core, or one on a GPU.", min=0)]
-Lanes = Annotated[int, typer.Option("--lanes", help="Runs trained together in one step; meant for a GPU.", min=1)]
+
+
+class Place(StrEnum):
+    """Where runs are carried out."""
+
+    local = "local"
+    ray = "ray"
+    slurm = "slurm"
+
+
+On = Annotated[Place, typer.Option("--on", help="Where to run: this machine, a Ray cluster, or Slurm.")]
+Address = Annotated[
+    str, typer.Option("--address", help="With --on ray: the cluster, such as auto or HOST:PORT; default: one here.")
+]
+Gpus = Annotated[
+    float, typer.Option("--gpus", help="With --on ray or slurm: GPUs a job; 0.25 on Ray lets four share one.", min=0)
+]
+SlurmOption = Annotated[
+    list[str],
+    typer.Option(
+        "--slurm", metavar="NAME=VALUE", help="With --on slurm: of sbatch, such as partition=gpu, time=12:00:00."
+    ),
+]
+Lanes = Annotated[int, typer.Option("--lanes", help="Runs trained in one step; 0: as many as pay on a GPU.", min=0)]
 Plain = Annotated[bool, typer.Option("--plain", help="No CUDA graphs.")]
 
 
@@ -56,13 +83,47 @@ def names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-def carry_out(shared: list[Job], rest: list[Job], how: Execution, workers: int) -> None:
-    """Run all jobs, pre-trainings first, and tell which failed."""
-    workers = workers or (1 if how.device.type == "cuda" else os.cpu_count() or 1)
-    for jobs, what in ((shared, "pre-training"), (rest, "runs")):
-        for failure in follow(jobs, how, workers, what):
-            wish = failure.wish
-            err.print(f"{wish.task} {wish.method} seed {wish.seed}: {failure.reason}", markup=False, soft_wrap=True)
+def launcher(on: Place, workers: int, how: Execution, address: str, gpus: float, slurm: list[str]) -> Launcher:
+    """Where the user wants the runs carried out."""
+    for flag, given, belongs in (("--address", address, "ray"), ("--slurm", slurm, "slurm")):
+        if given and on != belongs:
+            raise UserError(f"{flag} has no meaning with --on {on}.", f"--on {belongs}")
+    if on == Place.local:
+        from askew.launch.local import Local
+
+        if gpus:
+            raise UserError("--gpus has no meaning with --on local.", "--device cuda:N chooses one, --jobs shares it.")
+        return Local(workers or (1 if how.device.type == "cuda" else os.cpu_count() or 1))
+    if on == Place.ray:
+        from askew.launch.ray import Ray
+
+        ray = Ray(address, workers, gpus)
+        ray.connect()
+        return ray
+    from askew.launch.slurm import Slurm
+
+    if gpus != int(gpus):
+        raise UserError(f"Slurm gives whole GPUs, found --gpus {gpus:g}.", "--lanes puts several runs on one.")
+    cluster = Slurm(workers, int(gpus), pairs(slurm, "Slurm"))
+    cluster.connect()
+    return cluster
+
+
+def carry_out(wishes: Sequence[Wish], how: Execution, launcher: Launcher) -> list[str]:
+    """Run what is missing, pre-trainings first, and tell which failed, as it happens; every run's key."""
+    from askew.launch.jobs import note_plan, plan_jobs
+    from askew.store import open_root
+
+    keys, shared, rest = plan_jobs(wishes, how)
+    open_root(how.root)  # only now: a wrong wish leaves nothing behind
+    if rest:
+        note_plan(how, keys, wishes)
+    with contextlib.closing(launcher):
+        for jobs, what in ((shared, "pre-training"), (rest, "runs")):
+            for failure in follow(jobs, how, launcher, what):
+                wish = failure.wish
+                err.print(f"{wish.task} {wish.method} seed {wish.seed}: {failure.reason}", markup=False, soft_wrap=True)
+    return keys
 
 
 def pairs(pairs: list[str], what: str) -> dict[str, str]:
@@ -76,9 +137,27 @@ def at_least(flag: str, value: int, low: int) -> None:
         raise UserError(f"{flag} must be at least {low}, found {value}.", f"for example {flag} 3")
 
 
-def execution(root: Path, device: str, curve: bool, checkpoint_every: float, plain: bool, lanes: int = 1) -> Execution:
+def execution(
+    root: Path,
+    device: str,
+    curve: bool,
+    checkpoint_every: float,
+    plain: bool,
+    lanes: int = 0,
+    on: Place = Place.local,
+    gpus: float = 0.0,
+) -> Execution:
+    import torch
+
     from askew.execute import Execution, pick_device
     from askew.store import check_root
 
-    chosen = pick_device(device)
+    if on == Place.local:
+        chosen = pick_device(device)
+    else:  # what there is over there, its workers will see
+        chosen = torch.device("cuda" if gpus else "cpu")
+        if device not in ("auto", chosen.type):
+            raise UserError(
+                f"--device {device} does not fit --gpus {gpus:g}.", "--on ray and slurm go by --gpus alone."
+            )
     return Execution(check_root(root), chosen, not plain, checkpoint_every, lanes, curve)

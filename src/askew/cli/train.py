@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from askew.cli.common import (
+    Address,
     AsJson,
     CheckpointEvery,
     Curve,
@@ -16,19 +18,24 @@ from askew.cli.common import (
     Device,
     Draw,
     Format,
+    Gpus,
     Jobs,
     Lanes,
     MethodOption,
+    On,
     Out,
+    Place,
     Plain,
     Reweight,
     SettingsFile,
     ShiftOption,
+    SlurmOption,
     TrainOption,
     app,
     at_least,
     carry_out,
     execution,
+    launcher,
     names,
     pairs,
 )
@@ -55,20 +62,27 @@ def run(
     reweight: Reweight = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train one method on one task with one seed, and score it."""
-    from askew.launch.local import plan_jobs
+    """Train one method on one task with one seed, and score it. Under torchrun, on all of its processes together."""
+    from askew import spread
+    from askew.launch.jobs import plan_jobs
+    from askew.launch.local import Local
     from askew.recipe import Wish
     from askew.store import RunFolder, open_root
 
     at_least("--seed", seed, 0)
     hyper, training = pairs(option, "the method"), pairs(train, "training")
     wish = Wish(task, method, seed, draw, shift, hyper, training, settings, data)
-    how = execution(out_folder, device, curve, checkpoint_every, plain)
-    (key,), shared, rest = plan_jobs([wish], how)
-    open_root(how.root)  # only now: a wrong wish leaves nothing behind
-    for failure in follow(shared + rest, how, 1, task):
-        sentence, _, hint = failure.reason.partition("\n\nhint: ")
-        raise UserError(sentence, hint)
+    with spread.together() as team:
+        if team is not None and team.rank > 0:
+            spread.follow(team, wish)
+            return
+        own = device if team is None else str(spread.own_device(device))
+        how = replace(execution(out_folder, own, curve, checkpoint_every, plain), team=team)
+        (key,), shared, rest = plan_jobs([wish], how)
+        open_root(how.root)  # only now: a wrong wish leaves nothing behind
+        for failure in list(follow(shared + rest, how, Local(), task)):
+            sentence, _, hint = failure.reason.partition("\n\nhint: ")
+            raise UserError(sentence, hint)
     folder = RunFolder(how.root / key)
     scores = folder.scores()
     if reweight:
@@ -111,7 +125,11 @@ def bench(
     out_folder: Out = Path("runs"),
     device: Device = "auto",
     workers: Jobs = 0,
-    lanes: Lanes = 1,
+    lanes: Lanes = 0,
+    on: On = Place.local,
+    address: Address = "",
+    gpus: Gpus = 0.0,
+    slurm: SlurmOption = [],  # noqa: B006
     settings: SettingsFile = None,
     curve: Curve = False,
     checkpoint_every: CheckpointEvery = 20.0,
@@ -123,9 +141,7 @@ def bench(
     """Run a benchmark's methods and tasks over seeds, or a grid's, only what is missing, and print its table."""
     from askew.data import known_task
     from askew.grid import Grid, Variant, read_grid, whole_benchmark
-    from askew.launch.local import plan_jobs
     from askew.recipe import Wish
-    from askew.store import open_root
     from askew.table import collect
 
     if seeds is not None:
@@ -141,10 +157,9 @@ def bench(
     hyper, training = pairs(option, "the method"), pairs(train, "training")
     base = Wish("", "", 0, draw, shift, hyper, training, settings, data)
     wished = grid.wishes(base)
-    how = execution(out_folder, device, curve, checkpoint_every, plain, lanes)
-    keys, shared, rest = plan_jobs([wish for _, wish in wished], how)
-    open_root(how.root)
-    carry_out(shared, rest, how, workers)
+    how = execution(out_folder, device, curve, checkpoint_every, plain, lanes, on, gpus)
+    where = launcher(on, workers, how, address, gpus, slurm)
+    keys = carry_out([wish for _, wish in wished], how, where)
     done = [how.root / key for key in dict.fromkeys(keys) if (how.root / key / "done").exists()]
     variants = {key: variant for key, (variant, wish) in zip(keys, wished, strict=True) if variant}
     if all(variant.shift.startswith("degree:") for variant in grid.variants):
@@ -171,7 +186,11 @@ def tune(
     write: Annotated[Path, typer.Option("--write", help="The settings file to write.")] = Path("tuned.toml"),
     device: Device = "auto",
     workers: Jobs = 0,
-    lanes: Lanes = 1,
+    lanes: Lanes = 0,
+    on: On = Place.local,
+    address: Address = "",
+    gpus: Gpus = 0.0,
+    slurm: SlurmOption = [],  # noqa: B006
     settings: SettingsFile = None,
     plain: Plain = False,
     as_json: AsJson = False,
@@ -180,10 +199,9 @@ def tune(
     import shlex
 
     from askew import tune as tuning
-    from askew.launch.local import plan_jobs
     from askew.methods import METHODS, method_class
     from askew.recipe import Wish, read_settings
-    from askew.store import check_file, open_root, write_bytes
+    from askew.store import check_file, write_bytes
 
     at_least("--trials", trials, 1)
     at_least("--seeds", seeds, 1)
@@ -194,10 +212,9 @@ def tune(
     base = Wish("", "", 0, draw, shift, {}, pairs(train, "training"), settings, data)
     tried = {id: tuning.trials(id, base_settings, trials) for id in ids}
     wishes = [w for id in ids for trial in tried[id] for w in tuning.wishes_of(trial, chosen, seeds, base)]
-    how = execution(out_folder, device, False, 20.0, plain, lanes)
-    _, shared, rest = plan_jobs(wishes, how)
-    open_root(how.root)
-    carry_out(shared, rest, how, workers)
+    how = execution(out_folder, device, False, 20.0, plain, lanes, on, gpus)
+    where = launcher(on, workers, how, address, gpus, slurm)
+    carry_out(wishes, how, where)
 
     results = {id: [tuning.score(trial, chosen, seeds, base, how.root) for trial in tried[id]] for id in ids}
     winners = {id: tuning.best(found) for id, found in results.items()}

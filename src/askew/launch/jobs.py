@@ -1,0 +1,160 @@
+"""Jobs: what of a grid is missing, and what becomes of it, wherever it is carried out."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from askew.claims import Watch
+from askew.errors import UserError
+from askew.execute import Broken, Busy, Execution, Progress, execute_lanes
+from askew.lanes import lane_shape, lanes_that_pay
+from askew.plan import Run
+from askew.recipe import Wish, prepare
+from askew.store import MARKER, RunFolder, Unwritable, write_json
+
+PAUSE = 1.0
+"""Seconds between looks at runs that somebody else is at."""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run that is done."""
+
+    key: str
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A run that could not be finished, and why."""
+
+    key: str
+    wish: Wish
+    reason: str
+    for_all: bool = False
+    """Whether no other run would fare better: the folder of runs cannot be written to."""
+
+
+Event = Progress | Finished | Failed | Busy
+
+
+@dataclass(frozen=True)
+class Job:
+    """Runs to be trained together, as lanes, by their keys; or what they build on."""
+
+    runs: Mapping[str, Wish]
+    pretraining: bool
+
+
+class Launcher(Protocol):
+    """Carries jobs out somewhere; each of their runs ends in one Finished, Failed or Busy."""
+
+    def __call__(self, jobs: Sequence[Job], how: Execution) -> Iterator[Event]: ...
+
+    def close(self) -> None:
+        """Let go of what it holds, when there are no more jobs."""
+
+
+def plan_jobs(wishes: Sequence[Wish], how: Execution) -> tuple[list[str], list[Job], list[Job]]:
+    """Every run's key; then what is missing: the pre-trainings, each once, and the runs that build on them."""
+    keys: list[str] = []
+    shared: dict[str, tuple[Wish, Run]] = {}
+    rest: dict[str, tuple[Wish, Run]] = {}
+    for wish in wishes:
+        run, _ = prepare(wish)
+        keys.append(run.key)
+        folder = RunFolder(how.root / run.key)
+        if folder.done and not folder.pretraining and folder.intact():
+            continue
+        rest.setdefault(run.key, (wish, run))
+        if run.before is not None and not RunFolder(how.root / run.before.key).done:
+            shared.setdefault(run.before.key, (wish, run.before))
+    return keys, _in_lanes(list(shared.values()), how, True), _in_lanes(list(rest.values()), how, False)
+
+
+def _in_lanes(missing: Sequence[tuple[Wish, Run]], how: Execution, pretraining: bool) -> list[Job]:
+    """Runs of equal shape together, those of one study side by side."""
+    alike: dict[str, list[tuple[Wish, Run]]] = {}
+    for wish, run in missing:
+        alike.setdefault(lane_shape(run), []).append((wish, run))
+    jobs = []
+    for group in alike.values():
+        lanes = how.lanes or lanes_that_pay(group[0][1], how.device)
+        if lanes > 1:
+            group.sort(key=lambda member: member[1].origin)
+        for start in range(0, len(group), lanes):
+            jobs.append(Job({run.key: wish for wish, run in group[start : start + lanes]}, pretraining))
+    return jobs
+
+
+def note_plan(how: Execution, keys: Sequence[str], wishes: Sequence[Wish]) -> None:
+    """Write down what a grid consists of, so that `askew status` knows what is still waiting."""
+    file = how.root / f"plan-{hashlib.sha256(' '.join(sorted(keys)).encode()).hexdigest()[:12]}.json"
+    if not file.exists():
+        labels = [f"{wish.task} {wish.method} seed {wish.seed}" for wish in wishes]
+        write_json(file, {"runs": dict(zip(keys, labels, strict=True))})
+
+
+def carry_out(jobs: Sequence[Job], how: Execution, launcher: Launcher) -> Iterator[Event]:
+    """Have jobs carried out, yielding what happens. One that fails, or whose worker dies, does not stop the others.
+
+    A run that somebody else is at comes again at the end, when it is done or its holder has died.
+    """
+    watch = Watch()
+    held: dict[str, Busy] = {}
+    while jobs:
+        now = {key for job in jobs for key in job.runs if key not in held or watch.free(held[key].folder)}
+        if not now:
+            time.sleep(PAUSE)
+            continue
+        for event in launcher(_only(jobs, now), replace(how, dead=frozenset(watch.dead))):
+            if isinstance(event, Busy):
+                held[event.key] = event
+                now.discard(event.key)
+                continue
+            if isinstance(event, Failed) and event.for_all:
+                sentence, _, hint = event.reason.partition("\n\nhint: ")
+                raise UserError(sentence, hint)
+            yield event
+        jobs = _only(jobs, {key for job in jobs for key in job.runs} - now)
+
+
+def _only(jobs: Sequence[Job], keys: Collection[str]) -> list[Job]:
+    """What of the jobs has one of the keys."""
+    chosen = ({key: wish for key, wish in job.runs.items() if key in keys} for job in jobs)
+    return [replace(job, runs=runs) for job, runs in zip(jobs, chosen, strict=True) if runs]
+
+
+def work(job: Job, how: Execution) -> Iterator[Event]:
+    """Carry one job out, here."""
+    ended: dict[str, Failed | Busy] = {}
+    try:
+        if not (how.root / MARKER).exists():
+            raise Unwritable(f"The folder of runs {how.root} is gone.", "was it on a disk that is no longer mounted?")
+        pairs = []
+        for wish in job.runs.values():
+            run, task = prepare(wish)
+            pairs.append((run if run.before is None or not job.pretraining else run.before, task))
+        for event in execute_lanes(pairs, how, pretraining=job.pretraining):
+            match event:
+                case Broken():
+                    ended[event.key] = Failed(event.key, job.runs[event.key], str(event.error))
+                case Busy():
+                    ended[event.key] = event
+                case _:
+                    yield event
+    except UserError as error:
+        left = [key for key in job.runs if key not in ended and not RunFolder(how.root / key).done]
+        ended |= {key: Failed(key, job.runs[key], str(error), isinstance(error, Unwritable)) for key in left}
+    for key in job.runs:
+        end = ended.get(key, Finished(key))
+        yield noted(end, how) if isinstance(end, Failed) else end
+
+
+def noted(failed: Failed, how: Execution) -> Failed:
+    """A failure, written into the run's folder for `askew status`."""
+    RunFolder(how.root / failed.key).fail(failed.reason)
+    return failed
