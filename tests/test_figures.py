@@ -12,7 +12,7 @@ from test_cli import assert_refused
 
 from askew.figures import sample_images
 from askew.insight import features_of, task_of
-from askew.store import finished_runs, read_tensors
+from askew.store import RunFolder, finished_runs, read_tensors
 from askew.table import collect
 
 
@@ -99,6 +99,7 @@ def test_other_data_and_missing_weights_are_refused(cli: Command, mini_runs: Pat
     shutil.copytree(mini_runs, root)
     for folder in finished_runs(root):
         (folder / "weights.safetensors").unlink()
+        RunFolder(folder).finish()
     answer = cli("figure", "features", root, "-o", "features.png")
     assert_refused(answer)
     assert " has no weights." in answer.err
@@ -106,6 +107,7 @@ def test_other_data_and_missing_weights_are_refused(cli: Command, mini_runs: Pat
         record = json.loads((folder / "run.json").read_text())
         record["run"]["origin"] = "other"
         (folder / "run.json").write_text(json.dumps(record))
+        RunFolder(folder).finish()
     answer = cli("figure", "mix", root, "-o", "mix.png")
     assert_refused(answer)
     assert answer.err.startswith("The data of mini/syn-uci is not what the run was trained on.")

@@ -17,7 +17,7 @@ from test_cli import assert_refused
 
 from askew.checks import checks, unfinished_runs
 from askew.report import make_report
-from askew.store import finished_runs, open_root
+from askew.store import RunFolder, finished_runs, open_root
 from askew.table import collect
 
 EVIL = "\"'><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">{{script}}"
@@ -123,6 +123,7 @@ def rewritten(source: Path, root: Path, change: Callable[[Path], None]) -> Path:
     shutil.copytree(source, root, ignore=shutil.ignore_patterns("*.safetensors"))
     for folder in finished_runs(root):
         change(folder)
+        RunFolder(folder).finish()  # else it counts as damaged
     return root
 
 
@@ -245,6 +246,7 @@ def test_a_tab_shows_its_panel_alone_and_arrows_move_on(
         record = json.loads((folder / "run.json").read_text())
         record["run"]["task"] = "other/task"
         (folder / "run.json").write_text(json.dumps(record))
+        RunFolder(folder).finish()
     script = f"""{TELL}
 const tabs = [...document.querySelectorAll('[role="tab"]')];
 const shown = () => [...document.querySelectorAll('[role="tabpanel"]')].map((p) => p.offsetHeight > 0);

@@ -233,6 +233,7 @@ def test_a_run_shows_both_exams_twice_on_request(cli: Command, tmp_path: Path) -
 def test_a_run_from_before_there_were_such_scores_is_named_in_a_sentence(cli: Command, tmp_path: Path) -> None:
     told = json.loads(cli("run", "mini/syn-uci", "-m", "source", *TINY, "--json").out)
     (tmp_path / told["folder"] / "reweighted.json").unlink()
+    RunFolder(tmp_path / told["folder"]).finish()
     assert cli("table").code == 0
     answer = cli("table", "--reweight")
     assert_refused(answer)

@@ -40,7 +40,7 @@ PATIENCE = datetime.timedelta(seconds=60)
 PORTION = 16
 """Rows predicted at a time, so that each process has some."""
 TOLERANCE = 1e-3
-"""Of a tensor's size, in float32, after 50 steps: sums are of two halves."""
+"""Of a tensor's size, in float32: sums are of two halves, which tensors near nought feel most."""
 
 
 @pytest.fixture(autouse=True)
@@ -165,7 +165,8 @@ def test_fifty_steps_of_coal_with_a_refresh_between_end_in_the_weights_of_one_pr
     one, two = both_ways(team, LONG, start)
     assert two.step == 50
     moved = apart(copied(start), {name: two.weights()[name] for name in start})
-    assert apart(one.checkpoint(), two.checkpoint()) < TOLERANCE < moved / 10
+    assert apart(one.checkpoint(), two.checkpoint()) < 1e-4
+    assert moved > 0.1
     assert one.losses == pytest.approx(two.losses, rel=TOLERANCE)
     for name in ("exam", "target", "source_val"):
         torch.testing.assert_close(getattr(two.outputs, name), getattr(one.outputs, name), rtol=TOLERANCE, atol=0.01)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
@@ -311,4 +312,7 @@ def follow(team: Team, wish: Wish) -> None:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        serve(team, find)
+        try:
+            serve(team, find)
+        except KeyboardInterrupt:
+            sys.exit(130)

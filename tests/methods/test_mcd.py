@@ -28,8 +28,8 @@ class TwoHeads(Formula):
     def p(self, f: Tensor, head: str = "head") -> Tensor:
         neck = "neck1" if head == "head" else "neck2"
         for i in range(self.depth):
-            scaled = self.linear(f"{neck}.{3 * i}", f) / (1 + 1e-5) ** 0.5
-            f = (scaled * self.w[f"{neck}.{3 * i + 1}.weight"] + self.w[f"{neck}.{3 * i + 1}.bias"]).clamp(min=0)
+            scaled = self.linear(f"{neck}.{2 * i}", f) / (1 + 1e-5) ** 0.5
+            f = (scaled * self.w[f"{neck}.{2 * i + 1}.weight"] + self.w[f"{neck}.{2 * i + 1}.bias"]).clamp(min=0)
         return super().p(f, head)
 
     def labels(self) -> Tensor:
