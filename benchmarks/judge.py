@@ -42,6 +42,8 @@ class Candidate:
     said: Said
     accuracy: float
     """Per-class mean on the whole test part, in points."""
+    overall: float
+    """Share of right answers in the target's own mix (the unbalanced test part, where there is one), in points."""
     true_mix: Floats | None
 
 
@@ -70,7 +72,9 @@ def _candidate(folder: RunFolder, method: str, task: Task) -> Candidate:
     said = Said.of(outputs["source_val"], task.study.source_val.y, outputs["target"], seen)
     sizes = task.exam.target_sizes
     true = None if sizes is None else sizes / sizes.sum()
-    return Candidate(method, said, folder.scores()["whole"]["per_class_mean"], true)
+    scores = folder.scores()
+    overall = scores.get("paper", scores["whole"])["overall"]
+    return Candidate(method, said, scores["whole"]["per_class_mean"], overall, true)
 
 
 def judge_scores(candidates: Sequence[Candidate]) -> dict[str, dict[str, float]]:
@@ -103,11 +107,17 @@ def judge_alarm(candidates: Sequence[Candidate]) -> list[dict[str, Any]]:
     before, *adapted = candidates
     found = []
     for after in adapted:
-        gain = after.accuracy - before.accuracy
-        truth = "helped" if gain > MATTERS else "hurt" if gain < -MATTERS else "unclear"
+        truths = {
+            "truth": _truth(after.accuracy - before.accuracy),
+            "truth_overall": _truth(after.overall - before.overall),
+        }
         verdict = alarm(before.said, after.said, [one.said for one in adapted if one is not after])
-        found.append({"method": after.method, "gain": gain, "truth": truth, **verdict.as_dict()})
+        found.append({"method": after.method, **truths, **verdict.as_dict()})
     return found
+
+
+def _truth(gain: float) -> str:
+    return "helped" if gain > MATTERS else "hurt" if gain < -MATTERS else "unclear"
 
 
 def judge_mixes(candidates: Sequence[Candidate]) -> dict[str, dict[str, float]]:
@@ -154,14 +164,15 @@ def markdown(judged: dict[tuple[str, ...], dict[str, Any]]) -> str:
             rows.append([name, *("–" if math.isnan(v) else form.format(v) for v in values.values())])
         parts += [f"{title}:\n", table(head, rows)]
     alarms = [one for of in judged.values() for one in of["alarm"]]
-    rows = [
-        [truth, *(str(sum(a["truth"] == truth and a["verdict"] == said for a in alarms)) for said in ANSWERS)]
-        for truth in ANSWERS
-    ]
-    right = mean([float(a["truth"] == a["verdict"]) for a in alarms])
-    wrong = mean([float({a["truth"], a["verdict"]} == {"helped", "hurt"}) for a in alarms])
-    told = f"right {100 * right:.0f} %, opposite to the truth {100 * wrong:.0f} % of {len(alarms)} adapted runs"
-    parts += [f"The alarm ({told}):\n", table(["true \\ said", *ANSWERS], rows)]
+    for by, measure in (("truth", "per-class mean"), ("truth_overall", "accuracy in the target's own mix")):
+        rows = [
+            [truth, *(str(sum(a[by] == truth and a["verdict"] == said for a in alarms)) for said in ANSWERS)]
+            for truth in ANSWERS
+        ]
+        right = mean([float(a[by] == a["verdict"]) for a in alarms])
+        wrong = mean([float({a[by], a["verdict"]} == {"helped", "hurt"}) for a in alarms])
+        told = f"right {100 * right:.0f} %, opposite to the truth {100 * wrong:.0f} % of {len(alarms)} adapted runs"
+        parts += [f"The alarm, by {measure} ({told}):\n", table(["true \\ said", *ANSWERS], rows)]
     rows = [
         [
             f"{name} {when}",

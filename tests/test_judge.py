@@ -34,7 +34,7 @@ def candidates(judge: ModuleType) -> list[Any]:
     mix = np.bincount(truth, minlength=10) / len(truth)
     accuracies = {"source": 70.0, "better": 73.0, "worse": 68.0, "same": 70.5}
     return [
-        judge.Candidate(name, world(150, 200, moved=i / 4).said, accuracy, mix)
+        judge.Candidate(name, world(150, 200, moved=i / 4).said, accuracy, 140 - accuracy, mix)
         for i, (name, accuracy) in enumerate(accuracies.items())
     ]
 
@@ -64,6 +64,7 @@ def test_the_alarm_is_held_against_a_difference_of_more_than_a_point(judge: Modu
         ("worse", "hurt"),
         ("same", "unclear"),
     ]
+    assert [one["truth_overall"] for one in found] == ["hurt", "helped", "unclear"]
 
 
 def test_mix_errors_are_distances_to_the_true_mix(judge: ModuleType, candidates: list[Any]) -> None:

@@ -251,6 +251,7 @@ def in_the_middle(root: Path) -> bool:
     return any(p.read_text().count("\n") >= 5 for p in open_traces)
 
 
+@pytest.mark.soak
 @pytest.mark.filterwarnings("ignore")  # Ray's own
 def test_ray_loses_a_worker_and_a_node_and_the_grid_is_the_same(
     command: str, tmp_path: Path, calm: tuple[Path, str]
@@ -268,6 +269,7 @@ def test_ray_loses_a_worker_and_a_node_and_the_grid_is_the_same(
     assert results(root) == results(calm[0])
 
 
+@pytest.mark.soak
 def test_slurm_s_stand_in_loses_a_worker_and_the_grid_is_the_same(
     command: str, tmp_path: Path, calm: tuple[Path, str]
 ) -> None:
