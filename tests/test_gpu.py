@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
 from torch import Tensor
 
 from askew import stacked
-from askew.data.feed import Feed
+from askew.data.feed import Batch, Feed
 from askew.engine import fit, new_net
 from askew.lanes import fit_lanes
-from askew.loop import Snapshot
-from askew.methods import METHODS
+from askew.loop import NoGraphWarning, Snapshot
+from askew.method import Losses, State
+from askew.methods import METHODS, SourceOnly
+from askew.nets import Net
 from askew.recipe import Wish, prepare
 
 kernels = pytest.importorskip("askew.kernels", reason="Triton is missing", exc_type=ImportError)
@@ -58,6 +61,26 @@ def test_a_lane_trains_to_the_same_weights_as_a_run_by_itself(method: str, monke
             apart = (lane.weights()[name].double() - value.double()).norm()
             assert apart < 0.05 * moved + 1e-4 * value.double().norm() + 1e-3, f"{name} is {apart:.2g} apart"
         assert lane.losses == pytest.approx(alone.losses, rel=1e-2, abs=1e-4)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waits(SourceOnly):
+    """A method that looks at the device in every step."""
+
+    id = "waits"
+
+    def losses(self, net: Net, batch: Batch, state: State, t: Tensor) -> Losses:
+        losses = super().losses(net, batch, state, t)
+        return losses | {"seen": 0 * losses["label"] * float(losses["label"].item())}
+
+
+def test_a_step_that_cannot_be_captured_is_taken_plainly_and_says_why() -> None:
+    run, task = prepare(Wish("digits/usps-uci", "source", training={"round": 5, "rounds": 1, "pretrain": 0}))
+    waits = replace(run, plan=(replace(run.plan[-1], method=Waits()),))
+    with pytest.warns(NoGraphWarning, match="cannot be captured"):
+        *_, slow = fit(waits, task.study, torch.device("cuda"))
+    *_, plain = fit(run, task.study, torch.device("cuda"), graph=False)
+    assert slow.losses["label"] == pytest.approx(plain.losses["label"], rel=1e-3)
 
 
 def test_batches_and_dropout_are_the_same_on_the_gpu_and_on_the_cpu() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -38,6 +39,10 @@ class NotFinite(Exception):
         self.what = f"the loss '{bad[0]}' is not finite" if bad else "a weight is not finite"
         self.step, self.stage, self.losses = step, stage, losses
         super().__init__(f"{self.what} after step {step} of stage {stage}")
+
+
+class NoGraphWarning(UserWarning):
+    """Steps are launched kernel by kernel, which is slower."""
 
 
 class NetworkOutputs:
@@ -200,7 +205,7 @@ class Loop(ABC, Generic[Seen]):
         self.clock += 1
 
     def capture(self) -> None:
-        """Record one step as a CUDA graph; the warm-up steps that this needs are taken back."""
+        """Record one step as a CUDA graph, if it can be; the warm-up steps that this needs are taken back."""
         live = self.live()
         kept = {name: value.clone() for name, value in live.items()}
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
@@ -210,9 +215,15 @@ class Loop(ABC, Generic[Seen]):
                 self.step()
                 self.clock -= 1
         torch.cuda.current_stream().wait_stream(stream)
-        self.captured = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.captured):
-            self.step()
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph):
+                self.step()
+            self.captured = graph
+        except RuntimeError as error:  # somebody's method waits for the device, perhaps
+            self.use_graph = False
+            reason = str(error).splitlines()[0]
+            warnings.warn(f"The step cannot be captured as a CUDA graph ({reason}).", NoGraphWarning, stacklevel=2)
         for name, value in live.items():
             value.copy_(kept[name])
         if "sums" not in kept:
