@@ -19,7 +19,7 @@ from askew.errors import UserError
 from askew.execute import Execution
 from askew.launch.jobs import Finished, carry_out, plan_jobs
 from askew.launch.local import Local
-from askew.recipe import Wish
+from askew.recipe import Wish, prepare
 from askew.store import RunFolder, open_root, read_tensors
 
 WISH = Wish("mini/syn-uci", "coal", training={"pretrain": 20, "rounds": 2, "round": 20, "batch": 16})
@@ -133,4 +133,8 @@ def test_results_and_checkpoints_that_are_cut_or_flipped_anywhere_are_done_anew(
             if not RunFolder(folder).intact(whole=True):
                 RunFolder(folder).reopen()
         start(root)
-        assert results(root) == calm
+        # A damaged pre-training that no missing run needs stays undone; the run itself is always whole.
+        key = prepare(WISH)[0].key
+        assert {n: v for n, v in results(root).items() if n.startswith(key)} == {
+            n: v for n, v in calm.items() if n.startswith(key)
+        }
