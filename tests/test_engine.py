@@ -16,7 +16,8 @@ from askew import loop
 from askew.data.feed import Batch
 from askew.data.task import Study
 from askew.data.views import Labeled, Unlabeled
-from askew.engine import Resume, Run, fit
+from askew.engine import Resume, Run, built_on, fit
+from askew.errors import UserError
 from askew.loop import Checkpoint, NotFinite, Snapshot
 from askew.losses import cross_entropy
 from askew.method import Losses, Method, Outputs, Phase, Shape, State
@@ -257,3 +258,11 @@ def test_a_later_stage_sees_other_batches_than_the_one_before(study: Study, make
     alone, after = seen[:10], seen[10:]
     assert all(a != b for a, b in zip(alone, after, strict=True))
     assert all(a != b for a, b in pairwise(seen))
+
+
+def test_pre_trained_weights_of_another_network_are_refused_and_not_passed_over() -> None:
+    fresh = {"features.1.weight": torch.zeros(2), "head.bias": torch.zeros(1), "critic.bias": torch.ones(1)}
+    start = {"features.1.weight": torch.ones(2), "head.bias": torch.ones(1)}
+    assert built_on(start, fresh) == start | {"critic.bias": fresh["critic.bias"]}
+    with pytest.raises(UserError, match=r"no features\.3\.weight"):
+        built_on({"features.3.weight": torch.ones(2), "head.bias": torch.ones(1)}, fresh)

@@ -13,6 +13,7 @@ from askew import chance
 from askew.ahead import Ahead
 from askew.data.feed import Batch, Feed, Shelf
 from askew.data.task import Study
+from askew.errors import UserError
 from askew.loop import Checkpoint, Loop, NetworkOutputs, NotFinite, Snapshot, arithmetic
 from askew.method import Losses, Method, Shape
 from askew.nets import OWN, Net, build, new_head
@@ -181,6 +182,17 @@ def tables(
     return source, target, chance.scatter(noise, moments).view(steps, turns)
 
 
+def built_on(start: Checkpoint, fresh: Checkpoint) -> Checkpoint:
+    """A network's tensors, those of the stages before it where they have them; a method's own parts begin fresh."""
+    strange = [n for n in start if n.partition(".")[0] in ("features", "head") and n not in fresh]
+    if strange:
+        raise UserError(
+            f"The network has no {strange[0]}, as its pre-trained weights do: another askew made them.",
+            "choose another folder with --out, so that pre-training is done again.",
+        )
+    return {name: start.get(name, value) for name, value in fresh.items()}
+
+
 def new_net(run: Run, study: Study) -> Net:
     """The network of a run's last stage, with the weights that its seed gives it."""
     classes, number = len(study.classes), len(run.plan) - 1
@@ -207,7 +219,7 @@ def begin(
     net.share_moment()
     fresh = {name: value.clone() for name, value in net.state_dict().items()}
     if start is not None:
-        net.load_state_dict({name: start.get(name, value) for name, value in fresh.items()})
+        net.load_state_dict(built_on(start, fresh))
     trainer = make(run, len(run.plan) - 1, feed, net)
     if resume is not None:
         trainer.load(resume.tensors, resume.loss_names)

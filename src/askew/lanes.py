@@ -15,7 +15,7 @@ from torch.func import functional_call, vmap
 
 from askew.data.feed import Batch, Feed, Shelf
 from askew.data.task import Study
-from askew.engine import Resume, new_net, portions, tables
+from askew.engine import Resume, built_on, new_net, portions, tables
 from askew.loop import Checkpoint, Loop, NetworkOutputs, NotFinite, Snapshot, arithmetic
 from askew.method import Losses, Method, State
 from askew.nets import OWN, Net
@@ -324,7 +324,7 @@ def fit_lanes(
     fresh = [{name: value.clone() for name, value in net.state_dict().items()} for net in nets]
     for net, own, start in zip(nets, fresh, starts, strict=True):
         if start is not None:
-            net.load_state_dict({name: start.get(name, value) for name, value in own.items()})
+            net.load_state_dict(built_on(start, own))
     lanes = Lanes(runs, [feeds[id(study)] for study in studies], nets, graph)
     if resumes is not None:
         lanes.load(resumes)
