@@ -14,6 +14,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -76,8 +77,22 @@ def counted(loop: Trainer) -> tuple[float, float]:
     return counter.get_total_flops(), weights + 4 * outputs
 
 
+@dataclass(frozen=True)
+class Variant:
+    """One way to train: so many runs at once, and the work of `--steps` steps."""
+
+    work: Callable[[], object]
+    lanes: int = 1
+    drawing: float = 0.0
+    """Seconds a step for drawing batches, which the engine does some thousand steps ahead and `work` leaves out."""
+
+
+def drawing(loop: Loop[object], device: torch.device) -> float:
+    return min(seconds(lambda: loop.draw(0, loop.window), device) for _ in range(3)) / loop.window
+
+
 def advance(loop: Loop[object], steps: int) -> None:
-    """Take that many steps in the engine's own chunks. Batches are drawn once in 4,096 steps, so rarely in here."""
+    """Take that many steps in the engine's own chunks, from batches that are drawn already."""
     loop.clock.zero_()
     for first in range(0, steps, loop.chunk):
         loop.advance(first, min(loop.chunk, steps - first))
@@ -151,47 +166,48 @@ def measure(
     study = loaded.study
     feed = Feed(study, device)
     number = len(run.plan) - 1
-    variants: dict[str, tuple[int, Callable[[], object]]] = {}
+    variants: dict[str, Variant] = {}
     memory: dict[str, float] = {}
 
-    def add(label: str, lanes: int, make: Callable[[], Callable[[], object]]) -> None:
+    def add(label: str, make: Callable[[], Variant]) -> None:
         before = torch.cuda.memory_allocated() if cuda else 0
         if cuda:
             torch.cuda.reset_peak_memory_stats()
-        work = make()
-        work()  # warm-up, and the graph's capture
+        variant = make()
+        variant.work()  # warm-up, and the graph's capture
         synchronize(device)
         memory[label] = (torch.cuda.max_memory_allocated() - before) / 2**20 if cuda else 0.0
-        variants[label] = (lanes, work)
+        variants[label] = variant
 
-    def plain() -> Callable[[], object]:
+    def plain() -> Variant:
         hand = PLAIN[method](run.net, tuple(study.source.x.shape[1:]), feed, run.batch)
-        return lambda: [hand.step() for _ in range(args.steps)]
+        return Variant(lambda: [hand.step() for _ in range(args.steps)])
 
-    def askew(graph: bool) -> Callable[[], object]:
+    def askew(graph: bool) -> Variant:
         net = new_net(run, study).to(device)
         net.share_moment()
         trainer = Trainer(run, number, feed, net, graph)
         trainer.refresh(0)
-        return lambda: advance(trainer, args.steps)
+        return Variant(lambda: advance(trainer, args.steps), 1, drawing(trainer, device))
 
-    def lanes(count: int) -> Callable[[], object]:
+    def lanes(count: int) -> Variant:
         runs = [dataclasses.replace(run, seed=seed) for seed in range(count)]
         together = Lanes(runs, [feed] * count, [new_net(r, study) for r in runs], cuda)
         together.refresh(0)
-        return lambda: advance(together, args.steps)
+        return Variant(lambda: advance(together, args.steps), count, drawing(together, device))
 
     if method in PLAIN:
-        add("plain PyTorch", 1, plain)
-    add("askew", 1, lambda: askew(False))
+        add("plain PyTorch", plain)
+    add("askew", lambda: askew(False))
     if cuda:
-        add("askew, graph", 1, lambda: askew(True))
+        add("askew, graph", lambda: askew(True))
     for count in [int(n) for n in args.lanes.split(",") if n]:
-        add(f"askew, {count} lanes", count, lambda count=count: lanes(count))  # type: ignore[misc]
+        add(f"askew, {count} lanes", lambda count=count: lanes(count))  # type: ignore[misc]
     times: dict[str, list[float]] = {label: [] for label in variants}
     for _ in range(args.repeats):
-        for label, (count, work) in variants.items():
-            times[label].append(1000 * seconds(work, device) / args.steps / count)
+        for label, variant in variants.items():
+            step = seconds(variant.work, device) / args.steps + variant.drawing
+            times[label].append(1000 * step / variant.lanes)
 
     net = new_net(run, study).to(device)
     net.share_moment()

@@ -30,8 +30,8 @@ hyper = { minimax = false }
 """
 
 
-def test_the_six_grids_are_there() -> None:
-    names = {"ablation", "degrees", "digits", "domainnet", "office-home", "sampler"}
+def test_the_paper_s_six_grids_and_pacs_are_there() -> None:
+    names = {"ablation", "degrees", "digits", "domainnet", "office-home", "pacs", "sampler"}
     assert {path.stem for path in GRIDS} == names
 
 
@@ -47,7 +47,7 @@ def test_the_grids_cover_the_paper_s_experiments() -> None:
     counts = {name: len(wishes) for name, wishes in grids.items()}
     assert counts == {
         "digits": 12 * 4 * 3, "office-home": 12 * 6 * 3, "domainnet": 12 * 12 * 3, "sampler": 2 * 2 * 5 * 3,
-        "ablation": 4 * 3 * 3, "degrees": 6 * 5 * 3,
+        "ablation": 4 * 3 * 3, "degrees": 6 * 5 * 3, "pacs": 2 * 4 * 4 * 3,
     }  # fmt: skip
     assert {w.shift for _, w in grids["domainnet"]} == {"natural"}
     assert {w.shift for _, w in grids["digits"]} == {"rs-ut"}
