@@ -126,6 +126,15 @@ def test_what_is_missing_is_planned_once_and_what_is_done_is_not(how: Execution)
     assert wishes_of(rest) == [wishes[1], wishes[3]]
 
 
+def test_runs_that_others_build_on_come_first_and_then_the_longest(how: Execution) -> None:
+    wishes = [wish("bbse"), wish("coal"), wish("source"), wish("mcd"), wish("dann", rounds=3)]
+    _, shared, rest = plan_jobs(wishes, how)
+    assert len(wishes_of(shared)) == 1  # the pre-training of all of them
+    assert [w.method for w in wishes_of(rest)] == ["source", "mcd", "dann", "bbse", "coal"]
+    alone = plan_jobs([wish("bbse")], how)[1:]
+    assert [w.method for jobs in alone for w in wishes_of(jobs)] == ["bbse", "bbse"]
+
+
 def test_a_job_that_fails_does_not_stop_the_others(how: Execution) -> None:
     jobs = [job(wish(lr=1e30)), job(wish())]
     ends = [e for e in carry_out(jobs, how, Local()) if isinstance(e, Finished | Failed)]

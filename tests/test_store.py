@@ -275,6 +275,12 @@ def test_tensors_that_are_damaged_anywhere_are_not_read(tmp_path: Path, how: str
     assert set(read_tensors(file)[0]) == {"a", "b"}
 
 
+def test_one_element_out_of_many_is_written_as_well(tmp_path: Path) -> None:
+    """The sum of a lane's only loss: contiguous to torch, whatever its stride."""
+    write_tensors(tmp_path / "t.safetensors", {"sums": torch.arange(5.0)[None, :][:, 2]}, {"form": "1"})
+    assert read_tensors(tmp_path / "t.safetensors")[0]["sums"].tolist() == [2.0]
+
+
 def test_what_was_removed_to_save_room_is_missed_only_where_others_build_on_it(tmp_path: Path) -> None:
     folder = finished(tmp_path / "run")
     (folder.path / "weights.safetensors").unlink()

@@ -223,6 +223,8 @@ class Loop(ABC, Generic[Seen]):
         except RuntimeError as error:  # somebody's method waits for the device, perhaps
             self.use_graph = False
             reason = str(error).splitlines()[0]
+            with torch.cuda.graph(torch.cuda.CUDAGraph()):  # until one succeeds, torch's generator waits for its end
+                self.sums.add(0)
             warnings.warn(f"The step cannot be captured as a CUDA graph ({reason}).", NoGraphWarning, stacklevel=2)
         for name, value in live.items():
             value.copy_(kept[name])

@@ -117,7 +117,8 @@ def _digest(tensors: dict[str, Tensor], meta: dict[str, str]) -> str:
     hash = hashlib.blake2b(json.dumps(meta, sort_keys=True).encode(), digest_size=16)
     for name, tensor in sorted(tensors.items()):
         hash.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
-        hash.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+        bytes_of = tensor.as_strided((tensor.numel(),), (1,))  # a contiguous tensor of one element may have any stride
+        hash.update(bytes_of.view(torch.uint8).numpy().data)
     return hash.hexdigest()
 
 

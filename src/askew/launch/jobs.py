@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -58,36 +59,57 @@ class Launcher(Protocol):
         """Let go of what it holds, when there are no more jobs."""
 
 
+@dataclass(frozen=True)
+class Missing:
+    """A run that is still to be carried out."""
+
+    wish: Wish
+    run: Run
+    inputs: int
+    """Numbers in one image."""
+
+    @property
+    def work(self) -> int:
+        """How much there is to do, for comparing it with others."""
+        return self.inputs * self.run.plan[-1].steps * sum(phase.repeat for phase in self.run.method.phases())
+
+
 def plan_jobs(wishes: Sequence[Wish], how: Execution) -> tuple[list[str], list[Job], list[Job]]:
     """Every run's key; then what is missing: the pre-trainings, each once, and the runs that build on them."""
     keys: list[str] = []
-    shared: dict[str, tuple[Wish, Run]] = {}
-    rest: dict[str, tuple[Wish, Run]] = {}
+    shared: dict[str, Missing] = {}
+    rest: dict[str, Missing] = {}
     for wish in wishes:
-        run, _ = prepare(wish)
+        run, task = prepare(wish)
         keys.append(run.key)
         folder = RunFolder(how.root / run.key)
         if folder.done and not folder.pretraining and folder.intact():
             continue
-        rest.setdefault(run.key, (wish, run))
+        missing = Missing(wish, run, math.prod(task.study.source.x.shape[1:]))
+        rest.setdefault(run.key, missing)
         if run.before is not None and not RunFolder(how.root / run.before.key).done:
-            shared.setdefault(run.before.key, (wish, run.before))
-    return keys, _in_lanes(list(shared.values()), how, True), _in_lanes(list(rest.values()), how, False)
+            shared.setdefault(run.before.key, replace(missing, run=run.before))
+    wanted = [shared.pop(key) for key in list(shared) if key in rest]  # for themselves, and others build on them
+    first = {missing.run.key for missing in wanted}
+    return keys, _in_lanes(list(shared.values()), how, True), _in_lanes(list(rest.values()), how, False, first)
 
 
-def _in_lanes(missing: Sequence[tuple[Wish, Run]], how: Execution, pretraining: bool) -> list[Job]:
-    """Runs of equal shape together, those of one study side by side."""
-    alike: dict[str, list[tuple[Wish, Run]]] = {}
-    for wish, run in missing:
-        alike.setdefault(lane_shape(run), []).append((wish, run))
-    jobs = []
+def _in_lanes(missing: Sequence[Missing], how: Execution, pretraining: bool, first: Collection[str] = ()) -> list[Job]:
+    """Runs of equal shape together, those of one study side by side.
+
+    Then the longest before the others, so that no worker is left with one at the end; but these `first`.
+    """
+    alike: dict[str, list[Missing]] = {}
+    for one in missing:
+        alike.setdefault(lane_shape(one.run), []).append(one)
+    groups: list[list[Missing]] = []
     for group in alike.values():
-        lanes = how.lanes or lanes_that_pay(group[0][1], how.device)
+        lanes = how.lanes or lanes_that_pay(group[0].run, how.device)
         if lanes > 1:
-            group.sort(key=lambda member: member[1].origin)
-        for start in range(0, len(group), lanes):
-            jobs.append(Job({run.key: wish for wish, run in group[start : start + lanes]}, pretraining))
-    return jobs
+            group.sort(key=lambda one: one.run.origin)
+        groups += [group[start : start + lanes] for start in range(0, len(group), lanes)]
+    groups.sort(key=lambda group: (group[0].run.key not in first, -sum(one.work for one in group)))
+    return [Job({one.run.key: one.wish for one in group}, pretraining) for group in groups]
 
 
 def note_plan(how: Execution, keys: Sequence[str], wishes: Sequence[Wish]) -> None:
