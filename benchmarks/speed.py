@@ -139,20 +139,20 @@ def draw(rows: list[dict[str, Any]], name: str, file: Path) -> None:
     tasks = list(dict.fromkeys(row["task"] for row in rows))
     variants = list(dict.fromkeys(row["variant"] for row in rows))
     figure, panels = plt.subplots(1, len(tasks), figsize=(6 * len(tasks), 4), squeeze=False, layout="constrained")
-    width = 0.8 / len(variants)
+    width, bars = 0.8 / len(variants), {}
     for panel, task in zip(panels[0], tasks, strict=True):
         methods = list(dict.fromkeys(row["method"] for row in rows if row["task"] == task))
         for i, variant in enumerate(variants):
             found = {r["method"]: r["ms"] for r in rows if r["task"] == task and r["variant"] == variant}
             places = [methods.index(method) - 0.4 + (i + 0.5) * width for method in found]
-            panel.bar(places, list(found.values()), width, label=variant)
+            if found:
+                bars[variant] = panel.bar(places, list(found.values()), width, color=f"C{i}")
         for place, method in enumerate(methods):
             floor = next(r["floor_ms"] for r in rows if r["task"] == task and r["method"] == method)
             panel.hlines(floor, place - 0.45, place + 0.45, colors="black", linestyles="dotted")
         panel.set(title=task, yscale="log", xticks=range(len(methods)), xticklabels=methods)
     panels[0][0].set_ylabel("ms a model-step (dotted: floor)")
-    handles, labels = panels[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
+    figure.legend(bars.values(), bars, loc="outside lower center", ncols=len(bars), frameon=False)
     figure.suptitle(name)
     figure.savefig(file)
 

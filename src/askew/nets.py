@@ -7,10 +7,11 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from askew import chance
 from askew.errors import UserError, unknown
@@ -35,8 +36,9 @@ class NetSpec:
     """Starting weights: none, hub (downloaded by torchvision or timm), or a .safetensors file."""
     weights_hash: str = ""
     """Of the weights file, so that a run's identity does not hang on a path."""
-    norm: Literal["joint", "split"] = "joint"
-    """Batch statistics over source and target together, or each domain by itself."""
+    norm: Literal["joint", "split", "kept"] = "joint"
+    """Batch statistics over source and target together, or each domain by itself; or, of a pre-trained network, those
+    that it came with."""
     crop: Annotated[int, Between(0)] = 224
     """Side of the square that torchvision's and timm's networks see of larger images: at random and flipped in
     training, else the centre; 0: the whole image."""
@@ -115,11 +117,23 @@ def _expect(shape: tuple[int, ...], name: str, wanted: tuple[int | None, ...]) -
 class Backbone(nn.Module):
     """A torchvision or timm model without its classifier, with the normalisation it was trained with."""
 
-    def __init__(self, body: nn.Module, mean: tuple[float, ...], std: tuple[float, ...], crop: int) -> None:
+    def __init__(
+        self, body: nn.Module, mean: tuple[float, ...], std: tuple[float, ...], crop: int, keeps_norm: bool
+    ) -> None:
         super().__init__()
         self.crop = Crop(crop) if crop else nn.Identity()
         self.pixels = Pixels(mean, std, channels=3)
         self.body = body
+        self.keeps_norm = keeps_norm
+        """Whether its batch norms go by the statistics it came with, in training too."""
+
+    def train(self, mode: bool = True) -> Self:
+        super().train(mode)
+        if self.keeps_norm:
+            for module in self.body.modules():
+                if isinstance(module, _BatchNorm):
+                    module.eval()
+        return self
 
     def forward(self, x: Tensor) -> Tensor:
         f: Tensor = self.body(self.pixels(self.crop(x)))
@@ -146,7 +160,8 @@ def backbone(spec: NetSpec, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
         _load_weights(body, Path(spec.weights))
     width = int(body.num_features) if library == "timm" else _drop_classifier(body, spec.name)  # type: ignore[arg-type]
     _own_chance(body)
-    return Backbone(body, mean, std, spec.crop if 0 < spec.crop < min(shape[1:]) else 0), width
+    crop = spec.crop if 0 < spec.crop < min(shape[1:]) else 0
+    return Backbone(body, mean, std, crop, spec.norm == "kept"), width
 
 
 def _torchvision(model: str, spec: NetSpec) -> tuple[nn.Module, tuple[float, ...], tuple[float, ...]]:
@@ -256,6 +271,11 @@ class Net(nn.ModuleDict):
 
 def check(spec: NetSpec, shape: tuple[int, ...]) -> None:
     """UserError if there is no such network, or it does not take such inputs. Costs nothing: no weights are made."""
+    if spec.norm == "kept" and (spec.name in OWN or spec.weights == "none"):
+        raise UserError(
+            f"The network {spec.name} starts from nothing, so it has no statistics to keep.",
+            "-t norm=joint or split, or starting weights with -t weights=….",
+        )
     with torch.device("meta"):
         build(dataclasses.replace(spec, weights="none" if spec.name not in OWN else spec.weights), shape, 2, 0)
 

@@ -32,8 +32,8 @@ class Training(Optim):
     """T of a cosine head."""
     weights: str = "none"
     """Starting weights of the features: none, hub, or a .safetensors file."""
-    norm: Literal["joint", "split"] = "joint"
-    """Batch statistics over source and target together, or each domain by itself."""
+    norm: Literal["joint", "split", "kept"] = "joint"
+    """Batch statistics over both domains together, each by itself, or kept as the starting weights have them."""
     crop: Annotated[int, Between(0)] = 224
     """Side of the square that torchvision's and timm's networks see of larger images; 0: the whole."""
     batch: Annotated[int, Between(2)] = 32
