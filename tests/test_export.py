@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_predictor import CLASSES, TARGET, images, predictor, refused, rows, softmax
+from small_models import CLASSES, TARGET, images, predictor, refused, rows, softmax
 
 from askew import export as module
 from askew.export import export

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import assert_refused
 from conftest import Command
 from PIL import Image
-from test_cli import assert_refused
 
 from askew.figures import sample_images
 from askew.insight import features_of, task_of

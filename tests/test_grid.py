@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
+from commands import assert_refused, files
 from conftest import TINY, Command
-from test_cli import assert_refused, files
 
 from askew.errors import UserError
 from askew.grid import read_grid, whole_benchmark

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from adaptations import CPU, finish
 from PIL import Image
-from test_adapt import CPU, finish
 from test_report import EVIL, TELL, Page, browse, told
 
 from askew import letter

@@ -17,7 +17,7 @@ from askew import layers
 from askew.chance import key
 from askew.errors import UserError
 from askew.layers import CosineHead, Dropout, LinearHead, Pixels
-from askew.nets import Net, NetSpec, build, file_hash
+from askew.nets import Net, NetSpec, build, check, file_hash
 
 steady = settings(derandomize=True, deadline=None, max_examples=60, database=None)
 PHOTO = (3, 64, 64)
@@ -309,6 +309,26 @@ def test_weights_load_from_a_local_file(weights: Path) -> None:
     saved, loaded = load_file(weights), with_weights(weights)["features"].body.state_dict()
     assert {name for name in saved if name not in loaded} == {"fc.weight", "fc.bias"}
     assert all(torch.equal(value, saved[name]) for name, value in loaded.items())
+
+
+def test_kept_statistics_stay_as_they_came_and_no_image_sees_its_batch(weights: Path) -> None:
+    seen = {}
+    for norm in ("kept", "joint"):
+        spec = NetSpec(name=SMALL, weights=str(weights), norm=norm)  # type: ignore[arg-type]
+        features = build(spec, PHOTO, 7, 0)[0]["features"].train()
+        before = {n: b.clone() for n, b in features.named_buffers() if "running" in n}
+        alone, among = features(images(2, PHOTO)), features(images(8, PHOTO))[:2]
+        moved = any(not torch.equal(b, before[n]) for n, b in features.named_buffers() if n in before)
+        seen[norm] = (torch.allclose(alone, among, atol=1e-4), moved)
+        assert any(p.requires_grad for p in features.parameters())
+    assert seen == {"kept": (True, False), "joint": (False, True)}
+
+
+@pytest.mark.parametrize("spec", [NetSpec(name="mini", norm="kept"), NetSpec(name=SMALL, norm="kept")])
+def test_a_network_that_starts_from_nothing_has_no_statistics_to_keep(spec: NetSpec) -> None:
+    with pytest.raises(UserError, match="has no statistics to keep") as error:
+        check(spec, (3, 32, 32))
+    assert "-t norm=joint" in str(error.value)
 
 
 def test_a_file_for_another_network_is_refused(weights: Path) -> None:

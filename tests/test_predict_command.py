@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from conftest import Command
 from PIL import Image
-from test_predictor import CLASSES, TARGET, images, predictor, rows
+from small_models import CLASSES, TARGET, images, predictor, rows
 
 import askew
 from askew.store import finished_runs

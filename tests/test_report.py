@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import assert_refused
 from conftest import Command
-from test_cli import assert_refused
 
 from askew.checks import checks, unfinished_runs
 from askew.report import make_report

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from commands import assert_refused, files
 from conftest import TINY, Command, rows
-from test_cli import assert_refused, files
 from test_execute import finish
 from torch import Tensor
 

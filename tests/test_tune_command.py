@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import assert_refused, files
 from conftest import TINY, Answer, Command
-from test_cli import assert_refused, files
 from test_tune import own  # noqa: F401 -- a fixture
 
 from askew.recipe import read_settings

@@ -1,0 +1,22 @@
+"""Commands to try, and what they left: a run that takes a second, every file of a folder, and a refusal."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from conftest import TINY, Answer
+
+RUN = ("run", "mini/syn-uci", *TINY)
+
+
+def files(folder: Path) -> dict[str, int]:
+    """Every file with the time it was last written."""
+    return {str(p.relative_to(folder)): p.stat().st_mtime_ns for p in folder.rglob("*") if p.is_file()}
+
+
+def assert_refused(answer: Answer) -> None:
+    """One sentence, a blank line, a hint; exit code 2, nothing on stdout."""
+    assert answer.code == 2, answer
+    assert answer.out == "", answer
+    assert re.fullmatch(r"[^\n]+\.\n\nhint: [^\n]+\n", answer.err), answer.err
