@@ -135,6 +135,21 @@ def test_runs_that_others_build_on_come_first_and_then_the_longest(how: Executio
     assert [w.method for jobs in alone for w in wishes_of(jobs)] == ["bbse", "bbse"]
 
 
+def test_workers_stay_for_the_next_jobs_unless_they_died_and_go_when_closed(how: Execution) -> None:
+    local = Local(2)
+    list(carry_out([job(wish()), job(wish(seed=1))], how, local))
+    stayed = [worker.process for worker in local.idle]
+    assert len(stayed) == 2
+    os.kill(stayed[0].pid or 0, signal.SIGKILL)
+    stayed[0].join()
+    ends = list(carry_out([job(wish(seed=2)), job(wish(seed=3))], how, local))
+    assert sum(isinstance(e, Finished) for e in ends) == 2
+    assert stayed[1] in [worker.process for worker in local.idle]
+    local.close()
+    assert not any(process.is_alive() for process in stayed)
+    assert not local.idle
+
+
 def test_a_job_that_fails_does_not_stop_the_others(how: Execution) -> None:
     jobs = [job(wish(lr=1e30)), job(wish())]
     ends = [e for e in carry_out(jobs, how, Local()) if isinstance(e, Finished | Failed)]

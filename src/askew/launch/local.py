@@ -10,7 +10,7 @@ import threading
 import traceback
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import cast
@@ -18,54 +18,6 @@ from typing import cast
 from askew.errors import UserError, warn_plainly
 from askew.execute import Execution, Progress
 from askew.launch.jobs import Event, Failed, Job, noted, work
-
-
-@dataclass(frozen=True)
-class Local:
-    """So many processes of this machine; one is this process itself."""
-
-    workers: int = 1
-
-    def __call__(self, jobs: Sequence[Job], how: Execution) -> Iterator[Event]:
-        if self.workers <= 1 or len(jobs) <= 1:
-            for job in jobs:
-                yield from work(job, how)
-            return
-        waiting = deque(jobs)
-        crew: dict[Connection, Worker] = {}
-        try:
-            while crew or waiting:
-                while waiting and len(crew) < self.workers:
-                    worker = _hire(waiting.popleft(), how)
-                    crew[worker.line] = worker
-                for line in cast(list[Connection], wait(list(crew))):
-                    worker = crew[line]
-                    try:
-                        event: Event = line.recv()
-                    except (EOFError, OSError):
-                        del crew[line]
-                        worker.process.join()
-                        yield from _died(worker, how)
-                        continue
-                    if not isinstance(event, Progress):
-                        worker.ended += 1
-                        if worker.ended < len(worker.job.runs):
-                            pass
-                        elif waiting:
-                            worker.job, worker.ended = waiting.popleft(), 0
-                            _tell(line, worker.job)
-                        else:
-                            del crew[line]
-                            _tell(line, None)
-                            worker.process.join()
-                    yield event
-        finally:
-            for worker in crew.values():
-                worker.process.terminate()
-                worker.process.join()
-
-    def close(self) -> None:
-        """Its workers have gone with their jobs."""
 
 
 @dataclass
@@ -78,12 +30,74 @@ class Worker:
     ended: int = 0
     """How many of the job's runs have ended, well or not."""
 
+    def begin(self, job: Job, how: Execution) -> None:
+        self.job, self.ended = job, 0
+        _tell(self.line, (job, how))
 
-def _hire(job: Job, how: Execution) -> Worker:
+
+@dataclass(frozen=True)
+class Local:
+    """So many processes of this machine; one is this process itself."""
+
+    workers: int = 1
+    idle: list[Worker] = field(default_factory=list)
+    """Processes without a job, which know torch, the data and the device already; they go when it is closed."""
+
+    def __call__(self, jobs: Sequence[Job], how: Execution) -> Iterator[Event]:
+        if self.workers <= 1 or len(jobs) <= 1:
+            for job in jobs:
+                yield from work(job, how)
+            return
+        waiting = deque(jobs)
+        crew: dict[Connection, Worker] = {}
+        try:
+            while crew or waiting:
+                while waiting and len(crew) < self.workers:
+                    worker = self._free() or _hire(waiting[0])
+                    worker.begin(waiting.popleft(), how)
+                    crew[worker.line] = worker
+                for line in cast(list[Connection], wait(list(crew))):
+                    worker = crew[line]
+                    try:
+                        event: Event = line.recv()
+                    except (EOFError, OSError):
+                        del crew[line]
+                        worker.process.join()
+                        yield from _died(worker, how)
+                        continue
+                    if not isinstance(event, Progress):
+                        worker.ended += 1
+                        if worker.ended == len(worker.job.runs):
+                            if waiting:
+                                worker.begin(waiting.popleft(), how)
+                            else:
+                                self.idle.append(crew.pop(line))
+                    yield event
+        finally:
+            for worker in crew.values():
+                worker.process.terminate()
+                worker.process.join()
+
+    def _free(self) -> Worker | None:
+        while self.idle:
+            worker = self.idle.pop()
+            if worker.process.is_alive():
+                return worker
+        return None
+
+    def close(self) -> None:
+        """Let the workers go home."""
+        while self.idle:
+            worker = self.idle.pop()
+            _tell(worker.line, None)
+            worker.process.join()
+
+
+def _hire(first: Job) -> Worker:
     context = multiprocessing.get_context("spawn")
     # One pipe a worker, no shared queue: a worker killed in the middle of a write can then block nobody else.
     line, theirs = context.Pipe()
-    process = context.Process(target=_work, args=(theirs, how), daemon=True)
+    process = context.Process(target=_work, args=(theirs,), daemon=True)
     # Ctrl-C is ours: a child that starts while it is blocked never hears of it, and we do a moment later.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -91,8 +105,7 @@ def _hire(job: Job, how: Execution) -> Worker:
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     theirs.close()
-    _tell(line, job)
-    return Worker(process, line, job)
+    return Worker(process, line, first)
 
 
 def _died(worker: Worker, how: Execution) -> Iterator[Failed]:
@@ -102,16 +115,17 @@ def _died(worker: Worker, how: Execution) -> Iterator[Failed]:
         yield noted(Failed(key, wish, str(UserError(reason, hint))), how)
 
 
-def _tell(line: Connection, job: Job | None) -> None:
+def _tell(line: Connection, order: tuple[Job, Execution] | None) -> None:
     with contextlib.suppress(OSError):  # a worker that has died: the next word from its line says so
-        line.send(job)
+        line.send(order)
 
 
-def _work(line: Connection, how: Execution) -> None:
+def _work(line: Connection) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     warn_plainly()
     with contextlib.suppress(EOFError, BrokenPipeError):  # the parent is gone
-        while (job := line.recv()) is not None:
+        while (order := line.recv()) is not None:
+            job, how = order
             try:
                 for event in work(job, how):
                     line.send(event)
