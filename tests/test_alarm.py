@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from worlds import EVEN, World, world
 
-from askew.alarm import COLLAPSED, MARGIN, Answer, Evidence, alarm, evidence, judged
+from askew.alarm import COLLAPSED, LOST, MARGIN, VOTERS, Answer, Evidence, alarm, evidence, judged
 from askew.said import Said
-from askew.validators import CHOOSERS, score_all
+from askew.validators import score_all
 
 
 def blurred(whole: World, keep: float, seed: int) -> World:
@@ -87,10 +87,26 @@ def test_a_verdict_takes_agreement_beyond_the_margin_or_a_lead_of_three(
 ) -> None:
     """Five scores; of two networks alone, agreement only counts as one of them."""
     ends = {"+": (0.1, 0.2), "0": (-0.1, 0.1), "-": (-0.2, -0.1)}
-    names = [name for name in CHOOSERS if name != "ensemble"]
-    found = [Evidence("ensemble", 0.5, 0.5, *agreement)]
-    found += [Evidence(name, 0.5, 0.5, *ends[vote]) for name, vote in zip(names, rest, strict=True)]
+    names = [name for name in VOTERS if name != "ensemble"]
+    found = [Evidence("ensemble", 0.7, 0.7, *agreement)]
+    found += [Evidence(name, 0.7, 0.7, *ends[vote]) for name, vote in zip(names, rest, strict=True)]
     assert (judged(found, alone=False), judged(found, alone=True)) == (among, alone)
+
+
+def test_to_leave_a_source_only_that_is_lost_is_not_said_to_have_hurt() -> None:
+    """It is said to have helped all the same where the scores say so."""
+    for expects, down, up in ((LOST + 0.01, "hurt", "helped"), (LOST - 0.01, "unclear", "helped")):
+        for ends, answer in (((-0.2, -0.1), down), ((0.1, 0.2), up)):
+            found = [Evidence(name, expects, expects, *ends) for name in VOTERS]
+            assert judged(found, alone=False) == judged(found, alone=True) == answer
+
+
+def test_a_lost_source_only_is_named_in_the_sentence(good: World) -> None:
+    faint = Said.of(good.said.source_val, good.said.source_val_y, 0.1 * good.said.target, EVEN)
+    found = alarm(faint, good.said, [blurred(good, 0.8, 2).said], resamples=10)
+    (expected,) = (e.before for e in found.evidence if e.score == "expected")
+    assert expected < LOST
+    assert f"source-only itself expects to be right on no more than {100 * expected:.0f} %." in found.sentence
 
 
 @pytest.mark.parametrize(("images", "beyond"), [(20, False), (80, True)])
@@ -146,11 +162,11 @@ def test_far_is_the_total_variation_to_the_nearest_plausible_mix(good: World) ->
     assert half == pytest.approx(all_of_it / 2, abs=0.05)
 
 
-def test_evidence_is_what_choose_looks_at_of_the_two_among_all() -> None:
+def test_evidence_is_the_voters_scores_of_the_two_among_all() -> None:
     good = world(300, 200)
     worse, between = blurred(good, 0.4, 1).said, blurred(good, 0.7, 2).said
     found = evidence(worse, good.said, [between], 20, 0)
-    assert tuple(e.score for e in found) == CHOOSERS
+    assert tuple(e.score for e in found) == VOTERS
     before, after, _ = score_all([worse, good.said, between])
     for e in found:
         assert (e.before, e.after) == (before[e.score], after[e.score])

@@ -278,16 +278,17 @@ def score_all(saids: Sequence[Said], mix: Floats | None = None) -> list[dict[str
     ]
 
 
-CHOOSERS = ("snd", "ensemble", "expected", "atc", "source")
+CHOOSERS = ("source", "prior-information", "corr-c", "expected", "ensemble")
 """Scores whose ranks `choose` adds up; chosen on the development tasks alone."""
 
 
 def choose(saids: Sequence[Said]) -> int:
     """The network to prefer, without a label: the best sum of ranks by scores that err in different ways.
 
-    SND looks at neighbours, the ensemble at the other candidates, expected accuracy and ATC at confidence, and the
-    source's accuracy at what was forgotten. All have to speak of the same target images; of equals, the first is taken,
-    so put source-only first.
+    Prior-aware information and expected accuracy believe the estimated mix, and praise a network that says one class
+    of everything where the mix is lost; Corr-C wants all classes, which is wrong under label shift, and sees just that.
+    The ensemble looks at the other candidates, and the source's accuracy at what was forgotten. All have to speak of
+    the same target images; of equals, the first is taken, so put source-only first.
     """
     from scipy.stats import rankdata
 
