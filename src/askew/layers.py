@@ -15,8 +15,10 @@ class Pixels(nn.Module):
     def __init__(self, mean: tuple[float, ...], std: tuple[float, ...], channels: int | None = None) -> None:
         super().__init__()
         self.channels = channels
-        self.register_buffer("scale", 1 / (255 * torch.tensor(std).view(-1, 1, 1)), persistent=False)
-        self.register_buffer("shift", -(torch.tensor(mean) / torch.tensor(std)).view(-1, 1, 1), persistent=False)
+        # on the CPU even where a network is only sketched: torch's meta device takes seconds to import its arithmetic
+        at, by = (torch.tensor(numbers, device="cpu").view(-1, 1, 1) for numbers in (mean, std))
+        self.register_buffer("scale", 1 / (255 * by), persistent=False)
+        self.register_buffer("shift", -(at / by), persistent=False)
 
     scale: Tensor
     shift: Tensor

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -269,6 +270,7 @@ class Net(nn.ModuleDict):
         self._moment.copy_(moment)
 
 
+@functools.cache
 def check(spec: NetSpec, shape: tuple[int, ...]) -> None:
     """UserError if there is no such network, or it does not take such inputs. Costs nothing: no weights are made."""
     if spec.norm == "kept" and (spec.name in OWN or spec.weights == "none"):
