@@ -29,7 +29,8 @@ from askew.store import RunFolder, open_root
 
 CPU = torch.device("cpu")
 TOLERANCE = 5e-3
-"""Of a tensor's size, in float32, after 20 steps: a batched product sums in another order than one alone."""
+"""Of a tensor's size, in float32, after 20 steps: a batched product sums in another order than one alone. Five times
+that for momenta, which are gradients: a ReLU on the edge moves those more than it moves weights."""
 
 
 @pytest.fixture(autouse=True)
@@ -66,7 +67,8 @@ def assert_close(one: Checkpoint, other: Checkpoint) -> None:
     assert one.keys() == other.keys()
     for name, value in one.items():
         apart, size = (other[name].double() - value.double()).norm(), value.double().norm()
-        assert apart <= 1e-6 + TOLERANCE * size, f"{name}: {apart:.2g} apart, of a size of {size:.2g}"
+        tolerance = TOLERANCE * (5 if name.startswith("optim.") else 1)
+        assert apart <= 1e-6 + tolerance * size, f"{name}: {apart:.2g} apart, of a size of {size:.2g}"
 
 
 @pytest.mark.parametrize("target_sampler", ["natural", "balanced"])
