@@ -77,8 +77,10 @@ class Waits(SourceOnly):
 def test_a_step_that_cannot_be_captured_is_taken_plainly_and_says_why() -> None:
     run, task = prepare(Wish("digits/usps-uci", "source", training={"round": 5, "rounds": 1, "pretrain": 0}))
     waits = replace(run, plan=(replace(run.plan[-1], method=Waits()),))
+    here = torch.cuda.current_stream()
     with pytest.warns(NoGraphWarning, match="cannot be captured"):
         *_, slow = fit(waits, task.study, torch.device("cuda"))
+    assert torch.cuda.current_stream() == here
     torch.rand(1, device="cuda")  # torch's own generator must not wait for the end of a capture that failed
     *_, plain = fit(run, task.study, torch.device("cuda"), graph=False)
     assert slow.losses["label"] == pytest.approx(plain.losses["label"], rel=1e-3)

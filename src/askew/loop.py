@@ -208,13 +208,13 @@ class Loop(ABC, Generic[Seen]):
         """Record one step as a CUDA graph, if it can be; the warm-up steps that this needs are taken back."""
         live = self.live()
         kept = {name: value.clone() for name, value in live.items()}
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream())
+        here, stream = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(here)
         with torch.cuda.stream(stream):
             for _ in range(3):
                 self.step()
                 self.clock -= 1
-        torch.cuda.current_stream().wait_stream(stream)
+        here.wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph):
@@ -222,9 +222,11 @@ class Loop(ABC, Generic[Seen]):
             self.captured = graph
         except RuntimeError as error:  # somebody's method waits for the device, perhaps
             self.use_graph = False
-            reason = str(error).splitlines()[0]
-            with torch.cuda.graph(torch.cuda.CUDAGraph()):  # until one succeeds, torch's generator waits for its end
+            # A capture that failed keeps the stream, and until one succeeds torch's generator waits for its end.
+            torch.cuda.set_stream(here)
+            with torch.cuda.graph(torch.cuda.CUDAGraph()):
                 self.sums.add(0)
+            reason = str(error).splitlines()[0]
             warnings.warn(f"The step cannot be captured as a CUDA graph ({reason}).", NoGraphWarning, stacklevel=2)
         for name, value in live.items():
             value.copy_(kept[name])
