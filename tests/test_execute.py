@@ -7,14 +7,16 @@ import os
 import resource
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from test_engine import Broken
 
+from askew import execute as execution
 from askew import loop
 from askew.data.task import Task
 from askew.errors import UserError
@@ -209,6 +211,34 @@ def test_how_a_run_is_carried_out_changes_neither_its_folder_nor_its_numbers(
     finish(run, task, tmp_path / "b", checkpoint_every=1e9, curve=True, graph=False)
     assert results(tmp_path / "a") == results(tmp_path / "b")
     assert {f.name for f in dataclasses.fields(Execution)}.isdisjoint(run.describe())
+
+
+@pytest.mark.parametrize(("every", "takes", "saves"), [(2.0, 0.0, 4), (2.0, 0.25, 2), (2.0, 10.0, 1), (0.0, 10.0, 9)])
+def test_checkpoints_that_take_long_are_made_less_often_unless_all_are_wanted(
+    task: Task, make_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: float, takes: float, saves: int
+) -> None:
+    """Ten looks at the losses, a second apart."""
+    seconds, made = [0.0], []
+
+    def save(folder: RunFolder, step: int, *_: object) -> None:
+        made.append(step)
+        seconds[0] += takes
+
+    def look() -> float:
+        return seconds[0]
+
+    def looked(*args: Any, **more: Any) -> Iterator[Any]:
+        for snapshot in fit(*args, **more):
+            seconds[0] += 1
+            yield snapshot
+
+    fit = execution.fit
+    monkeypatch.setattr(loop, "CPU_CHUNK", 4)
+    monkeypatch.setattr(execution, "fit", looked)
+    monkeypatch.setattr(execution, "time", SimpleNamespace(monotonic=look, sleep=time.sleep))
+    monkeypatch.setattr(RunFolder, "save_checkpoint", save)
+    finish(make_run(SourceOnly(), pretrain=0, rounds=5, round_steps=8), task, tmp_path, checkpoint_every=every)
+    assert len(made) == saves
 
 
 def test_a_curve_scores_every_round_in_the_trace(task: Task, make_run: Any, tmp_path: Path) -> None:

@@ -27,6 +27,9 @@ from askew.priors import UnsureMixWarning, reweighted, target_mix
 from askew.spread import Team, fit_together
 from askew.store import RunFolder, read_tensors, write_json, write_tensors
 
+SAVING = 0.05
+"""Share of the time that may go into checkpoints: some lanes of a large network are a gigabyte."""
+
 
 @dataclass(frozen=True)
 class Execution:
@@ -36,7 +39,7 @@ class Execution:
     device: torch.device
     graph: bool = True
     checkpoint_every: float = 20.0
-    """Seconds between checkpoints."""
+    """Seconds between checkpoints; more where saving one takes long, so that it costs SAVING of the time at most."""
     lanes: int = 0
     """Most runs that are trained in one step; 0: as many as pay on this device."""
     curve: bool = False
@@ -217,10 +220,11 @@ def _train(lanes: Sequence[_Lane], step: int, how: Execution) -> Iterator[Progre
     label = first.label if len(lanes) == 1 else f"{first.label} and {len(lanes) - 1} more"
     yield Progress(first.run.key, label, step, steps, {})
     saved = began = time.monotonic()
+    pause = how.checkpoint_every
     sound = list(lanes)
     for seen in _snapshots(lanes, how):
         now = time.monotonic()
-        save = now - saved >= how.checkpoint_every
+        save = now - saved >= pause
         for lane, snapshot in zip(lanes, seen, strict=True):
             if lane not in sound:
                 continue
@@ -239,7 +243,9 @@ def _train(lanes: Sequence[_Lane], step: int, how: Execution) -> Iterator[Progre
                 lane.folder.save_checkpoint(step, snapshot.checkpoint(), list(snapshot.losses))
         if not sound:
             return
-        saved = time.monotonic() if save else saved
+        if save:
+            saved = time.monotonic()
+            pause = max(how.checkpoint_every, (saved - now) / SAVING) if how.checkpoint_every else 0
         assert sound[0].last is not None
         yield Progress(first.run.key, label, step, steps, sound[0].last.losses)
     for lane in sound:

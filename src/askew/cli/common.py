@@ -45,7 +45,7 @@ Draw = Annotated[int, typer.Option("--draw", help="Which images are drawn; table
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")]
 SettingsFile = Annotated[Path | None, typer.Option("--settings", help="TOML file instead of the committed settings.")]
 Curve = Annotated[bool, typer.Option("--curve", help="Score after every round, into the trace (for looking only).")]
-CheckpointEvery = Annotated[float, typer.Option("--checkpoint-every", help="Seconds between checkpoints.", min=0)]
+CheckpointEvery = Annotated[float, typer.Option("--checkpoint-every", help="Least seconds between checkpoints.", min=0)]
 Reweight = Annotated[bool, typer.Option("--reweight", help="Also score logits reweighted by the estimated target mix.")]
 Format = Annotated[
     TableFormat | None,
