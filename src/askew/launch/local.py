@@ -11,6 +11,7 @@ import traceback
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import cast
@@ -98,7 +99,9 @@ def _hire(first: Job) -> Worker:
     # One pipe a worker, no shared queue: a worker killed in the middle of a write can then block nobody else.
     line, theirs = context.Pipe()
     process = context.Process(target=_work, args=(theirs,), daemon=True)
-    # Ctrl-C is ours: a child that starts while it is blocked never hears of it, and we do a moment later.
+    # Ctrl-C is ours: a child that starts while it is blocked never hears of it, and we do a moment later. The tracker
+    # that the first start brings along would unblock it again (Python 3.11), so it comes before.
+    resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         process.start()
