@@ -89,9 +89,9 @@ def plan_jobs(wishes: Sequence[Wish], how: Execution) -> tuple[list[str], list[J
         rest.setdefault(run.key, missing)
         if run.before is not None and not RunFolder(how.root / run.before.key).done:
             shared.setdefault(run.before.key, replace(missing, run=run.before))
-    wanted = [shared.pop(key) for key in list(shared) if key in rest]  # for themselves, and others build on them
-    first = {missing.run.key for missing in wanted}
-    return keys, _in_lanes(list(shared.values()), how, True), _in_lanes(list(rest.values()), how, False, first)
+    first = shared.keys() & rest.keys()  # wanted for themselves, and others build on them
+    alone = [missing for key, missing in shared.items() if key not in first]
+    return keys, _in_lanes(alone, how, True), _in_lanes(list(rest.values()), how, False, first)
 
 
 def _in_lanes(missing: Sequence[Missing], how: Execution, pretraining: bool, first: Collection[str] = ()) -> list[Job]:

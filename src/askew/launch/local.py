@@ -27,7 +27,7 @@ class Worker:
 
     process: SpawnProcess
     line: Connection
-    job: Job
+    job: Job = field(default_factory=lambda: Job({}, pretraining=False))
     ended: int = 0
     """How many of the job's runs have ended, well or not."""
 
@@ -54,7 +54,7 @@ class Local:
         try:
             while crew or waiting:
                 while waiting and len(crew) < self.workers:
-                    worker = self._free() or _hire(waiting[0])
+                    worker = self._free() or _hire()
                     worker.begin(waiting.popleft(), how)
                     crew[worker.line] = worker
                 for line in cast(list[Connection], wait(list(crew))):
@@ -94,7 +94,7 @@ class Local:
             worker.process.join()
 
 
-def _hire(first: Job) -> Worker:
+def _hire() -> Worker:
     context = multiprocessing.get_context("spawn")
     # One pipe a worker, no shared queue: a worker killed in the middle of a write can then block nobody else.
     line, theirs = context.Pipe()
@@ -108,7 +108,7 @@ def _hire(first: Job) -> Worker:
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     theirs.close()
-    return Worker(process, line, first)
+    return Worker(process, line)
 
 
 def _died(worker: Worker, how: Execution) -> Iterator[Failed]:
