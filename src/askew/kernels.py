@@ -97,7 +97,10 @@ def _convolved(x: Tensor, weight: Tensor, bias: Tensor | None, padding: int) -> 
     ho, wo = h + 2 * padding - k + 1, w + 2 * padding - k + 1
     m = n * ho * wo
     out = torch.empty(lanes, cout, n, ho, wo, device=x.device, dtype=x.dtype)
-    bc, bm, bk = _rows(cout), 64, 32
+    bc = _rows(cout)
+    bm, bk = (
+        (128, 16) if 32 < cin * k * k <= 80 else (64, 32)
+    )  # three channels fill five blocks of 16, but not three of 32
     _convolve[(triton.cdiv(m, bm), triton.cdiv(cout, bc), lanes)](
         x, weight, bias, out, m, cin, cout, h, w, ho, wo, padding, *x.stride(),
         KS=k, BIAS=bias is not None, BC=bc, BM=bm, BK=bk, HOW=_how(), num_warps=4, num_stages=2,
@@ -142,33 +145,39 @@ class Conv(torch.autograd.Function):
 
 
 # --- norm, ReLU, pool ---
+# The sides of images are known when these are compiled: to divide by a number that is not takes longer than to load a
+# pixel. The convolutions above cannot have that: Triton 3.6 then gets the gradient of 32 → 48 channels wrong.
 
 
 @triton.jit
 def _statistics(x, mean, rstd, running_mean, running_var, M, momentum, eps, BLOCK: tl.constexpr):
-    """Mean and 1/σ of each row (a channel of a lane), and the running statistics."""
+    """Mean and 1/σ of each row (a channel of a lane), and the running statistics.
+
+    In one pass, from sums of x − x₀ and of its square: a value of the row itself is near enough to the mean.
+    """
     row = tl.program_id(0).to(tl.int64)
     x += row * M
+    first = tl.load(x)
     total = tl.zeros((BLOCK,), dtype=tl.float32)
+    squares = tl.zeros((BLOCK,), dtype=tl.float32)
     for start in range(0, M, BLOCK):
         at = start + tl.arange(0, BLOCK)
-        total += tl.load(x + at, mask=at < M, other=0.0)
-    mu = tl.sum(total) / M
-    total = tl.zeros((BLOCK,), dtype=tl.float32)
-    for start in range(0, M, BLOCK):
-        at = start + tl.arange(0, BLOCK)
-        apart = tl.where(at < M, tl.load(x + at, mask=at < M, other=0.0) - mu, 0.0)
-        total += apart * apart
-    squares = tl.sum(total)
+        apart = tl.where(at < M, tl.load(x + at, mask=at < M, other=0.0) - first, 0.0)
+        total += apart
+        squares += apart * apart
+    shift = tl.sum(total) / M
+    spread = tl.maximum(tl.sum(squares) - shift * shift * M, 0.0)
+    mu = first + shift
     tl.store(mean + row, mu)
-    tl.store(rstd + row, 1 / tl.sqrt(squares / M + eps))
+    tl.store(rstd + row, 1 / tl.sqrt(spread / M + eps))
     tl.store(running_mean + row, (1 - momentum) * tl.load(running_mean + row) + momentum * mu)
-    tl.store(running_var + row, (1 - momentum) * tl.load(running_var + row) + momentum * squares / (M - 1))
+    tl.store(running_var + row, (1 - momentum) * tl.load(running_var + row) + momentum * spread / (M - 1))
 
 
 @triton.jit
 def _norm_relu_pool(
-    x, mean, rstd, weight, bias, out, where, M, H, W, N, HO, WO,
+    x, mean, rstd, weight, bias, out, where, N,
+    H: tl.constexpr, W: tl.constexpr, HO: tl.constexpr, WO: tl.constexpr,
     P: tl.constexpr, S: tl.constexpr, Q: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """out = max(0, max over the window of (x − μ)/σ·γ + β); `where` says which pixel it was, −1 for none above 0."""
@@ -184,7 +193,7 @@ def _norm_relu_pool(
         for j in tl.static_range(P):
             y, z = y0 + i, z0 + j
             inside = (at < N * HO * WO) & (y >= 0) & (y < H) & (z >= 0) & (z < W)
-            value = tl.load(x + row * M + n * (H * W) + y * W + z, mask=inside, other=0.0) * a + b
+            value = tl.load(x + (row * N + n) * (H * W) + y * W + z, mask=inside, other=0.0) * a + b
             better = inside & (value > best)
             best = tl.where(better, value, best)
             which = tl.where(better, i * P + j, which)
@@ -195,7 +204,8 @@ def _norm_relu_pool(
 
 @triton.jit
 def _norm_sums(
-    x, mean, rstd, g, where, dweight, dbias, M, H, W, N, HO, WO,
+    x, mean, rstd, g, where, dweight, dbias, N,
+    H: tl.constexpr, W: tl.constexpr, HO: tl.constexpr, WO: tl.constexpr,
     P: tl.constexpr, S: tl.constexpr, Q: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """dbias = Σ g and dweight = Σ g·x̂ of each row, over the pixels that the pool let through."""
@@ -210,7 +220,7 @@ def _norm_sums(
         through = here & (which >= 0)
         n, r = at // (HO * WO), at % (HO * WO)
         y, z = (r // WO) * S - Q + which // P, (r % WO) * S - Q + which % P
-        value = tl.load(x + row * M + n * (H * W) + y * W + z, mask=through, other=0.0)
+        value = tl.load(x + (row * N + n) * (H * W) + y * W + z, mask=through, other=0.0)
         d = tl.load(g + row * (N * HO * WO) + at, mask=through, other=0.0)
         plain += d
         along += tl.where(through, d * (value - mu) * scale, 0.0)
@@ -220,11 +230,13 @@ def _norm_sums(
 
 @triton.jit
 def _norm_backward(
-    x, mean, rstd, weight, g, where, dweight, dbias, dx, M, H, W, N, HO, WO,
+    x, mean, rstd, weight, g, where, dweight, dbias, dx, N,
+    H: tl.constexpr, W: tl.constexpr, HO: tl.constexpr, WO: tl.constexpr,
     P: tl.constexpr, S: tl.constexpr, Q: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """dx = γ/σ·(d − mean(d) − x̂·mean(d·x̂)), where d is g of the windows that let this pixel through."""
     row = tl.program_id(1).to(tl.int64)
+    M = N * H * W
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     here = at < M
     n, r = at // (H * W), at % (H * W)
@@ -244,8 +256,12 @@ def _norm_backward(
     tl.store(dx + row * M + at, tl.load(weight + row) * scale * rest, mask=here)
 
 
-def _block(n: int) -> int:
-    return max(32, min(1024, triton.next_power_of_2(n)))
+def _block(n: int, most: int = 1024) -> int:
+    return max(32, min(most, triton.next_power_of_2(n)))
+
+
+ROW = 4096
+"""Numbers that a program which sums up a row has in flight."""
 
 
 class NormReluPool(torch.autograd.Function):
@@ -266,15 +282,16 @@ class NormReluPool(torch.autograd.Function):
         ho, wo = (h + 2 * q - p) // s + 1, (w + 2 * q - p) // s + 1
         if training:
             own_mean, rstd = torch.empty(rows, device=x.device), torch.empty(rows, device=x.device)
-            _statistics[(rows,)](x, own_mean, rstd, mean, var, m, momentum, eps, BLOCK=_block(m), num_warps=4)
+            _statistics[(rows,)](x, own_mean, rstd, mean, var, m, momentum, eps, BLOCK=_block(m, ROW), num_warps=8)
         else:
             own_mean, rstd = mean.flatten(), (var.flatten() + eps).rsqrt()
         out = torch.empty(*x.shape[:3], ho, wo, device=x.device)
         where = torch.empty(out.shape, device=x.device, dtype=torch.int8)
         size = n * ho * wo
         _norm_relu_pool[(triton.cdiv(size, _block(size)), rows)](
-            x, own_mean, rstd, weight, bias, out, where, m, h, w, n, ho, wo, P=p, S=s, Q=q, BLOCK=_block(size)
-        )
+            x, own_mean, rstd, weight, bias, out, where, n,
+            H=h, W=w, HO=ho, WO=wo, P=p, S=s, Q=q, BLOCK=_block(size),
+        )  # fmt: skip
         ctx.save_for_backward(x, weight, own_mean, rstd, where)
         ctx.pool = pool
         return out
@@ -289,9 +306,11 @@ class NormReluPool(torch.autograd.Function):
         p, s, q = ctx.pool
         dweight, dbias, dx = torch.empty_like(weight), torch.empty_like(weight), torch.empty_like(x)
         _norm_sums[(rows,)](
-            x, mean, rstd, g, where, dweight, dbias, m, h, w, n, ho, wo, P=p, S=s, Q=q, BLOCK=_block(size)
-        )
+            x, mean, rstd, g, where, dweight, dbias, n,
+            H=h, W=w, HO=ho, WO=wo, P=p, S=s, Q=q, BLOCK=_block(size),
+        )  # fmt: skip
         _norm_backward[(triton.cdiv(m, _block(m)), rows)](
-            x, mean, rstd, weight, g, where, dweight, dbias, dx, m, h, w, n, ho, wo, P=p, S=s, Q=q, BLOCK=_block(m)
-        )
+            x, mean, rstd, weight, g, where, dweight, dbias, dx, n,
+            H=h, W=w, HO=ho, WO=wo, P=p, S=s, Q=q, BLOCK=_block(m),
+        )  # fmt: skip
         return dx, dweight, dbias, *[None] * 6

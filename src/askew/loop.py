@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -217,7 +218,7 @@ class Loop(ABC, Generic[Seen]):
         here.wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         try:
-            with torch.cuda.graph(graph):
+            with undisturbed(), torch.cuda.graph(graph):
                 self.step()
             self.captured = graph
         except RuntimeError as error:  # somebody's method waits for the device, perhaps
@@ -264,6 +265,19 @@ class Loop(ABC, Generic[Seen]):
             self.advance(done, steps)
             done += steps
             yield self.look(done, within + steps)
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """No garbage is collected meanwhile: an earlier run's graph, were it let go of now, would spoil a capture."""
+    gc.collect()
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 @contextmanager
