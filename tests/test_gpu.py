@@ -40,13 +40,18 @@ def test_a_captured_graph_trains_to_the_same_weights_as_plain_steps(
     assert last[True].losses == pytest.approx(last[False].losses, rel=1e-3, abs=1e-5)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("task", "method"),
+    [*(("usps-uci", method) for method in METHODS), *(("svhn-mnist", method) for method in ("source", "mcd", "coal"))],
+)
 @pytest.mark.filterwarnings("ignore::askew.priors.UnsureMixWarning")
-def test_a_lane_trains_to_the_same_weights_as_a_run_by_itself(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lane_trains_to_the_same_weights_as_a_run_by_itself(
+    task: str, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """To a twentieth of the way that a tensor went: sums are taken in another order, and a ReLU or a pool that is
     undecided takes rounding for an answer, which later steps build on."""
     training = {"round": 10, "rounds": 2, "pretrain": 0, "precision": "float32"}
-    prepared = [prepare(Wish("digits/usps-uci", method, seed, training=training)) for seed in (0, 1)]
+    prepared = [prepare(Wish(f"digits/{task}", method, seed, training=training)) for seed in (0, 1)]
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     device = torch.device("cuda")
@@ -103,9 +108,9 @@ def test_batches_and_dropout_are_the_same_on_the_gpu_and_on_the_cpu() -> None:
 LANES = 3
 
 
-def close(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> None:
+def close(found: Sequence[Tensor], wanted: Sequence[Tensor], apart: float = 2e-5) -> None:
     for a, b in zip(found, wanted, strict=True):
-        assert (a - b).norm() < 2e-5 * b.norm()
+        assert (a - b).norm() < apart * b.norm()
 
 
 @pytest.mark.parametrize(
@@ -134,7 +139,7 @@ def test_every_form_of_a_stacked_convolution_is_the_convolution_on_a_gpu_too(
         out = form(x, weight, bias, padding)
         results.append([out, *torch.autograd.grad((out * weigh).sum(), [x, weight, bias])])
     close(results[0], results[2])
-    close(results[1], results[2])
+    close(results[1], results[2], 2e-3)  # cuDNN is free to take Winograd's way, which rounds more
 
 
 @pytest.mark.parametrize("training", [True, False])

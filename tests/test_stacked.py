@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -10,8 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+import askew
+from askew import stacked as layers_in_lanes
 from askew.layers import Conv, Linear, NormRelu1d, NormReluPool2d
-from askew.stacked import by_products, grouped, one_by_one
+from askew.stacked import TOLERATED, WrongKernelWarning, by_products, distance, grouped, one_by_one
 
 LANES, N = 3, 4
 IMAGES, ROWS = (2, 9, 9), (5,)
@@ -102,3 +108,46 @@ def test_every_form_of_a_stacked_convolution_is_the_convolution(form: Callable[.
     torch.testing.assert_close(
         torch.autograd.grad((out * weigh).sum(), inputs), torch.autograd.grad((wanted * weigh).sum(), inputs)
     )
+
+
+SHAPES = (LANES, 2, N, 9, 9), (LANES, 5, 2, 5, 5), (LANES, 5)
+
+
+class WrongGradient(torch.autograd.Function):
+    """A convolution whose value is right; of the images' gradient it forgets the last column."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, padding: int) -> Tensor:
+        ctx.save_for_backward(x, weight, bias)
+        ctx.padding = padding
+        return by_products(x, weight, bias, padding)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        with torch.enable_grad():
+            inputs = [value.detach().requires_grad_() for value in ctx.saved_tensors]
+            dx, *rest = torch.autograd.grad(by_products(*inputs, ctx.padding), inputs, g)
+        dx[..., -1] = 0
+        return dx, *rest, None
+
+
+@pytest.mark.parametrize("gradients", [True, False])
+def test_forms_that_agree_are_no_distance_apart(gradients: bool) -> None:
+    assert distance(one_by_one, by_products, SHAPES, [2], torch.device("cpu"), gradients=gradients) < 1e-5
+
+
+def test_a_form_with_a_wrong_gradient_is_a_distance_apart() -> None:
+    assert distance(WrongGradient.apply, by_products, SHAPES, [2], torch.device("cpu"), gradients=False) < 1e-5
+    assert distance(WrongGradient.apply, by_products, SHAPES, [2], torch.device("cpu")) > 10 * TOLERATED
+
+
+def test_a_kernel_that_is_wrong_on_this_machine_is_not_used_and_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    for wrong, used in ((one_by_one, True), (WrongGradient.apply, False)):
+        fake = SimpleNamespace(Conv=SimpleNamespace(apply=wrong), NormReluPool=SimpleNamespace(apply=None))
+        monkeypatch.setattr(askew, "kernels", fake, raising=False)
+        monkeypatch.setitem(sys.modules, "askew.kernels", fake)
+        layers_in_lanes._tried.cache_clear()
+        warned = contextlib.nullcontext() if used else pytest.warns(WrongKernelWarning, match="convolution of .* off")
+        with warned:
+            assert layers_in_lanes._tried("convolution", SHAPES, (2,), torch.device("cpu")) == used
+    layers_in_lanes._tried.cache_clear()

@@ -1,7 +1,9 @@
 """Triton kernels for stacked layers on a GPU: convolutions without patches in memory, and norm, ReLU and pool in one.
 
 Activations are (lanes, channels, images, height, width), contiguous but for a convolution's input. askew.stacked
-computes the same with torch's own functions, and is what these are tested against.
+computes the same with torch's own functions, and is what these are tested against: by the tests, and once a shape on
+the machine they run on. Sides of images are not `constexpr`, though that is faster: Triton 3.6 then makes code for some
+of them (16 pixels, pools of 3 and 2; 32 → 48 channels) that computes wrong gradients.
 """
 
 from __future__ import annotations
@@ -145,8 +147,6 @@ class Conv(torch.autograd.Function):
 
 
 # --- norm, ReLU, pool ---
-# The sides of images are known when these are compiled: to divide by a number that is not takes longer than to load a
-# pixel. The convolutions above cannot have that: Triton 3.6 then gets the gradient of 32 → 48 channels wrong.
 
 
 @triton.jit
@@ -176,8 +176,7 @@ def _statistics(x, mean, rstd, running_mean, running_var, M, momentum, eps, BLOC
 
 @triton.jit
 def _norm_relu_pool(
-    x, mean, rstd, weight, bias, out, where, N,
-    H: tl.constexpr, W: tl.constexpr, HO: tl.constexpr, WO: tl.constexpr,
+    x, mean, rstd, weight, bias, out, where, N, H, W, HO, WO,
     P: tl.constexpr, S: tl.constexpr, Q: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """out = max(0, max over the window of (x − μ)/σ·γ + β); `where` says which pixel it was, −1 for none above 0."""
@@ -204,8 +203,7 @@ def _norm_relu_pool(
 
 @triton.jit
 def _norm_sums(
-    x, mean, rstd, g, where, dweight, dbias, N,
-    H: tl.constexpr, W: tl.constexpr, HO: tl.constexpr, WO: tl.constexpr,
+    x, mean, rstd, g, where, dweight, dbias, N, H, W, HO, WO,
     P: tl.constexpr, S: tl.constexpr, Q: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """dbias = Σ g and dweight = Σ g·x̂ of each row, over the pixels that the pool let through."""
@@ -230,8 +228,7 @@ def _norm_sums(
 
 @triton.jit
 def _norm_backward(
-    x, mean, rstd, weight, g, where, dweight, dbias, dx, N,
-    H: tl.constexpr, W: tl.constexpr, HO: tl.constexpr, WO: tl.constexpr,
+    x, mean, rstd, weight, g, where, dweight, dbias, dx, N, H, W, HO, WO,
     P: tl.constexpr, S: tl.constexpr, Q: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """dx = γ/σ·(d − mean(d) − x̂·mean(d·x̂)), where d is g of the windows that let this pixel through."""
@@ -289,9 +286,8 @@ class NormReluPool(torch.autograd.Function):
         where = torch.empty(out.shape, device=x.device, dtype=torch.int8)
         size = n * ho * wo
         _norm_relu_pool[(triton.cdiv(size, _block(size)), rows)](
-            x, own_mean, rstd, weight, bias, out, where, n,
-            H=h, W=w, HO=ho, WO=wo, P=p, S=s, Q=q, BLOCK=_block(size),
-        )  # fmt: skip
+            x, own_mean, rstd, weight, bias, out, where, n, h, w, ho, wo, P=p, S=s, Q=q, BLOCK=_block(size)
+        )
         ctx.save_for_backward(x, weight, own_mean, rstd, where)
         ctx.pool = pool
         return out
@@ -305,12 +301,8 @@ class NormReluPool(torch.autograd.Function):
         rows, m, size = weight.numel(), n * h * w, n * ho * wo
         p, s, q = ctx.pool
         dweight, dbias, dx = torch.empty_like(weight), torch.empty_like(weight), torch.empty_like(x)
-        _norm_sums[(rows,)](
-            x, mean, rstd, g, where, dweight, dbias, n,
-            H=h, W=w, HO=ho, WO=wo, P=p, S=s, Q=q, BLOCK=_block(size),
-        )  # fmt: skip
+        _norm_sums[(rows,)](x, mean, rstd, g, where, dweight, dbias, n, h, w, ho, wo, P=p, S=s, Q=q, BLOCK=_block(size))
         _norm_backward[(triton.cdiv(m, _block(m)), rows)](
-            x, mean, rstd, weight, g, where, dweight, dbias, dx, n,
-            H=h, W=w, HO=ho, WO=wo, P=p, S=s, Q=q, BLOCK=_block(m),
-        )  # fmt: skip
+            x, mean, rstd, weight, g, where, dweight, dbias, dx, n, h, w, ho, wo, P=p, S=s, Q=q, BLOCK=_block(m)
+        )
         return dx, dweight, dbias, *[None] * 6

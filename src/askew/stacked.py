@@ -9,7 +9,8 @@ with Triton, askew.kernels does without laying out any patches.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
@@ -22,6 +23,14 @@ Dims = tuple[int | None, ...]
 Pool = tuple[int, int, int]
 """Size, stride and padding of a max pool."""
 NO_POOL: Pool = (1, 1, 0)
+Form = Callable[..., Tensor]
+"""A way to compute a layer of all lanes."""
+TOLERATED = 0.02
+"""How far a kernel may be from torch, as a share of the outcome: products in TF32 are 0.001 apart, wrong code 0.1."""
+
+
+class WrongKernelWarning(UserWarning):
+    """A kernel that was compiled here computes something else than torch does, and is not used."""
 
 
 class _Stacked(torch.autograd.Function):
@@ -54,10 +63,63 @@ def _has_triton() -> bool:
     return find_spec("triton") is not None
 
 
-def _by_kernels(x: Tensor) -> bool:
-    """Whether askew.kernels can do it: they know float32 on a GPU."""
-    plain = x.dtype == torch.float32 and not torch.is_autocast_enabled(x.device.type)
-    return x.is_cuda and plain and _has_triton()
+def _by_kernels(layer: str, tensors: Sequence[Tensor], *options: object) -> bool:
+    """Whether askew.kernels can do it: they know float32 on a GPU, and are tried before they are trusted."""
+    x = tensors[0]
+    if not x.is_cuda or x.dtype != torch.float32 or torch.is_autocast_enabled("cuda") or not _has_triton():
+        return False
+    lanes, channels, n, *side = x.shape
+    few = n if n <= 64 else 64 + n % 16  # code is compiled for multiples of 16, and for other numbers
+    shapes = (lanes, channels, few, *side), *(value.shape for value in tensors[1:])
+    return _tried(layer, shapes, options, x.device)
+
+
+@cache
+def _tried(layer: str, shapes: tuple[tuple[int, ...], ...], options: tuple[object, ...], device: torch.device) -> bool:
+    from askew import kernels
+
+    forms: dict[str, tuple[Form, Form]] = {
+        "convolution": (kernels.Conv.apply, one_by_one),
+        "norm": (_with_own_statistics(kernels.NormReluPool.apply), _with_own_statistics(normed)),
+    }
+    trains = layer == "convolution" or bool(options[-1])
+    apart = distance(*forms[layer], shapes, options, device, gradients=trains)
+    if apart < TOLERATED:
+        return True
+    said = f"The kernel of a {layer} of {shapes[0]} is {100 * apart:.0f} % off on this machine; torch's own is used."
+    warnings.warn(said, WrongKernelWarning, stacklevel=2)
+    return False
+
+
+def _with_own_statistics(norm: Form) -> Form:
+    """A norm whose running statistics nobody looks at."""
+    return lambda x, weight, bias, *options: norm(
+        x, weight, bias, torch.zeros_like(weight), torch.ones_like(weight), *options
+    )
+
+
+def distance(
+    form: Form,
+    reference: Form,
+    shapes: Sequence[tuple[int, ...]],
+    options: Sequence[object],
+    device: torch.device,
+    *,
+    gradients: bool = True,
+) -> float:
+    """How far two forms are apart for tensors of these shapes, as a share of the outcome or, if more, of a gradient."""
+    chance = torch.Generator(device).manual_seed(0)
+    tensors = [torch.randn(shape, generator=chance, device=device) for shape in shapes]
+    found: list[list[Tensor]] = []
+    weigh: Tensor | None = None
+    for way in (reference, form):
+        with torch.set_grad_enabled(gradients):
+            inputs = [value.clone().requires_grad_(gradients) for value in tensors]
+            out = way(*inputs, *options)
+        if weigh is None:
+            weigh = torch.randn(out.shape, generator=chance, device=device)
+        found.append([out.detach(), *(torch.autograd.grad(out, inputs, weigh) if gradients else ())])
+    return max(float((b - a).norm() / a.norm()) for a, b in zip(*found, strict=True))
 
 
 class _Conv(_Stacked):
@@ -65,18 +127,18 @@ class _Conv(_Stacked):
     def vmap(info: Any, dims: Dims, x: Tensor, weight: Tensor, bias: Tensor, padding: int) -> tuple[Tensor, int]:
         x, weight, bias = _lanes_first(info, dims[:3], x, weight, bias)
         x = _channels_then_images(x)
-        out = _fastest(x, weight)(x, weight, bias, padding)
+        out = _fastest(x, weight, bias, padding)(x, weight, bias, padding)
         return _channels_then_images(out), 0
 
 
-def _fastest(x: Tensor, weight: Tensor) -> Callable[[Tensor, Tensor, Tensor, int], Tensor]:
+def _fastest(x: Tensor, weight: Tensor, bias: Tensor, padding: int) -> Form:
     """Which form to take, as measured on an H200 (benchmarks/stacked_conv.py; docs/performance.md has the numbers)."""
     lanes, _, cin, _, _ = weight.shape
     if x.is_cuda and cin >= 16 and lanes % 8 == 0:  # cuDNN is slow for other numbers of groups
         return grouped
     if x.is_cuda and cin >= 64:
         return one_by_one
-    if _by_kernels(x):
+    if _by_kernels("convolution", (x, weight, bias), padding):
         from askew import kernels
 
         return kernels.Conv.apply
@@ -168,7 +230,7 @@ class _NormReluPool(_Stacked):
         rows = x.dim() == 3
         if rows:
             x = x[..., None, None]
-        if _by_kernels(x):
+        if _by_kernels("norm", (x, weight, bias), momentum, eps, pool, training):
             from askew import kernels
 
             out: Tensor = kernels.NormReluPool.apply(  # type: ignore[no-untyped-call]
