@@ -66,7 +66,9 @@ def test_the_guide_s_embeddings_become_a_model_predictions_a_report_and_a_summar
     text = (Path(__file__).parent.parent / "docs" / "adapt.md").read_text().partition("## Embeddings")[2]
     (code,) = re.findall(r"```python\n(.*?)```", text, flags=re.S)
     exec(code, {})  # the page's own data, into this folder
-    adapt_words, predict_words, *_ = [line.split() for line in re.findall(r"^    askew (.*)$", text, flags=re.M)]
+    adapt_words, predict_words, draw_words, *_ = [
+        line.split() for line in re.findall(r"^    askew (.*)$", text, flags=re.M)
+    ]
     answer: Answer = shell(*adapt_words, *SHORT)
     assert answer.code == 0, answer.err
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
@@ -85,6 +87,11 @@ def test_the_guide_s_embeddings_become_a_model_predictions_a_report_and_a_summar
     assert [m["name"] for m in told["methods"]] == ["source", "coal"]
     assert abs(sum(told["target_mix"]["mix"]) - 1) < 1e-6
     assert cli(*predict_words).code == 0
+    drawn = cli(*draw_words[: draw_words.index("#")])
+    assert "100 target images in out/to-label.csv" in drawn.out
+    audited = cli("audit", "out", "labels.npz")
+    assert audited.code == 0, audited.err
+    assert "300 of 300 target images are labelled" in audited.out
     same = [a["class"] == b["class"] for a, b in zip(rows, rows_of(tmp_path / "answers.csv"), strict=True)]
     assert sum(same) >= 298, "but for the rounding of outputs that are kept in half precision"
 

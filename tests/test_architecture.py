@@ -59,7 +59,7 @@ ORDER = (
     ("checks", "figures", "formats", "grid", "tune"),
     ("embed",),
     ("adapt",),
-    ("remarks",),
+    ("audit", "remarks"),
     ("letter",),
     ("handover",),
     ("report",),

@@ -25,7 +25,7 @@ from askew.options import checked
 from askew.plan import Run
 from askew.predictor import load
 from askew.recipe import Training, Wish, plan_run
-from askew.said import Said
+from askew.said import Said, softmax
 from askew.store import MARKER, open_root, read_tensors
 from askew.validators import choose, score_all
 
@@ -263,10 +263,9 @@ def adapt(order: Order, out: Path, device: torch.device) -> Generator[Progress, 
         verdicts[t.candidate.name] = alarm(saids[0], t.said, [*saids[1:i], *saids[i + 1 :]])
     yield Progress("choice", "estimating the class mix", steps - 1, steps, {})
     diagnosis = diagnose(saids[0], saids[chosen] if chosen else None)
-    logits = torch.from_numpy(saids[chosen].target) - torch.from_numpy(saids[chosen].seen_mix).clamp(min=1e-6).log()
     return Adaptation(
         order, setup, tuple(trained), failed, scores, verdicts, chosen, diagnosis,
-        logits.softmax(dim=-1).numpy(), time.monotonic() - began,
+        softmax(saids[chosen].target_evenly), time.monotonic() - began,
     )  # fmt: skip
 
 

@@ -294,7 +294,8 @@ def _made(found: Adaptation) -> str:
         parts.append(details(trained.candidate.name, trained.run.key, settings))
     use = (
         "askew predict model NEW_PICTURES -o predictions.csv\n"
-        "askew predict model NEW_PICTURES --prior target -o predictions.csv   # decide under the estimated mix"
+        "askew predict model NEW_PICTURES --prior target -o predictions.csv   # decide under the estimated mix\n"
+        "askew audit . --draw 100   # images to label, if you want to be sure that it helped"
     )
     return (
         f"<h2>How it was made, and how to use it</h2><p>Beside this page: <code>model</code>, "

@@ -72,6 +72,12 @@ class Said:
         return len(self.seen_mix)
 
     @property
+    def target_evenly(self) -> Floats:
+        """Logits of the target images under an even class mix, by which they are labelled. (n_t, c)"""
+        shifted: Floats = self.target - np.log(np.maximum(self.seen_mix, 1e-6))
+        return shifted
+
+    @property
     def source_sizes(self) -> Labels:
         """Held-out source images of each class. (c,)"""
         return np.bincount(self.source_val_y, minlength=self.classes)

@@ -1,4 +1,4 @@
-"""Commands for data of one's own: adapt, diagnose."""
+"""Commands for data of one's own: adapt, audit, diagnose."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from askew.cli.common import AsJson, Device, TrainOption, app, at_least, pairs
+from askew.errors import UserError
 from askew.show import err, out, print_json, print_table, watch
 
 if TYPE_CHECKING:
@@ -107,6 +108,75 @@ def _print_mix(diagnosis: Diagnosis, data: OwnData) -> None:
             for name, b, v, low, high in values
         ],
     )
+
+
+@app.command()
+def audit(
+    folder: Annotated[Path, typer.Argument(metavar="OUT", help="What `askew adapt … -o OUT` wrote.")],
+    labels: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[LABELS]", help="Of target images: a list of path,label, a folder, or an array with y."
+        ),
+    ] = None,
+    draw: Annotated[int, typer.Option("--draw", help="Draw so many images at random, for you to label.")] = 0,
+    sheet: Annotated[
+        Path | None, typer.Option("-o", "--out", help="Where to write those; default OUT/to-label.csv.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Hold an adaptation against labels that you have found since, even a few, and say whether it helped.
+
+    Nothing is chosen or trained by them.
+    """
+    from askew.audit import audit as audited
+    from askew.audit import draw_sheet
+
+    if labels is None:
+        if not draw:
+            raise UserError(
+                "There are no labels to hold it against.", f"askew audit {folder} --draw 100 draws images to label."
+            )
+        at_least("--draw", draw, 1)
+        sheet = sheet or folder / "to-label.csv"
+        drawn = draw_sheet(folder, draw, sheet)
+        if as_json:
+            print_json({"sheet": str(sheet), "images": drawn})
+        else:
+            out.print(
+                f"{drawn} target images in {sheet}: fill in the labels, then `askew audit {folder} {sheet}`.",
+                soft_wrap=True, markup=False,
+            )  # fmt: skip
+        return
+    if draw or sheet:
+        raise UserError(
+            "--draw and --out are for labels that are not there yet.", "leave them out, or leave LABELS out."
+        )
+    found = audited(folder, labels)
+    if as_json:
+        print_json(found.as_dict())
+        return
+    print_table(
+        ["method", "per-class mean, %", "above source", "labels say", "without", "overall, %", "worst class, %", ""],
+        [
+            [
+                m.name, str(m.accuracy), "–" if m.gain is None else f"{m.gain}", m.truth, m.said or "–",
+                f"{m.scores['overall']:.1f}", f"{m.scores['worst']:.1f} {found.classes[m.scores['worst_class']]}",
+                "chosen" if m.chosen else "",
+            ]
+            for m in found.methods
+        ],
+    )  # fmt: skip
+    out.print(found.sentence, soft_wrap=True, markup=False)
+    shares = zip(found.classes, found.counts, found.mix, strict=True)
+    print_table(
+        ["class", "labels", "labels, %", "target, estimated, %"],
+        [[name, str(n), f"{100 * n / found.labelled:.1f}", f"{100 * share:.1f}"] for name, n, share in shares],
+    )
+    if found.unseen:
+        err.print(f"Without a label, and in no mean: {', '.join(found.unseen)}.", soft_wrap=True, markup=False)
+    if found.labelled < found.images:
+        err.print("These labels are taken for a random sample; `--draw` draws one.", soft_wrap=True)
 
 
 @app.command()

@@ -64,14 +64,17 @@ def read_folder(folder: Path) -> Listing:
     return Listing(folder, tuple(paths), labels)
 
 
-def read_listing(file: Path) -> Listing:
-    """A list of pictures: CSV, TSV, or text with `path label` or just a path a line."""
+Line = tuple[int, str, str]  # number, path, label or nothing
+
+
+def read_lines(file: Path) -> list[Line]:
+    """The lines of a list: CSV, TSV, or text with `path label` or just a path a line. No path comes twice."""
     try:
         text = file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"The list {file} cannot be read: {error}.", _FORM) from None
-    root, lines = file.parent, text.splitlines()
-    rows = list(_table(file, lines) if file.suffix.lower() in (".csv", ".tsv") else _text(root, lines))
+    lines = text.splitlines()
+    rows = list(_table(file, lines) if file.suffix.lower() in (".csv", ".tsv") else _text(file.parent, lines))
     if not rows:
         raise UserError(f"The list {file} is empty.", _FORM)
     seen: dict[str, int] = {}
@@ -82,6 +85,12 @@ def read_listing(file: Path) -> Listing:
                 "name every picture once.",
             )
         seen[path] = number
+    return rows
+
+
+def read_listing(file: Path) -> Listing:
+    """A list of pictures that are all there, and all labelled or none."""
+    root, rows = file.parent, read_lines(file)
     missing = [(number, path) for number, path, _ in rows if not os.path.lexists(root / path)]
     if missing:
         raise UserError(
@@ -94,9 +103,6 @@ def read_listing(file: Path) -> Listing:
         raise UserError(f"Line {unlabelled[0]} of {file} has no label, and others have one.", _FORM)
     labels = None if unlabelled else tuple(label for _, _, label in rows)
     return Listing(root, tuple(path for _, path, _ in rows), labels)
-
-
-Line = tuple[int, str, str]  # number, path, label or nothing
 
 
 def _table(file: Path, lines: list[str]) -> Iterator[Line]:
