@@ -11,7 +11,7 @@ demo: $(STAMP)
 test soak: export OMP_NUM_THREADS = 1
 
 test: lint
-	$(BIN)/pytest -n 2 -m "not soak"
+	$(BIN)/pytest -n 2 --dist worksteal -m "not soak"
 
 soak: $(STAMP)
 	$(BIN)/pytest -m soak

@@ -226,7 +226,7 @@ GRID += ("-t", "pretrain=20", "-t", "rounds=24", "-t", "round=5", "-t", "batch=1
 @pytest.fixture(scope="module")
 def calm(command: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     root = tmp_path_factory.mktemp("calm") / "runs"
-    done = subprocess.run([command, *GRID, "--out", root], capture_output=True, text=True, check=True)
+    done = subprocess.run([command, *GRID, "--out", root, "--jobs", "1"], capture_output=True, text=True, check=True)
     return root, done.stdout
 
 
