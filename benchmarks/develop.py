@@ -15,12 +15,13 @@ import tomllib
 from pathlib import Path
 
 from askew.execute import Execution, pick_device
-from askew.launch.local import Failed, carry_out, plan_jobs
+from askew.launch.jobs import Failed, carry_out, plan_jobs
+from askew.launch.local import Local
 from askew.recipe import Wish, prepare
 from askew.store import RunFolder, open_root
 from askew.table import cell, mean
 
-TASKS = ("usps-uci", "uci-mnist", "syn-usps")
+TASKS = ("digits/usps-uci", "digits/uci-mnist", "digits/syn-usps")
 
 
 def main() -> None:
@@ -32,36 +33,39 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--only", default="", help="Variants, separated by commas.")
+    parser.add_argument("--tasks", default=",".join(TASKS), help="Separated by commas.")
     parser.add_argument("--curves", type=Path, help="Write the accuracy after every round there, as JSON.")
     args = parser.parse_args()
 
     variants = tomllib.loads(args.variants.read_text())
     if args.only:
         variants = {name: variants[name] for name in args.only.split(",")}
+    tasks = args.tasks.split(",")
     wishes = {
         (name, task, seed): Wish(
-            f"digits/{task}",
+            task,
             variant.get("method", "coal"),
             seed,
             hyper=variant.get("hyper", {}),
             training=variant.get("train", {}),
             data=args.data,
         )
-        for task in TASKS
+        for task in tasks
         for name, variant in variants.items()
-        if task in variant.get("tasks", TASKS)
+        if "tasks" not in variant or task.partition("/")[2] in variant["tasks"]
         for seed in range(args.seeds)
     }
     how = Execution(open_root(args.out), pick_device(args.device), checkpoint_every=1e9, curve=True)
     _, shared, rest = plan_jobs(list(wishes.values()), how)
     print(f"{len(shared)} pre-trainings and {len(rest)} runs are missing", flush=True)
-    began = time.monotonic()
+    began, launcher = time.monotonic(), Local(args.jobs)
     for jobs in (shared, rest):
-        for event in carry_out(jobs, how, args.jobs):
+        for event in carry_out(jobs, how, launcher):
             if isinstance(event, Failed):
                 print("FAILED", event.wish, event.reason, flush=True)
         print(f"{time.monotonic() - began:.0f} s", flush=True)
 
+    launcher.close()
     curves: dict[str, list[list[float]]] = {}
     for key, wish in wishes.items():
         folder = RunFolder(how.root / prepare(wish)[0].key)
@@ -70,13 +74,13 @@ def main() -> None:
             curves.setdefault(f"{key[1]} {key[0]}", []).append(curve)
     if args.curves:
         args.curves.write_text(json.dumps(curves))
-    print(f"{'task':10} {'variant':28} {'last round':>15}  after a quarter, half, all: per seed")
+    print(f"{'task':16} {'variant':28} {'last round':>15}  after a quarter, half, all: per seed")
     for name, runs in sorted(curves.items()):
         task, _, variant = name.partition(" ")
         quarter, half = (mean([run[max(0, len(run) * part // 4 - 1)] for run in runs]) for part in (1, 2))
         last = [run[-1] for run in runs]
         print(
-            f"{task:10} {variant:28} {cell(last):>15}  {quarter:.1f} {half:.1f} | {' '.join(f'{v:.1f}' for v in last)}"
+            f"{task:16} {variant:28} {cell(last):>15}  {quarter:.1f} {half:.1f} | {' '.join(f'{v:.1f}' for v in last)}"
         )
 
 

@@ -93,7 +93,7 @@ def bare(spec: NetSpec, batch: int, args: argparse.Namespace, device: torch.devi
         with torch.autocast(device.type, torch.bfloat16, enabled=args.precision == "bf16"):
             loss = F.cross_entropy(net(x), y)
         optimiser.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimiser.step()
 
     return lambda: [step() for _ in range(args.steps)]

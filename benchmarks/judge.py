@@ -70,6 +70,7 @@ def _candidate(folder: RunFolder, method: str, task: Task) -> Candidate:
     outputs, _ = read_tensors(folder.path / "outputs.safetensors")
     seen = json.loads((folder.path / "reweighted.json").read_text())["seen_mix"]
     said = Said.of(outputs["source_val"], task.study.source_val.y, outputs["target"], seen)
+    assert task.exam is not None, "a benchmark's task has one"
     sizes = task.exam.target_sizes
     true = None if sizes is None else sizes / sizes.sum()
     scores = folder.scores()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import torch
 from speed import advance, seconds
@@ -31,7 +32,7 @@ def main() -> None:
     device = torch.device("cuda")
     run, task = prepare(Wish(args.task, args.method, data=args.data, training={"round": args.steps, "pretrain": 0}))
     feed = Feed(task.study, device)
-    loop: Loop[object]
+    loop: Loop[Any]
     if args.lanes > 1:
         runs = [dataclasses.replace(run, seed=seed) for seed in range(args.lanes)]
         loop = Lanes(runs, [feed] * args.lanes, [new_net(r, task.study) for r in runs], True)

@@ -29,12 +29,12 @@ def with_torchs_dropout(module: nn.Module) -> nn.Module:
 
 class Reverse(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x: Tensor, strength: float) -> Tensor:  # type: ignore[no-untyped-def, override]
+    def forward(ctx, x: Tensor, strength: float) -> Tensor:  # type: ignore[no-untyped-def]
         ctx.strength = strength
         return x.view_as(x)
 
     @staticmethod
-    def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[no-untyped-def, override]
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[no-untyped-def]
         return -ctx.strength * grad, None
 
 
@@ -69,7 +69,7 @@ class Plain:
     def update(self, loss: Tensor, *optimisers: torch.optim.Optimizer) -> None:
         for optimiser in (self.optimiser, *optimisers):
             optimiser.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         for optimiser in optimisers or (self.optimiser,):
             optimiser.step()
 

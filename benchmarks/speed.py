@@ -87,11 +87,11 @@ class Variant:
     """Seconds a step for drawing batches, which the engine does some thousand steps ahead and `work` leaves out."""
 
 
-def drawing(loop: Loop[object], device: torch.device) -> float:
+def drawing(loop: Loop[Any], device: torch.device) -> float:
     return min(seconds(lambda: loop.draw(0, loop.window), device) for _ in range(3)) / loop.window
 
 
-def advance(loop: Loop[object], steps: int) -> None:
+def advance(loop: Loop[Any], steps: int) -> None:
     """Take that many steps in the engine's own chunks, from batches that are drawn already."""
     loop.clock.zero_()
     for first in range(0, steps, loop.chunk):
@@ -202,7 +202,7 @@ def measure(
     if cuda:
         add("askew, graph", lambda: askew(True))
     for count in [int(n) for n in args.lanes.split(",") if n]:
-        add(f"askew, {count} lanes", lambda count=count: lanes(count))  # type: ignore[misc]
+        add(f"askew, {count} lanes", lambda count=count: lanes(count))
     times: dict[str, list[float]] = {label: [] for label in variants}
     for _ in range(args.repeats):
         for label, variant in variants.items():

@@ -1,0 +1,54 @@
+"""The programs in benchmarks/ can be started, and the one that chooses settings does what results were made with."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parent.parent / "benchmarks"
+PROGRAMS = sorted(p.name for p in FOLDER.glob("*.py") if "__main__" in p.read_text())
+
+
+def start(monkeypatch: pytest.MonkeyPatch, program: str, *words: str) -> None:
+    monkeypatch.syspath_prepend(FOLDER)
+    monkeypatch.setattr(sys, "argv", [program, *words])
+    runpy.run_path(str(FOLDER / program), run_name="__main__")
+
+
+def test_there_are_programs_to_start() -> None:
+    assert {"develop.py", "judge.py", "speed.py"} <= set(PROGRAMS)
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_program_starts_and_explains_itself(
+    program: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if program == "stacked_conv.py":
+        pytest.importorskip("triton")
+    with pytest.raises(SystemExit) as end:
+        start(monkeypatch, program, "--help")
+    assert end.value.code == 0
+    assert "usage: " in capsys.readouterr().out
+
+
+def test_variants_are_run_on_their_tasks_and_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    short = "train = { pretrain = 5, rounds = 2, round = 3, batch = 8 }"
+    (tmp_path / "my.toml").write_text(
+        f'[plain]\nmethod = "source"\n{short}\n[strong]\nhyper = {{ alpha = 0.3 }}\n{short}\n'
+        f'[elsewhere]\ntasks = ["uci-syn"]\n{short}\n'
+    )
+    words = [str(tmp_path / "my.toml"), "--seeds", "1", "--out", str(tmp_path / "runs"), "--tasks", "mini/syn-uci"]
+    start(monkeypatch, "develop.py", *words, "--device", "cpu")
+    said = capsys.readouterr().out
+    assert "2 pre-trainings and 2 runs are missing" in said, said
+    assert [line.split()[:2] for line in said.splitlines()[-2:]] == [
+        ["mini/syn-uci", "plain"],
+        ["mini/syn-uci", "strong"],
+    ]
+    start(monkeypatch, "develop.py", *words, "--device", "cpu")
+    assert "0 pre-trainings and 0 runs are missing" in capsys.readouterr().out
