@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
+import itertools
 import runpy
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 FOLDER = Path(__file__).parent.parent / "benchmarks"
 PROGRAMS = sorted(p.name for p in FOLDER.glob("*.py") if "__main__" in p.read_text())
@@ -52,3 +56,32 @@ def test_variants_are_run_on_their_tasks_and_compared(
     ]
     start(monkeypatch, "develop.py", *words, "--device", "cpu")
     assert "0 pre-trainings and 0 runs are missing" in capsys.readouterr().out
+
+
+def test_settings_for_embeddings_are_tried_on_pairs_that_nothing_reports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(FOLDER)
+    own = importlib.import_module("own")
+    assert len(own.PAIRS) == 8
+    assert not own.REPORTED & set(own.PAIRS)
+    monkeypatch.setattr(own, "PAIRS", [("cartoon", "sketch")])
+    rng = np.random.default_rng(0)
+    for domain, kind in itertools.product(own.DOMAINS, ("cat", "dog")):
+        (tmp_path / "pacs" / domain / kind).mkdir(parents=True)
+        for i in range(6):
+            picture = Image.fromarray(rng.integers(0, 256, (16, 16, 3), dtype=np.uint8))
+            picture.save(tmp_path / "pacs" / domain / kind / f"{i}.png")
+    own.embed(tmp_path / "pacs", tmp_path / "rows", "resnet18", "none")
+    found = np.load(tmp_path / "rows" / "photo.npz")
+    assert found["x"].shape == (12, 512)
+    assert sorted(set(found["y"].tolist())) == ["cat", "dog"]
+    short = "train = { pretrain = 2, rounds = 1, round = 2, batch = 2 }"
+    (tmp_path / "my.toml").write_text(f"[base]\n{short}\n[strong]\nhyper = {{ coal = {{ alpha = 0.3 }} }}\n{short}\n")
+    results = tmp_path / "results.jsonl"
+    for _ in range(2):  # the second time there is nothing to do
+        own.run_variants(tmp_path / "my.toml", tmp_path / "rows", results, 1, "0/1")
+        assert len(results.read_text().splitlines()) == 10
+    own.print_table(results)
+    rows = [line.split(" | ")[0] for line in capsys.readouterr().out.splitlines()[-2:]]
+    assert rows == ["| base", "| strong"]

@@ -1,0 +1,166 @@
+"""Compare settings for data of one's own: frozen embeddings of PACS, on pairs of domains that no table reports.
+
+    python benchmarks/own.py embed PACS EMBEDDINGS --backbone resnet50.v1 --weights FILE.safetensors
+    python benchmarks/own.py try benchmarks/develop/own.toml EMBEDDINGS --out RESULTS.jsonl [--shard 0/2]
+    python benchmarks/own.py table RESULTS.jsonl
+
+`embed` writes an array a domain. `try` trains every method that `askew adapt` does, with every variant of the file
+([NAME] with train, hyper of each method, and backbone, over the committed settings), on every pair under RS-UT, and
+scores it with the target's labels, which may be looked at here; interrupted, it goes on. Shards may run side by side.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import shutil
+import tempfile
+import tomllib
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from askew.adapt import AUTO, Order, said, set_up
+from askew.data import protocol
+from askew.data.own import read_side
+from askew.embed import frozen
+from askew.execute import Execution, Progress, execute
+from askew.metrics import score
+from askew.nets import NetSpec, file_hash
+from askew.recipe import Wish, plan_run
+from askew.store import open_root
+
+DOMAINS = ("art_painting", "cartoon", "photo", "sketch")
+REPORTED = {("photo", "sketch"), ("cartoon", "photo"), ("sketch", "photo"), ("photo", "cartoon")}
+PAIRS = [pair for pair in itertools.permutations(DOMAINS, 2) if pair not in REPORTED]
+TAIL = (100, 1, 5)
+"""Of the paper's long tail: shape, and where its points begin and end."""
+
+Done = TypeVar("Done")
+
+
+def embed(pacs: Path, out: Path, backbone: str, weights: str) -> None:
+    """One .npz a domain: rows of the backbone's features, and names of classes."""
+    out.mkdir(parents=True, exist_ok=True)
+    file = weights not in ("hub", "none")
+    spec = NetSpec(name=backbone, weights=weights, weights_hash=file_hash(Path(weights)) if file else "")
+    for domain in DOMAINS:
+        side = read_side(pacs / domain, "source")
+        network = frozen(spec, side.shape)
+        parts = (torch.from_numpy(np.ascontiguousarray(side.x[i : i + 32])) for i in range(0, len(side.names), 32))
+        with torch.no_grad():
+            rows = torch.cat([network(part).flatten(1) for part in parts])
+        np.savez(out / f"{domain}.npz", x=rows.numpy(), y=np.array(side.labels))
+        print(domain, tuple(rows.shape), flush=True)
+
+
+def draw(embeddings: Path, pair: tuple[str, str], folder: Path) -> tuple[Path, Path, NDArray[np.int64]]:
+    """A pair of domains under RS-UT: two files to adapt with, and the labels of the second."""
+    files, y = [], np.zeros(0, dtype=np.int64)
+    for domain, counts in zip(pair, (protocol.rs_counts, protocol.ut_counts), strict=True):
+        array = np.load(embeddings / f"{domain}.npz")
+        classes, y = np.unique(array["y"], return_inverse=True)
+        rows = protocol.draw(y, counts(np.bincount(y), protocol.long_tail(len(classes), *TAIL)), 0)
+        files.append(folder / f"{domain}.npz")
+        labels = {"y": array["y"][rows]} if domain == pair[0] else {}
+        np.savez(files[-1], x=array["x"][rows], **labels)
+        y = y[rows]
+    return files[0], files[1], y
+
+
+def finish(work: Generator[Progress, None, Done]) -> Done:
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            done: Done = end.value
+            return done
+
+
+def trials(variant: dict[str, Any], embeddings: Path, pair: tuple[str, str], seeds: int) -> Iterator[dict[str, Any]]:
+    """Every method on one pair."""
+    cpu = torch.device("cpu")
+    with tempfile.TemporaryDirectory(prefix="askew-") as scratch:
+        source, target, y = draw(embeddings, pair, Path(scratch))
+        order = Order(source, target, backbone=variant.get("backbone", ""), training=variant.get("train", {}))
+        setup = finish(set_up(order, Path(scratch), cpu))
+        how = Execution(open_root(Path(scratch) / "runs"), cpu)
+        for seed, candidate in itertools.product(range(seeds), AUTO):
+            training = dict(setup.training) | dict(candidate.training)
+            hyper = variant.get("hyper", {}).get(candidate.method, {})
+            wish = Wish(setup.task.name, candidate.method, seed, shift="natural", hyper=hyper, training=training)
+            run = plan_run(wish, setup.task, setup.network)
+            for _ in execute(run, setup.task, how):
+                pass
+            told = said(how.root / run.key)
+            scores = score(y, told.target_evenly.argmax(axis=1), told.classes)
+            yield {"pair": "-".join(pair), "method": candidate.name, "seed": seed, "mean": scores["per_class_mean"]}
+        shutil.rmtree(how.root)
+
+
+def run_variants(variants: Path, embeddings: Path, out: Path, seeds: int, shard: str) -> None:
+    number, of = map(int, shard.split("/"))
+    known = out.read_text().splitlines() if out.exists() else []
+    done = {(row["variant"], row["pair"]) for row in map(json.loads, known)}
+    work = itertools.product(tomllib.loads(variants.read_text()).items(), PAIRS)
+    for (name, variant), pair in itertools.islice(work, number, None, of):
+        if (name, "-".join(pair)) not in done:
+            rows = [json.dumps({"variant": name} | row) for row in trials(variant, embeddings, pair, seeds)]
+            with out.open("a") as file:
+                file.write("\n".join(rows) + "\n")
+            print(name, *pair, flush=True)
+
+
+def print_table(out: Path) -> None:
+    """Means over pairs, and how they differ from the first variant's, ± the standard error of that."""
+    found: dict[tuple[str, str], dict[tuple[str, int], float]] = {}
+    for row in map(json.loads, out.read_text().splitlines()):
+        found.setdefault((row["variant"], row["method"]), {})[row["pair"], row["seed"]] = row["mean"]
+    variants = list(dict.fromkeys(name for name, _ in found))
+    print("| variant | " + " | ".join(candidate.name for candidate in AUTO) + " |")
+    print("|---" * (len(AUTO) + 1) + "|")
+    for name in variants:
+        cells = []
+        for candidate in AUTO:
+            here, base = found.get((name, candidate.name), {}), found[variants[0], candidate.name]
+            apart = np.array([value - base[key] for key, value in here.items() if key in base])
+            mean = np.mean(list(here.values())) if here else np.nan
+            error = apart.std(ddof=1) / np.sqrt(len(apart)) if len(apart) > 1 else np.nan
+            cells.append(f"{mean:.1f}" + (f" ({apart.mean():+.1f} ± {error:.1f})" if name != variants[0] else ""))
+        pairs = len({pair for (variant, _), values in found.items() if variant == name for pair, _ in values})
+        print(f"| {name}{'' if pairs == len(PAIRS) else f' ({pairs} pairs)'} | " + " | ".join(cells) + " |")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    one = commands.add_parser("embed")
+    one.add_argument("pacs", type=Path)
+    one.add_argument("embeddings", type=Path)
+    one.add_argument("--backbone", default="resnet50.v1")
+    one.add_argument("--weights", default="hub")
+    two = commands.add_parser("try")
+    two.add_argument("variants", type=Path)
+    two.add_argument("embeddings", type=Path)
+    two.add_argument("--out", type=Path, required=True)
+    two.add_argument("--seeds", type=int, default=1)
+    two.add_argument("--shard", default="0/1", help="Which part of the work: 0/2 and 1/2 share it.")
+    three = commands.add_parser("table")
+    three.add_argument("out", type=Path)
+    args = parser.parse_args()
+    match args.command:
+        case "embed":
+            embed(args.pacs, args.embeddings, args.backbone, args.weights)
+        case "try":
+            run_variants(args.variants, args.embeddings, args.out, args.seeds, args.shard)
+        case _:
+            print_table(args.out)
+
+
+if __name__ == "__main__":
+    main()
