@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import shutil
 import tempfile
 import tomllib
 from collections.abc import Generator, Iterator
@@ -34,6 +33,7 @@ from askew.metrics import score
 from askew.nets import NetSpec, file_hash
 from askew.recipe import Wish, plan_run
 from askew.store import open_root
+from askew.validators import choose
 
 DOMAINS = ("art_painting", "cartoon", "photo", "sketch")
 REPORTED = {("photo", "sketch"), ("cartoon", "photo"), ("sketch", "photo"), ("photo", "cartoon")}
@@ -82,35 +82,42 @@ def finish(work: Generator[Progress, None, Done]) -> Done:
             return done
 
 
-def trials(variant: dict[str, Any], embeddings: Path, pair: tuple[str, str], seeds: int) -> Iterator[dict[str, Any]]:
-    """Every method on one pair."""
+def trials(
+    variant: dict[str, Any], embeddings: Path, pair: tuple[str, str], seeds: int, auto: bool
+) -> Iterator[dict[str, Any]]:
+    """Every method on one pair, and what is chosen among them without labels."""
     cpu = torch.device("cpu")
     with tempfile.TemporaryDirectory(prefix="askew-") as scratch:
         source, target, y = draw(embeddings, pair, Path(scratch))
         order = Order(source, target, backbone=variant.get("backbone", ""), training=variant.get("train", {}))
         setup = finish(set_up(order, Path(scratch), cpu))
         how = Execution(open_root(Path(scratch) / "runs"), cpu)
-        for seed, candidate in itertools.product(range(seeds), AUTO):
-            training = dict(setup.training) | dict(candidate.training)
-            hyper = variant.get("hyper", {}).get(candidate.method, {})
-            wish = Wish(setup.task.name, candidate.method, seed, shift="natural", hyper=hyper, training=training)
-            run = plan_run(wish, setup.task, setup.network)
-            for _ in execute(run, setup.task, how):
-                pass
-            told = said(how.root / run.key)
-            scores = score(y, told.target_evenly.argmax(axis=1), told.classes)
-            yield {"pair": "-".join(pair), "method": candidate.name, "seed": seed, "mean": scores["per_class_mean"]}
-        shutil.rmtree(how.root)
+        for seed in range(seeds):
+            saids = []
+            for candidate in AUTO:
+                training = dict(setup.training) | dict(candidate.training)
+                hyper = variant.get("hyper", {}).get(candidate.method, {})
+                wish = Wish(setup.task.name, candidate.method, seed, shift="natural", hyper=hyper, training=training)
+                run = plan_run(wish, setup.task, setup.network)
+                for _ in execute(run, setup.task, how):
+                    pass
+                saids.append(said(how.root / run.key))
+            named = [*zip((candidate.name for candidate in AUTO), saids, strict=True)]
+            for name, told in [*named, ("auto", saids[choose(saids)])] if auto else named:
+                scores = score(y, told.target_evenly.argmax(axis=1), told.classes)
+                yield {"pair": "-".join(pair), "method": name, "seed": seed, "mean": scores["per_class_mean"]}
 
 
-def run_variants(variants: Path, embeddings: Path, out: Path, seeds: int, shard: str) -> None:
+def run_variants(
+    variants: Path, embeddings: Path, out: Path, seeds: int = 1, shard: str = "0/1", auto: bool = False
+) -> None:
     number, of = map(int, shard.split("/"))
     known = out.read_text().splitlines() if out.exists() else []
     done = {(row["variant"], row["pair"]) for row in map(json.loads, known)}
     work = itertools.product(tomllib.loads(variants.read_text()).items(), PAIRS)
     for (name, variant), pair in itertools.islice(work, number, None, of):
         if (name, "-".join(pair)) not in done:
-            rows = [json.dumps({"variant": name} | row) for row in trials(variant, embeddings, pair, seeds)]
+            rows = [json.dumps({"variant": name} | row) for row in trials(variant, embeddings, pair, seeds, auto)]
             with out.open("a") as file:
                 file.write("\n".join(rows) + "\n")
             print(name, *pair, flush=True)
@@ -122,12 +129,13 @@ def print_table(out: Path) -> None:
     for row in map(json.loads, out.read_text().splitlines()):
         found.setdefault((row["variant"], row["method"]), {})[row["pair"], row["seed"]] = row["mean"]
     variants = list(dict.fromkeys(name for name, _ in found))
-    print("| variant | " + " | ".join(candidate.name for candidate in AUTO) + " |")
-    print("|---" * (len(AUTO) + 1) + "|")
+    methods = list(dict.fromkeys(method for _, method in found))
+    print("| variant | " + " | ".join(methods) + " |")
+    print("|---" * (len(methods) + 1) + "|")
     for name in variants:
         cells = []
-        for candidate in AUTO:
-            here, base = found.get((name, candidate.name), {}), found[variants[0], candidate.name]
+        for method in methods:
+            here, base = found.get((name, method), {}), found.get((variants[0], method), {})
             apart = np.array([value - base[key] for key, value in here.items() if key in base])
             mean = np.mean(list(here.values())) if here else np.nan
             error = apart.std(ddof=1) / np.sqrt(len(apart)) if len(apart) > 1 else np.nan
@@ -150,6 +158,7 @@ def main() -> None:
     two.add_argument("--out", type=Path, required=True)
     two.add_argument("--seeds", type=int, default=1)
     two.add_argument("--shard", default="0/1", help="Which part of the work: 0/2 and 1/2 share it.")
+    two.add_argument("--auto", action="store_true", help="Say what is chosen without labels, too.")
     three = commands.add_parser("table")
     three.add_argument("out", type=Path)
     args = parser.parse_args()
@@ -157,7 +166,7 @@ def main() -> None:
         case "embed":
             embed(args.pacs, args.embeddings, args.backbone, args.weights)
         case "try":
-            run_variants(args.variants, args.embeddings, args.out, args.seeds, args.shard)
+            run_variants(args.variants, args.embeddings, args.out, args.seeds, args.shard, args.auto)
         case _:
             print_table(args.out)
 

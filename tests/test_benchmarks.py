@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import itertools
+import json
 import runpy
 import sys
 from pathlib import Path
@@ -80,8 +81,11 @@ def test_settings_for_embeddings_are_tried_on_pairs_that_nothing_reports(
     (tmp_path / "my.toml").write_text(f"[base]\n{short}\n[strong]\nhyper = {{ coal = {{ alpha = 0.3 }} }}\n{short}\n")
     results = tmp_path / "results.jsonl"
     for _ in range(2):  # the second time there is nothing to do
-        own.run_variants(tmp_path / "my.toml", tmp_path / "rows", results, 1, "0/1")
-        assert len(results.read_text().splitlines()) == 10
+        own.run_variants(tmp_path / "my.toml", tmp_path / "rows", results, auto=True)
+        told = [json.loads(line) for line in results.read_text().splitlines()]
+        assert len(told) == 12
+    chosen = [row["mean"] for row in told if row["method"] == "auto"]
+    assert set(chosen) <= {row["mean"] for row in told if row["method"] != "auto"}
     own.print_table(results)
     rows = [line.split(" | ")[0] for line in capsys.readouterr().out.splitlines()[-2:]]
     assert rows == ["| base", "| strong"]
