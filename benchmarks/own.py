@@ -5,8 +5,8 @@
     python benchmarks/own.py table RESULTS.jsonl
 
 `embed` writes an array a domain. `try` trains every method that `askew adapt` does, with every variant of the file
-([NAME] with train, hyper of each method, and backbone, over the committed settings), on every pair under RS-UT, and
-scores it with the target's labels, which may be looked at here; interrupted, it goes on. Shards may run side by side.
+([NAME] with train, hyper of each method, backbone and methods, over the committed settings), on every pair under RS-UT,
+and scores it with the target's labels, which may be looked at here; interrupted, it goes on. Shards run side by side.
 """
 
 from __future__ import annotations
@@ -94,7 +94,8 @@ def trials(
         how = Execution(open_root(Path(scratch) / "runs"), cpu)
         for seed in range(seeds):
             saids = []
-            for candidate in AUTO:
+            candidates = [one for one in AUTO if one.method in variant.get("methods", [one.method])]
+            for candidate in candidates:
                 training = dict(setup.training) | dict(candidate.training)
                 hyper = variant.get("hyper", {}).get(candidate.method, {})
                 wish = Wish(setup.task.name, candidate.method, seed, shift="natural", hyper=hyper, training=training)
@@ -102,7 +103,7 @@ def trials(
                 for _ in execute(run, setup.task, how):
                     pass
                 saids.append(said(how.root / run.key))
-            named = [*zip((candidate.name for candidate in AUTO), saids, strict=True)]
+            named = [*zip((candidate.name for candidate in candidates), saids, strict=True)]
             for name, told in [*named, ("auto", saids[choose(saids)])] if auto else named:
                 scores = score(y, told.target_evenly.argmax(axis=1), told.classes)
                 yield {"pair": "-".join(pair), "method": name, "seed": seed, "mean": scores["per_class_mean"]}
@@ -137,9 +138,10 @@ def print_table(out: Path) -> None:
         for method in methods:
             here, base = found.get((name, method), {}), found.get((variants[0], method), {})
             apart = np.array([value - base[key] for key, value in here.items() if key in base])
-            mean = np.mean(list(here.values())) if here else np.nan
-            error = apart.std(ddof=1) / np.sqrt(len(apart)) if len(apart) > 1 else np.nan
-            cells.append(f"{mean:.1f}" + (f" ({apart.mean():+.1f} ± {error:.1f})" if name != variants[0] else ""))
+            text = f"{np.mean(list(here.values())):.1f}" if here else "–"
+            if len(apart) > 1 and name != variants[0]:
+                text += f" ({apart.mean():+.1f} ± {apart.std(ddof=1) / np.sqrt(len(apart)):.1f})"
+            cells.append(text)
         pairs = len({pair for (variant, _), values in found.items() if variant == name for pair, _ in values})
         print(f"| {name}{'' if pairs == len(PAIRS) else f' ({pairs} pairs)'} | " + " | ".join(cells) + " |")
 
