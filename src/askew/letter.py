@@ -293,8 +293,8 @@ def _made(found: Adaptation) -> str:
         settings = scroll(table("Settings", ["setting", "value"], told, kind="plain"))
         parts.append(details(trained.candidate.name, trained.run.key, settings))
     use = (
-        "askew predict model NEW_PICTURES -o predictions.csv\n"
-        "askew predict model NEW_PICTURES --prior target -o predictions.csv   # decide under the estimated mix\n"
+        "askew predict model NEW_PICTURES -o answers.csv\n"
+        "askew predict model NEW_PICTURES --prior target -o answers.csv   # decide under the estimated mix\n"
         "askew audit . --draw 100   # images to label, if you want to be sure that it helped"
     )
     return (
