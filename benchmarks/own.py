@@ -16,9 +16,9 @@ import itertools
 import json
 import tempfile
 import tomllib
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,10 +28,11 @@ from askew.adapt import AUTO, Order, said, set_up
 from askew.data import protocol
 from askew.data.own import read_side
 from askew.embed import frozen
-from askew.execute import Execution, Progress, execute
+from askew.execute import Execution, execute
 from askew.metrics import score
 from askew.nets import NetSpec, file_hash
 from askew.recipe import Wish, plan_run
+from askew.show import watch
 from askew.store import open_root
 from askew.validators import choose
 
@@ -40,8 +41,6 @@ REPORTED = {("photo", "sketch"), ("cartoon", "photo"), ("sketch", "photo"), ("ph
 PAIRS = [pair for pair in itertools.permutations(DOMAINS, 2) if pair not in REPORTED]
 TAIL = (100, 1, 5)
 """Of the paper's long tail: shape, and where its points begin and end."""
-
-Done = TypeVar("Done")
 
 
 def embed(pacs: Path, out: Path, backbone: str, weights: str) -> None:
@@ -73,15 +72,6 @@ def draw(embeddings: Path, pair: tuple[str, str], folder: Path) -> tuple[Path, P
     return files[0], files[1], y
 
 
-def finish(work: Generator[Progress, None, Done]) -> Done:
-    while True:
-        try:
-            next(work)
-        except StopIteration as end:
-            done: Done = end.value
-            return done
-
-
 def trials(
     variant: dict[str, Any], embeddings: Path, pair: tuple[str, str], seeds: int, auto: bool
 ) -> Iterator[dict[str, Any]]:
@@ -90,7 +80,7 @@ def trials(
     with tempfile.TemporaryDirectory(prefix="askew-") as scratch:
         source, target, y = draw(embeddings, pair, Path(scratch))
         order = Order(source, target, backbone=variant.get("backbone", ""), training=variant.get("train", {}))
-        setup = finish(set_up(order, Path(scratch), cpu))
+        setup = watch(set_up(order, Path(scratch), cpu))
         how = Execution(open_root(Path(scratch) / "runs"), cpu)
         for seed in range(seeds):
             saids = []
