@@ -39,8 +39,6 @@ from askew.validators import choose
 DOMAINS = ("art_painting", "cartoon", "photo", "sketch")
 REPORTED = {("photo", "sketch"), ("cartoon", "photo"), ("sketch", "photo"), ("photo", "cartoon")}
 PAIRS = [pair for pair in itertools.permutations(DOMAINS, 2) if pair not in REPORTED]
-TAIL = (100, 1, 5)
-"""Of the paper's long tail: shape, and where its points begin and end."""
 
 
 def embed(pacs: Path, out: Path, backbone: str, weights: str) -> None:
@@ -64,7 +62,7 @@ def draw(embeddings: Path, pair: tuple[str, str], folder: Path) -> tuple[Path, P
     for domain, counts in zip(pair, (protocol.rs_counts, protocol.ut_counts), strict=True):
         array = np.load(embeddings / f"{domain}.npz")
         classes, y = np.unique(array["y"], return_inverse=True)
-        rows = protocol.draw(y, counts(np.bincount(y), protocol.long_tail(len(classes), *TAIL)), 0)
+        rows = protocol.draw(y, counts(np.bincount(y), protocol.picture_tail(len(classes))), 0)
         files.append(folder / f"{domain}.npz")
         labels = {"y": array["y"][rows]} if domain == pair[0] else {}
         np.savez(files[-1], x=array["x"][rows], **labels)

@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import tensor
 
-from askew.audit import _rows, accurate, audit, draw_sheet, gained, read_truth
+from askew.audit import _rows, audit, draw_sheet, read_truth
 from askew.errors import UserError
+from askew.metrics import accurate, gained
 from askew.store import write_json, write_tensors
 
 CLASSES = ("ant", "bee", "cat")

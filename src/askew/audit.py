@@ -18,26 +18,12 @@ from askew.adapt import said
 from askew.data.arrays import ARRAYS, label_names, read_array
 from askew.data.listing import LISTS, read_folder, read_lines
 from askew.errors import UserError, unknown
-from askew.metrics import score
+from askew.metrics import Estimate, accurate, gained, score
 from askew.store import write_bytes
 
-DRAWS = 4_000
-"""Accuracies that an interval is made from."""
 _FORM = "a list of path,label (an empty label is passed over), a folder with a sub-folder a class, or an array with y."
 
 Labels = NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A value in per cent, and the ends of its 95 % interval."""
-
-    value: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        return f"{self.value:.1f} [{self.low:.1f}, {self.high:.1f}]"
 
 
 @dataclass(frozen=True)
@@ -119,25 +105,20 @@ def audit(out: Path, labels: Path) -> Audit:
     told, names = _told(out), _names(out)
     classes = tuple(told["classes"])
     rows, y = read_truth(labels, names, classes)
-    methods: list[Audited] = []
-    first: Labels | None = None
-    for method in told["methods"]:
-        everything = _predicted(out / "runs" / method["run"])
-        if len(everything) != len(names):
-            raise UserError(
-                f"{out / 'predictions.csv'} has {len(names)} rows, and the target {len(everything)}.",
-                "it has to be as `askew adapt` wrote it: run that again with the same -o.",
-            )
-        predicted = everything[rows]
-        first = predicted if first is None else first
-        scores = score(y, predicted, len(classes))
-        gain = gained(y, first, predicted, len(classes)) if methods else None
-        accuracy = accurate(y, predicted, len(classes))
-        methods.append(
-            Audited(method["name"], method["name"] == told["chosen"], accuracy, gain, method["against_source"], scores)
+    before, *_ = predicted = [_predicted(out, method["run"], len(names))[rows] for method in told["methods"]]
+    methods = tuple(
+        Audited(
+            method["name"],
+            method["name"] == told["chosen"],
+            accurate(y, own, len(classes)),
+            None if own is before else gained(y, before, own, len(classes)),
+            method["against_source"],
+            score(y, own, len(classes)),
         )
+        for method, own in zip(told["methods"], predicted, strict=True)
+    )
     counts = np.bincount(y, minlength=len(classes))
-    return Audit(classes, len(names), tuple(methods), counts, np.array(told["target_mix"]["mix"]))
+    return Audit(classes, len(names), methods, counts, np.array(told["target_mix"]["mix"]))
 
 
 def draw_sheet(out: Path, n: int, sheet: Path) -> int:
@@ -156,36 +137,6 @@ def draw_sheet(out: Path, n: int, sheet: Path) -> int:
     rows.writerows([names[i], ""] for i in chosen)
     write_bytes(sheet, text.getvalue().encode(errors="surrogateescape"))
     return len(chosen)
-
-
-# --- how sure a few labels make us ---
-
-
-def accurate(y: Labels, predicted: Labels, classes: int) -> Estimate:
-    """Mean accuracy over the classes that occur. With few labels of a class, a bootstrap would be too sure of them: one
-    that is right is right in every resample. So accuracies are drawn from their posterior under Jeffreys' prior."""
-    sizes = np.bincount(y, minlength=classes)
-    right = np.bincount(y[y == predicted], minlength=classes)[sizes > 0]
-    wrong = sizes[sizes > 0] - right
-    drawn = np.random.default_rng(0).beta(right + 0.5, wrong + 0.5, size=(DRAWS, len(right))).mean(axis=1)
-    return _estimate(float((right / (right + wrong)).mean()), drawn)
-
-
-def gained(y: Labels, before: Labels, after: Labels, classes: int) -> Estimate:
-    """Difference of two mean accuracies on the same images: how many of each class became right, and how many wrong."""
-    sizes = np.bincount(y, minlength=classes)
-    better = np.bincount(y[(after == y) & (before != y)], minlength=classes)
-    worse = np.bincount(y[(after != y) & (before == y)], minlength=classes)
-    counts = np.stack([better, worse, sizes - better - worse], axis=1)[sizes > 0]
-    gammas = np.random.default_rng(0).gamma(counts + 1 / 3, size=(DRAWS, *counts.shape))
-    shares = gammas / gammas.sum(axis=2, keepdims=True)
-    drawn = (shares[:, :, 0] - shares[:, :, 1]).mean(axis=1)
-    return _estimate(float(((better - worse)[sizes > 0] / sizes[sizes > 0]).mean()), drawn)
-
-
-def _estimate(value: float, drawn: NDArray[np.float64]) -> Estimate:
-    low, high = np.quantile(drawn, [0.025, 0.975])
-    return Estimate(100 * value, 100 * float(low), 100 * float(high))
 
 
 # --- reading ---
@@ -260,14 +211,19 @@ def _told(out: Path) -> dict[str, Any]:
     return dict(told)
 
 
-def _predicted(run: Path) -> Labels:
-    """The class of each target image, by this run."""
+def _predicted(out: Path, run: str, images: int) -> Labels:
+    """The class of each target image, by one of the runs."""
     try:
-        classes: Labels = said(run).target_evenly.argmax(axis=1)
+        classes: Labels = said(out / "runs" / run).target_evenly.argmax(axis=1)
     except FileNotFoundError as error:
         raise UserError(
             f"The file {error.args[0]} is gone.", "run `askew adapt` again with the same -o, which makes it anew."
         ) from None
+    if len(classes) != images:
+        raise UserError(
+            f"{out / 'predictions.csv'} has {images} rows, and the target {len(classes)}.",
+            "it has to be as `askew adapt` wrote it: run that again with the same -o.",
+        )
     return classes
 
 

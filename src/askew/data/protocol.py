@@ -37,7 +37,14 @@ def long_tail(classes: int, shape: float, low: float, high: float) -> FloatArray
 
 
 DIGITS_TAIL: Final = long_tail(10, 1, 1, 10)  # p_k ∝ 1/(k+2)², largest to smallest 30.25 : 1
-OFFICE_HOME_TAIL: Final = long_tail(65, 100, 1, 5)  # about 5.04 : 1
+
+
+def picture_tail(classes: int) -> FloatArray:
+    """Office-Home's tail, about 5.04 : 1, for any number of classes."""
+    return long_tail(classes, 100, 1, 5)
+
+
+OFFICE_HOME_TAIL: Final = picture_tail(65)
 
 
 def total(sizes: npt.ArrayLike, p: npt.ArrayLike) -> int:

@@ -148,7 +148,7 @@ def load_pair(
     notes: tuple[str, ...] = ()
     if len(classes) != data_set.classes:
         notes = (f"{len(classes)} classes were found where {data_set.name} has {data_set.classes}",)
-    tail = protocol.long_tail(len(classes), 100, 1, 5)
+    tail = protocol.picture_tail(len(classes))
     domains = [
         load_domain(cache_name(data_set.name, short), folder, classes, all_paths(own))
         for short, folder, own in zip((source, target), folders, files, strict=True)
