@@ -140,7 +140,16 @@ def test_too_few_seeds_and_an_oracle_s_curve_are_found(mini_runs: Path) -> None:
     found = codes(mini_runs)
     assert found["A001"] == ("mini/syn-uci (rs-ut), source: n = 2", "mini/syn-uci (rs-ut), coal: n = 2")
     assert len(found["A002"]) == 2
-    assert not {"A003", "A004", "A007"} & found.keys()
+    assert not {"A003", "A004", "A007", "A008"} & found.keys()
+
+
+def test_a_row_without_a_seed_that_another_row_of_the_task_has_is_found(mini_runs: Path, tmp_path: Path) -> None:
+    root = rewritten(mini_runs, tmp_path / "runs", lambda _: None)
+    for folder in finished_runs(root):
+        run = json.loads((folder / "run.json").read_text())["run"]
+        if (run["plan"][-1]["method"]["id"], run["seed"]) == ("coal", 1):
+            shutil.rmtree(folder)
+    assert codes(root)["A008"] == ("mini/syn-uci (rs-ut), coal: without seed 1",)
 
 
 def test_an_empty_class_an_unfinished_run_an_unsure_mix_and_mixed_machines_are_found(

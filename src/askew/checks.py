@@ -48,6 +48,9 @@ def checks(rows: Sequence[Row], unfinished: Sequence[Path]) -> list[Check]:
         ("A007", "Runs of one row were made by different versions or devices",
          "their spread is not that of seeds alone.", "run them again on one machine with one version.",
          _mixed(rows)),
+        ("A008", "Not the same seeds in every row of a task",
+         "a seed is easy or hard for all methods alike, so their means are not of the same draws.",
+         "start the command that made them again: only what is missing is run.", _uneven_seeds(rows)),
     )  # fmt: skip
     made = [Check(code, what, why, remedy, tuple(found)) for code, what, why, remedy, found in findings]
     return [check for check in made if check.where]
@@ -84,10 +87,7 @@ def _empty_classes(rows: Sequence[Row]) -> Iterator[str]:
 
 def _thin_leads(rows: Sequence[Row]) -> Iterator[str]:
     """The first of a table's column against its second, where both have a spread."""
-    tasks: dict[tuple[str, str, str], list[Row]] = {}
-    for row in rows:
-        tasks.setdefault((row.task, str(row.run.get("shift", "")), row.across), []).append(row)
-    for (task, shift, variant), group in tasks.items():
+    for (task, shift, variant), group in _columns(rows).items():
         ranked = sorted(group, key=lambda row: mean(row.values), reverse=True)
         if len(ranked) < 2:
             continue
@@ -96,6 +96,23 @@ def _thin_leads(rows: Sequence[Row]) -> Iterator[str]:
         if widest > lead:
             at = f"{task} ({shift}{', ' + variant if variant else ''})"
             yield f"{at}: {first.method} leads {second.method} by {lead:.2f}, spread {widest:.2f}"
+
+
+def _uneven_seeds(rows: Sequence[Row]) -> Iterator[str]:
+    for group in _columns(rows).values():
+        every = {seed for row in group for seed in row.seeds}
+        for row in group:
+            missing = sorted(every.difference(row.seeds))
+            if missing:
+                yield f"{place(row)}: without seed {', '.join(map(str, missing))}"
+
+
+def _columns(rows: Sequence[Row]) -> dict[tuple[str, str, str], list[Row]]:
+    """What stands below one another in a table, by task, label shift and variant."""
+    columns: dict[tuple[str, str, str], list[Row]] = {}
+    for row in rows:
+        columns.setdefault((row.task, str(row.run.get("shift", "")), row.across), []).append(row)
+    return columns
 
 
 def _unsure(rows: Sequence[Row]) -> Iterator[str]:
