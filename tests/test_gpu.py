@@ -52,9 +52,8 @@ def test_a_lane_trains_to_the_same_weights_as_a_run_by_itself(
     task: str, method: str, steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To a twentieth of the way that a tensor went: sums are taken in another order, and a ReLU or a pool that is
-    undecided takes rounding for an answer, which later steps build on. The larger network builds on it fast: weights
-    that differ by 1e-7 are within 20 plain steps of source-only 12 % of the way apart, of MCD 26 %; hence its few
-    steps."""
+    undecided takes rounding for an answer, which later steps build on. The larger network builds on it so fast
+    (`benchmarks/rounding.py`) that after 20 steps nothing could be told; hence its few."""
     training = {"round": steps // 2, "rounds": 2, "pretrain": 0, "precision": "float32"}
     prepared = [prepare(Wish(f"digits/{task}", method, seed, training=training)) for seed in (0, 1)]
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
