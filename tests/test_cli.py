@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import platform
 import re
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 from commands import RUN, files
 from conftest import TINY, Command
+
+from askew import __version__
 
 MINE = '''\
 from dataclasses import dataclass
@@ -56,6 +60,12 @@ def test_a_bare_command_shows_the_help(cli: Command) -> None:
     answer = cli()
     assert "Usage:" in answer.out
     assert answer.err == ""
+
+
+def test_the_version_says_what_is_installed(cli: Command) -> None:
+    said = cli("--version")
+    assert said.code == 0
+    assert said.out == f"askew {__version__}, torch {version('torch')}, Python {platform.python_version()}\n"
 
 
 def test_tasks_are_listed(cli: Command) -> None:

@@ -71,8 +71,9 @@ def assert_close(one: Checkpoint, other: Checkpoint) -> None:
         assert apart <= 1e-6 + tolerance * size, f"{name}: {apart:.2g} apart, of a size of {size:.2g}"
 
 
-@pytest.mark.parametrize("target_sampler", ["natural", "balanced"])
-@pytest.mark.parametrize("id", METHODS)
+@pytest.mark.parametrize(
+    ("id", "target_sampler"), [*((id, "natural") for id in METHODS), ("dann", "balanced"), ("coal", "balanced")]
+)
 def test_each_lane_ends_as_the_run_by_itself(id: str, target_sampler: str) -> None:
     """Lanes of other seeds, and of another study with fewer target images."""
     cases = [(HERE, 0), (HERE, 1), (THERE, 1)]

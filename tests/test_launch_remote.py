@@ -285,6 +285,7 @@ def test_slurm_s_stand_in_loses_a_worker_and_the_grid_is_the_same(
     assert finished(root) == finished(calm[0])
 
 
+@pytest.mark.soak
 def test_two_people_who_start_one_grid_share_its_work(command: str, tmp_path: Path, calm: tuple[Path, str]) -> None:
     root, pipe = tmp_path / "runs", subprocess.PIPE
     with done_once(root):

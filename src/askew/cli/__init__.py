@@ -5,17 +5,36 @@ torch takes seconds to import, so every command imports what it needs by itself.
 
 from __future__ import annotations
 
+import platform
 import sys
 import warnings
+from importlib.metadata import version
+from typing import Annotated
 
 import typer
 
+from askew import __version__
 from askew.cli import data, look, own, predict, report, status, train
 from askew.cli.common import app
 from askew.errors import EmptyClassWarning, UserError, warn_plainly
 from askew.show import err
 
 __all__ = ["app", "data", "look", "main", "own", "predict", "report", "status", "train"]
+
+
+def _versions(asked: bool) -> None:
+    if asked:
+        print(f"askew {__version__}, torch {version('torch')}, Python {platform.python_version()}")
+        raise typer.Exit
+
+
+@app.callback()
+def whole(
+    versions: Annotated[
+        bool, typer.Option("--version", callback=_versions, is_eager=True, help="Say what is installed, and end.")
+    ] = False,
+) -> None:
+    """What stands before a command's name."""
 
 
 def main() -> None:
