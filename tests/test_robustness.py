@@ -63,10 +63,10 @@ def with_equal_inputs(value: float) -> Study:
 
 
 def run_of(method: Method, head: str, **how: Any) -> Run:
-    """Five steps of source alone, then two rounds of ten of the method."""
+    """Five steps of source alone, then two rounds of six of the method."""
     net = NetSpec(name=how.pop("net", "mlp"), head=head, norm=how.pop("norm", "joint"))  # type: ignore[arg-type]
     optim = Optim(lr=0.05, features_lr=0.05)
-    plan = (Stage(SourceOnly(), 1, 5, optim), Stage(method, 2, 10, optim, restart=method.restarts))
+    plan = (Stage(SourceOnly(), 1, 5, optim), Stage(method, 2, 6, optim, restart=method.restarts))
     settings: dict[str, Any] = {"batch": 6, "sampler": "balanced", "target_sampler": "natural"}
     return Run(
         task="toy",
@@ -116,7 +116,7 @@ CASES: dict[str, tuple[Callable[[], Study], dict[str, Any]]] = {
 def test_everything_stays_finite(name: str, case: str, head: str) -> None:
     make, how = CASES[case]
     last = last_of(run_of(small(METHODS[name]), head, **how), make())
-    assert last.step == 20
+    assert last.step == 12
     assert_finite(last)
 
 
