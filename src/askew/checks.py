@@ -49,7 +49,7 @@ def checks(rows: Sequence[Row], unfinished: Sequence[Path]) -> list[Check]:
          "their spread is not that of seeds alone.", "run them again on one machine with one version.",
          _mixed(rows)),
         ("A008", "Not the same seeds in every row of a task",
-         "a seed is easy or hard for all methods alike, so their means are not of the same draws.",
+         "a seed's pre-training is shared by all methods and may be good or bad for all of them alike.",
          "start the command that made them again: only what is missing is run.", _uneven_seeds(rows)),
     )  # fmt: skip
     made = [Check(code, what, why, remedy, tuple(found)) for code, what, why, remedy, found in findings]
