@@ -14,12 +14,14 @@ import time
 import tomllib
 from pathlib import Path
 
-from askew.execute import Execution, pick_device
-from askew.launch.jobs import Failed, carry_out, plan_jobs
-from askew.launch.local import Local
-from askew.recipe import Wish, prepare
-from askew.store import RunFolder, open_root
-from askew.table import cell, mean
+from askew.core.device import pick_device
+from askew.evaluation.metrics import mean
+from askew.reports.results import cell
+from askew.runs.config import RunRequest, prepare
+from askew.runs.execute import Execution
+from askew.runs.launch.jobs import Failed, carry_out, plan_jobs
+from askew.runs.launch.local import Local
+from askew.runs.store import RunFolder, open_root
 
 TASKS = ("digits/usps-uci", "digits/uci-mnist", "digits/syn-usps")
 
@@ -41,8 +43,8 @@ def main() -> None:
     if args.only:
         variants = {name: variants[name] for name in args.only.split(",")}
     tasks = args.tasks.split(",")
-    wishes = {
-        (name, task, seed): Wish(
+    requests = {
+        (name, task, seed): RunRequest(
             task,
             variant.get("method", "coal"),
             seed,
@@ -56,19 +58,19 @@ def main() -> None:
         for seed in range(args.seeds)
     }
     how = Execution(open_root(args.out), pick_device(args.device), checkpoint_every=1e9, curve=True)
-    _, shared, rest = plan_jobs(list(wishes.values()), how)
+    _, shared, rest = plan_jobs(list(requests.values()), how)
     print(f"{len(shared)} pre-trainings and {len(rest)} runs are missing", flush=True)
     began, launcher = time.monotonic(), Local(args.jobs)
     for jobs in (shared, rest):
         for event in carry_out(jobs, how, launcher):
             if isinstance(event, Failed):
-                print("FAILED", event.wish, event.reason, flush=True)
+                print("FAILED", event.request, event.reason, flush=True)
         print(f"{time.monotonic() - began:.0f} s", flush=True)
 
     launcher.close()
     curves: dict[str, list[list[float]]] = {}
-    for key, wish in wishes.items():
-        folder = RunFolder(how.root / prepare(wish)[0].key)
+    for key, request in requests.items():
+        folder = RunFolder(how.root / prepare(request)[0].key)
         if folder.done:
             curve = [entry["oracle"]["whole"] for entry in folder.trace()]
             curves.setdefault(f"{key[1]} {key[0]}", []).append(curve)

@@ -17,24 +17,25 @@ import torch
 import torch.nn.functional as F
 from speed import advance, seconds
 
-from askew.data.feed import Feed
-from askew.data.task import Study
-from askew.data.views import Labeled, Unlabeled
-from askew.engine import Trainer, new_net
-from askew.execute import pick_device
+from askew.core.device import pick_device
+from askew.data.domains import Labeled, Unlabeled
+from askew.data.task import TrainingData
 from askew.methods import METHODS
-from askew.nets import NetSpec, build
-from askew.optim import Optim
-from askew.plan import Run, Stage
+from askew.nets.network import build
+from askew.nets.spec import NetSpec
+from askew.training.batches import Feed
+from askew.training.optim import Optim
+from askew.training.run import Run, Stage
+from askew.training.trainer import Trainer, new_net
 
 CLASSES = 7
 
 
-def study(images: int) -> Study:
+def training_data(images: int) -> TrainingData:
     rng = np.random.default_rng(0)
     x = [rng.integers(0, 256, (n, 3, 256, 256), dtype=np.uint8) for n in (images, 8, images, 8)]
     y = (np.arange(images) % CLASSES).astype(np.int64)
-    return Study(Labeled(x[0], y), Labeled(x[1], y[:8]), Unlabeled(x[2]), Unlabeled(x[3]), tuple("abcdefg"))
+    return TrainingData(Labeled(x[0], y), Labeled(x[1], y[:8]), Unlabeled(x[2]), Unlabeled(x[3]), tuple("abcdefg"))
 
 
 def main() -> None:
@@ -51,7 +52,7 @@ def main() -> None:
     device = pick_device(args.device)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
     print(f"{name}, torch {torch.__version__}, {args.net}, {args.method}, {args.precision}", flush=True)
-    data = study(args.images)
+    data = training_data(args.images)
     feed = Feed(data, device)
     for batch in map(int, args.batches.split(",")):
         method = METHODS[args.method]()
@@ -63,7 +64,7 @@ def main() -> None:
         works: dict[str, Callable[[], object]] = {"bare step": bare(spec, batch, args, device)}
         for graph in (False, True) if device.type == "cuda" else (False,):
             net = new_net(run, data).to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-            net.share_moment()
+            net.share_step_key()
             trainer = Trainer(run, 0, feed, net, graph)
             trainer.refresh(0)
             works["askew, graph" if graph else "askew"] = lambda trainer=trainer: advance(trainer, args.steps)

@@ -18,13 +18,15 @@ from typing import Any
 
 import numpy as np
 
-from askew.alarm import alarm
-from askew.data import Task, load_task
-from askew.mixtures import ESTIMATORS, target_mix_of
-from askew.said import Floats, Said
-from askew.store import RunFolder, finished_runs, read_tensors
-from askew.table import mean
-from askew.validators import CHOOSERS, ENSEMBLE, SCORES, choose, score_all
+from askew.core.files import read_tensors
+from askew.data.benchmarks import load_task
+from askew.data.task import Task
+from askew.evaluation.metrics import mean
+from askew.evaluation.mixtures import ESTIMATORS, target_prior_of
+from askew.evaluation.outputs import DomainOutputs, Floats
+from askew.evaluation.validators import CHOOSERS, ENSEMBLE, SCORES, choose, score_all
+from askew.evaluation.verdict import judge_transfer
+from askew.runs.store import RunFolder, finished_runs
 
 SOURCE_ONLY = "source"
 MATTERS = 1.0
@@ -39,7 +41,7 @@ class Candidate:
     """A finished run, with what only a judge may know of it."""
 
     method: str
-    said: Said
+    said: DomainOutputs
     accuracy: float
     """Per-class mean on the whole test part, in points."""
     overall: float
@@ -69,9 +71,9 @@ def read_choices(roots: Sequence[Path], data: Path | None) -> Choices:
 def _candidate(folder: RunFolder, method: str, task: Task) -> Candidate:
     outputs, _ = read_tensors(folder.path / "outputs.safetensors")
     seen = json.loads((folder.path / "reweighted.json").read_text())["seen_mix"]
-    said = Said.of(outputs["source_val"], task.study.source_val.y, outputs["target"], seen)
-    assert task.exam is not None, "a benchmark's task has one"
-    sizes = task.exam.target_sizes
+    said = DomainOutputs.of(outputs["source_val"], task.training_data.source_val.y, outputs["target"], seen)
+    assert task.test is not None, "a benchmark's task has one"
+    sizes = task.test.target_sizes
     true = None if sizes is None else sizes / sizes.sum()
     scores = folder.scores()
     overall = scores.get("paper", scores["whole"])["overall"]
@@ -112,7 +114,7 @@ def judge_alarm(candidates: Sequence[Candidate]) -> list[dict[str, Any]]:
             "truth": _truth(after.accuracy - before.accuracy),
             "truth_overall": _truth(after.overall - before.overall),
         }
-        verdict = alarm(before.said, after.said, [one.said for one in adapted if one is not after])
+        verdict = judge_transfer(before.said, after.said, [one.said for one in adapted if one is not after])
         found.append({"method": after.method, **truths, **verdict.as_dict()})
     return found
 
@@ -129,7 +131,7 @@ def judge_mixes(candidates: Sequence[Candidate]) -> dict[str, dict[str, float]]:
             continue
         said = one.said.target.argmax(axis=1)
         mixes = {COUNTED: np.bincount(said, minlength=one.said.classes) / len(said)}
-        mixes |= {name: target_mix_of(one.said, name) for name in ESTIMATORS}
+        mixes |= {name: target_prior_of(one.said, name) for name in ESTIMATORS}
         for name, mix in mixes.items():
             errors.setdefault(name, []).append(float(np.abs(mix - one.true_mix).sum()))
     return {name: {"before": values[0], "after": mean(values[1:])} for name, values in errors.items()}

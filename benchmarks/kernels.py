@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from speed import advance, seconds
 
-from askew.data.feed import Feed
-from askew.engine import Trainer, new_net
-from askew.lanes import Lanes
-from askew.loop import Loop
-from askew.recipe import Wish, prepare
+from askew.runs.config import RunRequest, prepare
+from askew.training.batches import Feed
+from askew.training.lanes import Lanes
+from askew.training.loop import Loop
+from askew.training.trainer import Trainer, new_net
 
 
 def main() -> None:
@@ -30,15 +30,17 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20)
     args = parser.parse_args()
     device = torch.device("cuda")
-    run, task = prepare(Wish(args.task, args.method, data=args.data, training={"round": args.steps, "pretrain": 0}))
-    feed = Feed(task.study, device)
+    run, task = prepare(
+        RunRequest(args.task, args.method, data=args.data, training={"round": args.steps, "pretrain": 0})
+    )
+    feed = Feed(task.training_data, device)
     loop: Loop[Any]
     if args.lanes > 1:
         runs = [dataclasses.replace(run, seed=seed) for seed in range(args.lanes)]
-        loop = Lanes(runs, [feed] * args.lanes, [new_net(r, task.study) for r in runs], True)
+        loop = Lanes(runs, [feed] * args.lanes, [new_net(r, task.training_data) for r in runs], True)
     else:
-        net = new_net(run, task.study).to(device)
-        net.share_moment()
+        net = new_net(run, task.training_data).to(device)
+        net.share_step_key()
         loop = Trainer(run, len(run.plan) - 1, feed, net, True)
     loop.refresh(0)
     advance(loop, args.steps)  # warm-up and capture

@@ -24,17 +24,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from askew.adapt import AUTO, Order, said, set_up
-from askew.data import protocol
-from askew.data.own import read_side
-from askew.embed import frozen
-from askew.execute import Execution, execute
-from askew.metrics import score
-from askew.nets import NetSpec, file_hash
-from askew.recipe import Wish, plan_run
-from askew.show import watch
-from askew.store import open_root
-from askew.validators import choose
+from askew.adaptation.embeddings import frozen
+from askew.adaptation.pipeline import AUTO, Order, said, set_up
+from askew.cli.terminal import watch
+from askew.data import label_shift
+from askew.data.custom import read_side
+from askew.evaluation.metrics import score
+from askew.evaluation.validators import choose
+from askew.nets.spec import NetSpec, file_hash
+from askew.runs.config import RunRequest, plan_run
+from askew.runs.execute import Execution, execute
+from askew.runs.store import open_root
 
 DOMAINS = ("art_painting", "cartoon", "photo", "sketch")
 REPORTED = {("photo", "sketch"), ("cartoon", "photo"), ("sketch", "photo"), ("photo", "cartoon")}
@@ -59,10 +59,10 @@ def embed(pacs: Path, out: Path, backbone: str, weights: str) -> None:
 def draw(embeddings: Path, pair: tuple[str, str], folder: Path) -> tuple[Path, Path, NDArray[np.int64]]:
     """A pair of domains under RS-UT: two files to adapt with, and the labels of the second."""
     files, y = [], np.zeros(0, dtype=np.int64)
-    for domain, counts in zip(pair, (protocol.rs_counts, protocol.ut_counts), strict=True):
+    for domain, counts in zip(pair, (label_shift.rs_counts, label_shift.ut_counts), strict=True):
         array = np.load(embeddings / f"{domain}.npz")
         classes, y = np.unique(array["y"], return_inverse=True)
-        rows = protocol.draw(y, counts(np.bincount(y), protocol.picture_tail(len(classes))), 0)
+        rows = label_shift.draw(y, counts(np.bincount(y), label_shift.picture_tail(len(classes))), 0)
         files.append(folder / f"{domain}.npz")
         labels = {"y": array["y"][rows]} if domain == pair[0] else {}
         np.savez(files[-1], x=array["x"][rows], **labels)
@@ -86,8 +86,10 @@ def trials(
             for candidate in candidates:
                 training = dict(setup.training) | dict(candidate.training)
                 hyper = variant.get("hyper", {}).get(candidate.method, {})
-                wish = Wish(setup.task.name, candidate.method, seed, shift="natural", hyper=hyper, training=training)
-                run = plan_run(wish, setup.task, setup.network)
+                request = RunRequest(
+                    setup.task.name, candidate.method, seed, shift="natural", hyper=hyper, training=training
+                )
+                run = plan_run(request, setup.task, setup.network)
                 for _ in execute(run, setup.task, how):
                     pass
                 saids.append(said(how.root / run.key))

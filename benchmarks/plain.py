@@ -12,9 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from askew.data.feed import Feed
-from askew.layers import CosineHead, Critic, Dropout
-from askew.nets import NetSpec, build
+from askew.nets.layers import CosineHead, Critic, Dropout
+from askew.nets.network import build
+from askew.nets.spec import NetSpec
+from askew.training.batches import Feed
 
 
 def with_torchs_dropout(module: nn.Module) -> nn.Module:

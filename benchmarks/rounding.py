@@ -15,10 +15,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from askew.data.task import Study
-from askew.engine import fit, new_net
-from askew.plan import Run
-from askew.recipe import Wish, prepare
+from askew.data.task import TrainingData
+from askew.runs.config import RunRequest, prepare
+from askew.training.run import Run
+from askew.training.trainer import fit, new_net
 
 CHANGES = (0.0, 1e-7, 1e-5)
 
@@ -37,11 +37,11 @@ def main() -> None:
     for method in args.methods.split(","):
         for steps in map(int, args.steps.split(",")):
             training = {"round": steps, "rounds": 1, "pretrain": 0, "precision": "float32"}
-            run, task = prepare(Wish(args.task, method, data=args.data, training=training))
-            begun = new_net(run, task.study).state_dict()
-            ended = [trained(run, task.study, device, changed(begun, by)) for by in CHANGES]
+            run, task = prepare(RunRequest(args.task, method, data=args.data, training=training))
+            begun = new_net(run, task.training_data).state_dict()
+            ended = [trained(run, task.training_data, device, changed(begun, by)) for by in CHANGES]
             # the first change is none: it says whether the device repeats itself
-            reference = trained(run, task.study, device, begun)
+            reference = trained(run, task.training_data, device, begun)
             cells = [f"{100 * farthest(begun, reference, end):.1f} %" for end in ended]
             print(f"| {method} | {steps} | " + " | ".join(cells) + " |", flush=True)
 
@@ -55,8 +55,10 @@ def changed(weights: Mapping[str, Tensor], by: float) -> dict[str, Tensor]:
     }
 
 
-def trained(run: Run, study: Study, device: torch.device, start: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    *_, last = fit(run, study, device, start=dict(start), graph=False)
+def trained(
+    run: Run, training_data: TrainingData, device: torch.device, start: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    *_, last = fit(run, training_data, device, start=dict(start), graph=False)
     return {name: value.cpu().double() for name, value in last.weights().items()}
 
 

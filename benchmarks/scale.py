@@ -108,26 +108,26 @@ def measure_ray(runs: int, seconds: float) -> None:
     import ray
     import torch
 
-    from askew.execute import Execution
-    from askew.launch.jobs import Event, Finished, Job
-    from askew.launch.ray import Ray, _Crew
-    from askew.launch.remote import Load, Standpoint, drive
-    from askew.recipe import Wish
-    from askew.store import open_root
+    from askew.runs.config import RunRequest
+    from askew.runs.execute import Execution
+    from askew.runs.launch.jobs import Event, Finished, Job
+    from askew.runs.launch.ray import Ray, _Backend
+    from askew.runs.launch.remote import Environment, JobGroup, drive
+    from askew.runs.store import open_root
 
-    def nap(jobs: Sequence[Job], how: Execution, standpoint: Standpoint) -> list[Event]:
+    def nap(jobs: Sequence[Job], how: Execution, standpoint: Environment) -> list[Event]:
         time.sleep(seconds)
         return [Finished(key) for job in jobs for key in job.runs]
 
     slots = os.cpu_count() or 1
     where = Ray()
     where.connect()
-    crew: Any = _Crew(where)
+    crew: Any = _Backend(where)
     crew.task = ray.remote(num_cpus=1, max_retries=0)(nap)
     with TemporaryDirectory() as scratch:
         how = Execution(open_root(Path(scratch) / "runs"), torch.device("cpu"))
         for count in (2 * slots, runs):
-            loads = [Load([Job({f"{i:016x}": Wish("mini/syn-uci", "coal")}, False)]) for i in range(count)]
+            loads = [JobGroup([Job({f"{i:016x}": RunRequest("mini/syn-uci", "coal")}, False)]) for i in range(count)]
             began = time.monotonic()
             assert sum(isinstance(event, Finished) for event in drive(loads, how, crew)) == count
             took = time.monotonic() - began

@@ -23,13 +23,13 @@ from plain import PLAIN
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from askew.data.feed import Feed
-from askew.engine import Trainer, new_net
-from askew.execute import pick_device
-from askew.lanes import Lanes
-from askew.loop import Loop
+from askew.core.device import pick_device
 from askew.methods import METHODS
-from askew.recipe import Wish, prepare
+from askew.runs.config import RunRequest, prepare
+from askew.training.batches import Feed
+from askew.training.lanes import Lanes
+from askew.training.loop import Loop
+from askew.training.trainer import Trainer, new_net
 
 
 def synchronize(device: torch.device) -> None:
@@ -162,9 +162,9 @@ def measure(
 ) -> list[dict[str, Any]]:
     """All variants of one method on one task."""
     cuda = device.type == "cuda"
-    run, loaded = prepare(Wish(task, method, data=args.data, training={"round": args.steps, "pretrain": 0}))
-    study = loaded.study
-    feed = Feed(study, device)
+    run, loaded = prepare(RunRequest(task, method, data=args.data, training={"round": args.steps, "pretrain": 0}))
+    training_data = loaded.training_data
+    feed = Feed(training_data, device)
     number = len(run.plan) - 1
     variants: dict[str, Variant] = {}
     memory: dict[str, float] = {}
@@ -180,19 +180,19 @@ def measure(
         variants[label] = variant
 
     def plain() -> Variant:
-        hand = PLAIN[method](run.net, tuple(study.source.x.shape[1:]), feed, run.batch)
+        hand = PLAIN[method](run.net, tuple(training_data.source.x.shape[1:]), feed, run.batch)
         return Variant(lambda: [hand.step() for _ in range(args.steps)])
 
     def askew(graph: bool) -> Variant:
-        net = new_net(run, study).to(device)
-        net.share_moment()
+        net = new_net(run, training_data).to(device)
+        net.share_step_key()
         trainer = Trainer(run, number, feed, net, graph)
         trainer.refresh(0)
         return Variant(lambda: advance(trainer, args.steps), 1, drawing(trainer, device))
 
     def lanes(count: int) -> Variant:
         runs = [dataclasses.replace(run, seed=seed) for seed in range(count)]
-        together = Lanes(runs, [feed] * count, [new_net(r, study) for r in runs], cuda)
+        together = Lanes(runs, [feed] * count, [new_net(r, training_data) for r in runs], cuda)
         together.refresh(0)
         return Variant(lambda: advance(together, args.steps), count, drawing(together, device))
 
@@ -209,8 +209,8 @@ def measure(
             step = seconds(variant.work, device) / args.steps + variant.drawing
             times[label].append(1000 * step / variant.lanes)
 
-    net = new_net(run, study).to(device)
-    net.share_moment()
+    net = new_net(run, training_data).to(device)
+    net.share_step_key()
     trainer = Trainer(run, number, feed, net, False)
     trainer.refresh(0)
     trainer.draw(0, 1)

@@ -16,13 +16,13 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
-from askew.data.task import Exam, Study, Task
-from askew.data.views import Labeled
-from askew.method import Method
+from askew.data.domains import Labeled
+from askew.data.task import Task, TestLabels, TrainingData
 from askew.methods import SourceOnly
-from askew.nets import NetSpec
-from askew.optim import Optim
-from askew.plan import Run, Stage
+from askew.methods.base import Method
+from askew.nets.spec import NetSpec
+from askew.training.optim import Optim
+from askew.training.run import Run, Stage
 
 settings.register_profile("askew", derandomize=True, deadline=None)  # the same examples everywhere, at any speed
 settings.load_profile("askew")
@@ -126,21 +126,23 @@ def rows(n: int, shift: float, seed: int) -> Labeled:
 @pytest.fixture(scope="session")
 def task() -> Task:
     classes = ("a", "b", "c")
-    exam = rows(60, 0.5, 3)
-    study = Study(rows(120, 0, 0), rows(30, 0, 1), rows(90, 0.5, 2).unlabeled(), exam.unlabeled(), classes)
-    return Task("toy", study, Exam(exam.y, np.arange(20), classes))
+    test = rows(60, 0.5, 3)
+    training_data = TrainingData(
+        rows(120, 0, 0), rows(30, 0, 1), rows(90, 0.5, 2).unlabeled(), test.unlabeled(), classes
+    )
+    return Task("toy", training_data, TestLabels(test.y, np.arange(20), classes))
 
 
 @pytest.fixture
-def study(task: Task) -> Study:
-    return task.study
+def training_data(task: Task) -> TrainingData:
+    return task.training_data
 
 
 MakeRun = Callable[..., Run]
 
 
 @pytest.fixture
-def make_run(study: Study) -> MakeRun:
+def make_run(training_data: TrainingData) -> MakeRun:
     """A run on the toy task: a few steps of pre-training unless `pretrain` is 0, then the method."""
 
     def make(
@@ -164,7 +166,7 @@ def make_run(study: Study) -> MakeRun:
             task="toy",
             shift="natural",
             draw=0,
-            origin=study.origin,
+            origin=training_data.origin,
             net=NetSpec(name=net, head=head),  # type: ignore[arg-type]
             plan=tuple(plan),
             batch=12,
@@ -184,15 +186,16 @@ def make_run(study: Study) -> MakeRun:
 @pytest.fixture(scope="session")
 def mini_runs(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
     """A folder of real runs on the mini benchmark, tiny: source-only and COAL, two seeds, with an oracle's curve."""
-    from askew.execute import Execution, execute, pick_device
-    from askew.recipe import Wish, prepare
-    from askew.store import open_root
+    from askew.core.device import pick_device
+    from askew.runs.config import RunRequest, prepare
+    from askew.runs.execute import Execution, execute
+    from askew.runs.store import open_root
 
     root = open_root(tmp_path_factory.mktemp("looked-at") / "runs")
     how = Execution(root, pick_device("cpu"), curve=True)
     length = {"pretrain": 20, "rounds": 2, "round": 10, "batch": 16}
     for method in ("source", "coal"):
         for seed in (0, 1):
-            for _ in execute(*prepare(Wish("mini/syn-uci", method, seed, training=length)), how):
+            for _ in execute(*prepare(RunRequest("mini/syn-uci", method, seed, training=length)), how):
                 pass
     return root

@@ -12,40 +12,67 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from askew.api import Result, run
-    from askew.check import check_method
-    from askew.data import Exam, Labeled, Study, Task, Unlabeled, load_task
-    from askew.data.feed import Batch
-    from askew.engine import fit
-    from askew.errors import UserError
-    from askew.estimator import AdaptiveClassifier
-    from askew.method import Losses, Method, Outputs, Phase, Shape, State, both
-    from askew.nets import Net
-    from askew.options import Between, Search
-    from askew.predictor import Predictor, load
-    from askew.recipe import Wish, prepare
+    from askew.adaptation.estimator import AdaptiveClassifier
+    from askew.core.errors import UserError
+    from askew.core.options import Between, Search
+    from askew.data.benchmarks import load_task
+    from askew.data.domains import Labeled, Unlabeled
+    from askew.data.task import Task, TestLabels, TrainingData
+    from askew.inference.predictor import Predictor, load
+    from askew.methods.base import Batch, Losses, Method, Outputs, Phase, Shape, State, both
+    from askew.nets.network import Net
+    from askew.runs.api import Result, run
+    from askew.runs.config import RunRequest, prepare
+    from askew.testing import check_method
+    from askew.training.trainer import fit
+
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "AdaptiveClassifier", "Batch", "Between", "Exam", "Labeled", "Losses", "Method", "Net", "Outputs", "Phase",
-    "Predictor", "Result", "Search", "Shape", "State", "Study", "Task", "Unlabeled", "UserError", "Wish", "both",
-    "check_method", "fit", "load", "load_task", "prepare", "run",
+    "AdaptiveClassifier",
+    "Batch",
+    "Between",
+    "Labeled",
+    "Losses",
+    "Method",
+    "Net",
+    "Outputs",
+    "Phase",
+    "Predictor",
+    "Result",
+    "RunRequest",
+    "Search",
+    "Shape",
+    "State",
+    "Task",
+    "TestLabels",
+    "TrainingData",
+    "Unlabeled",
+    "UserError",
+    "both",
+    "check_method",
+    "fit",
+    "load",
+    "load_task",
+    "prepare",
+    "run",
 ]  # fmt: skip
 
 _HOMES = {
-    "askew.api": ("Result", "run"),
-    "askew.check": ("check_method",),
-    "askew.data": ("Exam", "Labeled", "Study", "Task", "Unlabeled", "load_task"),
-    "askew.data.feed": ("Batch",),
-    "askew.engine": ("fit",),
-    "askew.errors": ("UserError",),
-    "askew.estimator": ("AdaptiveClassifier",),
-    "askew.method": ("Losses", "Method", "Outputs", "Phase", "Shape", "State", "both"),
-    "askew.nets": ("Net",),
-    "askew.options": ("Between", "Search"),
-    "askew.predictor": ("Predictor", "load"),
-    "askew.recipe": ("Wish", "prepare"),
+    "askew.runs.api": ("Result", "run"),
+    "askew.testing": ("check_method",),
+    "askew.data.task": ("TestLabels", "TrainingData", "Task"),
+    "askew.data.domains": ("Labeled", "Unlabeled"),
+    "askew.data.benchmarks": ("load_task",),
+    "askew.training.trainer": ("fit",),
+    "askew.core.errors": ("UserError",),
+    "askew.adaptation.estimator": ("AdaptiveClassifier",),
+    "askew.methods.base": ("Batch", "Losses", "Method", "Outputs", "Phase", "Shape", "State", "both"),
+    "askew.nets.network": ("Net",),
+    "askew.core.options": ("Between", "Search"),
+    "askew.inference.predictor": ("Predictor", "load"),
+    "askew.runs.config": ("RunRequest", "prepare"),
 }
 
 

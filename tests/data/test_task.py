@@ -13,13 +13,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from askew.data import Task, load_task
-from askew.data.feed import Feed
-from askew.data.protocol import long_tail
-from askew.data.task import Exam, Pool, Shift, Study, draw_source, make_task
-from askew.data.views import Labeled, Unlabeled
-from askew.engine import fit
-from askew.errors import EmptyClassWarning, UserError
+from askew.core.errors import EmptyClassWarning, UserError
+from askew.data.benchmarks import load_task
+from askew.data.domains import Labeled, Unlabeled
+from askew.data.label_shift import long_tail
+from askew.data.task import Pool, Shift, Task, TestLabels, TrainingData, draw_source, make_task
+from askew.training.batches import Feed
+from askew.training.trainer import fit
 
 steady = settings(derandomize=True, deadline=None, max_examples=60, database=None)
 MINI = ("mini/syn-uci", "mini/uci-syn")
@@ -64,22 +64,24 @@ def arrays(value: Any, name: str = "") -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("name", MINI)
 def test_a_study_has_labels_of_the_source_alone(name: str) -> None:
-    study = load_task(name).study
-    assert study.origin, "computed, so that what is remembered of it is walked too"
-    labels = {path for path, array in arrays(study).items() if array.ndim == 1}
+    training_data = load_task(name).training_data
+    assert training_data.origin, "computed, so that what is remembered of it is walked too"
+    labels = {path for path, array in arrays(training_data).items() if array.ndim == 1}
     assert labels == {"source.y", "source_val.y"}
-    assert set(arrays(study)) - labels == {"source.x", "source_val.x", "target.x", "exam_images.x"}
-    kinds = typing.get_type_hints(Study)
-    assert kinds["target"] is kinds["exam_images"] is Unlabeled
+    assert set(arrays(training_data)) - labels == {"source.x", "source_val.x", "target.x", "test_images.x"}
+    kinds = typing.get_type_hints(TrainingData)
+    assert kinds["target"] is kinds["test_images"] is Unlabeled
     assert [field.name for field in dataclasses.fields(Unlabeled)] == ["x"]
 
 
 @pytest.mark.parametrize("name", MINI)
 def test_no_row_of_numbers_in_a_study_or_its_feed_is_as_long_as_the_target(name: str) -> None:
     task = load_task(name)
-    forbidden = {len(task.study.target), len(task.exam.y)}
-    assert not forbidden & {len(task.study.source), len(task.study.source_val)}, "lengths tell the domains apart"
-    for holder in (task.study, Feed(task.study, torch.device("cpu"))):
+    forbidden = {len(task.training_data.target), len(task.test.y)}
+    assert not forbidden & {len(task.training_data.source), len(task.training_data.source_val)}, (
+        "lengths tell the domains apart"
+    )
+    for holder in (task.training_data, Feed(task.training_data, torch.device("cpu"))):
         rows = {path: array for path, array in arrays(holder).items() if array.ndim == 1}
         assert rows, "the walk sees the source labels"
         assert not [path for path, array in rows.items() if len(array) in forbidden]
@@ -87,17 +89,17 @@ def test_no_row_of_numbers_in_a_study_or_its_feed_is_as_long_as_the_target(name:
 
 def test_the_walk_would_find_a_label_that_leaks() -> None:
     task = load_task(MINI[0])
-    object.__setattr__(task.study.target, "y", task.exam.y)
+    object.__setattr__(task.training_data.target, "y", task.test.y)
     try:
-        assert "target.y" in arrays(task.study)
+        assert "target.y" in arrays(task.training_data)
     finally:
-        object.__delattr__(task.study.target, "y")
+        object.__delattr__(task.training_data.target, "y")
 
 
 def test_fit_takes_neither_a_task_nor_an_exam() -> None:
     taken = {kind for hint in typing.get_type_hints(fit).values() for kind in (hint, *typing.get_args(hint))}
-    assert Study in taken
-    assert not {Task, Exam} & taken
+    assert TrainingData in taken
+    assert not {Task, TestLabels} & taken
 
 
 # Roles
@@ -106,9 +108,9 @@ def test_fit_takes_neither_a_task_nor_an_exam() -> None:
 @pytest.mark.parametrize("name", MINI)
 @pytest.mark.parametrize("shift", ["rs-ut", "bs-bt"])
 def test_no_image_of_the_mini_benchmark_has_two_roles(name: str, shift: str) -> None:
-    study = load_task(name, shift).study
-    assert not images(study.source) & images(study.source_val)
-    assert not images(study.target) & images(study.exam_images)
+    training_data = load_task(name, shift).training_data
+    assert not images(training_data.source) & images(training_data.source_val)
+    assert not images(training_data.target) & images(training_data.test_images)
 
 
 @steady
@@ -135,13 +137,13 @@ def test_a_task_has_the_counts_of_its_shift(
 ) -> None:
     task = drawn(source, target, test, shift, draw)
     rule = Shift.parse(shift)
-    adapted = task.study.target.x[:, 0].astype(int) - 1_000
+    adapted = task.training_data.target.x[:, 0].astype(int) - 1_000
     mix = np.bincount(numbered(target).y[adapted], minlength=3)
     assert mix.tolist() == rule.target_counts(np.array(target), TAIL, draw).tolist()
-    assert task.exam.paper is not None
-    mix = np.bincount(task.exam.y[task.exam.paper], minlength=3)
+    assert task.test.paper is not None
+    mix = np.bincount(task.test.y[task.test.paper], minlength=3)
     assert mix.tolist() == rule.target_counts(np.array(test), TAIL, draw).tolist()
-    assert len(task.exam.y) == len(task.study.exam_images) == sum(test)
+    assert len(task.test.y) == len(task.training_data.test_images) == sum(test)
 
 
 def test_validation_takes_a_tenth_of_a_class_that_was_drawn_whole_and_says_so() -> None:
@@ -172,47 +174,47 @@ def test_the_notes_of_a_draw_are_those_of_its_task() -> None:
 def test_the_counts_of_the_mini_tasks_are_stable() -> None:
     ut = [0.449, 0.2, 0.112, 0.072, 0.05, 0.037, 0.028, 0.022, 0.018, 0.015]
     syn_uci, uci_syn = (load_task(name) for name in MINI)
-    assert syn_uci.study.source.sizes(10).tolist() == [33, 39, 49, 62, 81, 111, 159, 249, 444, 999]
-    assert syn_uci.study.source_val.sizes(10).tolist() == [3, 3, 4, 6, 8, 11, 16, 25, 44, 100]
-    assert (len(syn_uci.study.target), len(syn_uci.exam.y)) == (193, 901)
-    assert uci_syn.study.source.sizes(10).tolist() == [5, 7, 8, 11, 14, 19, 28, 44, 79, 159]
-    assert uci_syn.study.source_val.sizes(10).tolist() == [1, 1, 1, 1, 1, 2, 3, 5, 9, 21]
-    assert (len(uci_syn.study.target), len(uci_syn.exam.y)) == (2226, 1000)
+    assert syn_uci.training_data.source.sizes(10).tolist() == [33, 39, 49, 62, 81, 111, 159, 249, 444, 999]
+    assert syn_uci.training_data.source_val.sizes(10).tolist() == [3, 3, 4, 6, 8, 11, 16, 25, 44, 100]
+    assert (len(syn_uci.training_data.target), len(syn_uci.test.y)) == (193, 901)
+    assert uci_syn.training_data.source.sizes(10).tolist() == [5, 7, 8, 11, 14, 19, 28, 44, 79, 159]
+    assert uci_syn.training_data.source_val.sizes(10).tolist() == [1, 1, 1, 1, 1, 2, 3, 5, 9, 21]
+    assert (len(uci_syn.training_data.target), len(uci_syn.test.y)) == (2226, 1000)
     for task in (syn_uci, uci_syn):
-        assert task.exam.paper is not None
-        mix = np.bincount(task.exam.y[task.exam.paper], minlength=10)
+        assert task.test.paper is not None
+        mix = np.bincount(task.test.y[task.test.paper], minlength=10)
         np.testing.assert_allclose(mix / mix.sum(), ut, atol=0.01)
-        assert task.study.source.x.shape[1:] == task.study.target.x.shape[1:] == (3, 32, 32)
+        assert task.training_data.source.x.shape[1:] == task.training_data.target.x.shape[1:] == (3, 32, 32)
 
 
 def test_degree_0_is_bs_bt_and_degree_1_is_rs_ut() -> None:
     sizes = [200, 300, 250], [500, 400, 450], [120, 90, 100]  # where a hundredth of a degree would tell
     for degree, shift in (("degree:0", "bs-bt"), ("degree:1", "rs-ut")):
         one, other = drawn(*sizes, degree), drawn(*sizes, shift)
-        assert one.study.origin == other.study.origin
-        assert one.exam.paper is not None
-        assert one.exam.paper.tolist() == other.exam.paper.tolist()  # type: ignore[union-attr]
-    assert drawn(*sizes, "bs-bt").study.origin != drawn(*sizes, "rs-ut").study.origin
+        assert one.training_data.origin == other.training_data.origin
+        assert one.test.paper is not None
+        assert one.test.paper.tolist() == other.test.paper.tolist()  # type: ignore[union-attr]
+    assert drawn(*sizes, "bs-bt").training_data.origin != drawn(*sizes, "rs-ut").training_data.origin
 
 
 def test_a_natural_task_keeps_all_it_has_and_has_one_exam() -> None:
     task = drawn([20, 30, 25], [50, 40, 45], [12, 9, 10], "natural")
-    assert len(task.study.source) + len(task.study.source_val) == 75
-    assert len(task.study.target) == 135
-    assert task.exam.paper is None
+    assert len(task.training_data.source) + len(task.training_data.source_val) == 75
+    assert len(task.training_data.target) == 135
+    assert task.test.paper is None
 
 
 def test_a_dirichlet_shift_leaves_the_source_as_it_is() -> None:
     sizes = [20, 30, 25], [500, 400, 450], [12, 9, 10]
-    natural, shifted = (drawn(*sizes, shift).study for shift in ("natural", "dirichlet:0.5"))
+    natural, shifted = (drawn(*sizes, shift).training_data for shift in ("natural", "dirichlet:0.5"))
     assert images(natural.source) == images(shifted.source)
     assert len(shifted.target) < len(natural.target)
 
 
 def test_another_draw_takes_other_images_and_the_same_draw_the_same() -> None:
     sizes = [20, 30, 25], [50, 40, 45], [12, 9, 10]
-    assert drawn(*sizes).study.origin == drawn(*sizes).study.origin
-    assert drawn(*sizes).study.origin != drawn(*sizes, draw=1).study.origin
+    assert drawn(*sizes).training_data.origin == drawn(*sizes).training_data.origin
+    assert drawn(*sizes).training_data.origin != drawn(*sizes, draw=1).training_data.origin
 
 
 def test_the_origin_tells_every_image_label_and_class_name() -> None:
@@ -220,7 +222,7 @@ def test_the_origin_tells_every_image_label_and_class_name() -> None:
     other_x, other_y = x.copy(), y.copy()
     other_x[5, 1] = 1
     other_y[[0, 1]] = 1, 0
-    plain = Study(Labeled(x, y), Labeled(x, y), Unlabeled(x), Unlabeled(x), CLASSES)
+    plain = TrainingData(Labeled(x, y), Labeled(x, y), Unlabeled(x), Unlabeled(x), CLASSES)
     changes: list[dict[str, Any]] = [
         {"source": Labeled(other_x, y)},
         {"source": Labeled(x, other_y)},
@@ -262,24 +264,24 @@ def test_a_shift_that_does_not_exist_is_refused(text: str) -> None:
 def test_a_class_without_source_images_is_warned_of_by_name() -> None:
     x = Unlabeled(np.zeros((2, 1), dtype=np.float32))
     with pytest.warns(EmptyClassWarning, match=r"The source has no image of class b, c\.") as told:
-        Study(Labeled(x.x, np.array([0, 0])), Labeled(x.x, np.array([0, 0])), x, x, CLASSES)
+        TrainingData(Labeled(x.x, np.array([0, 0])), Labeled(x.x, np.array([0, 0])), x, x, CLASSES)
     assert told[0].filename == __file__
     with pytest.warns(EmptyClassWarning, match=r"of class b, c, d, e, f, …\.$"):
-        Study(Labeled(x.x, np.array([0, 0])), Labeled(x.x, np.array([0, 0])), x, x, tuple("abcdefgh"))
+        TrainingData(Labeled(x.x, np.array([0, 0])), Labeled(x.x, np.array([0, 0])), x, x, tuple("abcdefgh"))
 
 
-@pytest.mark.parametrize("part", ["target", "exam_images"])
+@pytest.mark.parametrize("part", ["target", "test_images"])
 def test_a_target_or_exam_without_images_is_refused(part: str) -> None:
     rows, none = (Unlabeled(np.zeros((n, 1), dtype=np.float32)) for n in (3, 0))
-    parts = {"target": rows, "exam_images": rows} | {part: none}
+    parts = {"target": rows, "test_images": rows} | {part: none}
     with pytest.raises(UserError, match=f"The {part.replace('_', ' ')} of this task is empty"):
-        Study(numbered([1, 1, 1]), numbered([1, 1, 1]), **parts, classes=CLASSES)
+        TrainingData(numbered([1, 1, 1]), numbered([1, 1, 1]), **parts, classes=CLASSES)
 
 
 def test_a_source_without_images_is_refused() -> None:
     rows = Unlabeled(np.zeros((3, 1), dtype=np.float32))
     with pytest.warns(EmptyClassWarning), pytest.raises(UserError, match="The source of this task is empty"):
-        Study(numbered([0, 0, 0]), numbered([1, 1, 1]), rows, rows, CLASSES)
+        TrainingData(numbered([0, 0, 0]), numbered([1, 1, 1]), rows, rows, CLASSES)
 
 
 @pytest.mark.parametrize(

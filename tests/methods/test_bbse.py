@@ -11,22 +11,22 @@ import torch
 from formula import C, Formula, T, assert_is, given
 from torch import Tensor
 
-from askew.check import check_method
-from askew.data.task import Study
-from askew.engine import fit
+from askew.data.task import TrainingData
 from askew.methods.bbse import BBSE
-from askew.nets import build
-from askew.optim import Optim
+from askew.nets.network import build
+from askew.testing import check_method
+from askew.training.optim import Optim
+from askew.training.trainer import fit
 
 CPU = torch.device("cpu")
 RATIO = torch.tensor([0.4, 1.2, 3.0], dtype=torch.float64)
 
 
-class Said(NamedTuple):
+class DomainOutputs(NamedTuple):
     target: Tensor
     source_val: Tensor
     source_val_y: Tensor
-    source_mix: Tensor
+    source_prior: Tensor
 
 
 def sure(y: list[int]) -> Tensor:
@@ -34,10 +34,10 @@ def sure(y: list[int]) -> Tensor:
     return 20.0 * torch.eye(C)[y]
 
 
-def perfect(mix: list[float]) -> Said:
+def perfect(mix: list[float]) -> DomainOutputs:
     """A classifier without fault, on a target of 5, 3 and 2 in ten."""
     y = [0, 0, 0, 1, 1, 2]
-    return Said(sure([0] * 5 + [1] * 3 + [2] * 2), sure(y), torch.tensor(y), torch.tensor(mix))
+    return DomainOutputs(sure([0] * 5 + [1] * 3 + [2] * 2), sure(y), torch.tensor(y), torch.tensor(mix))
 
 
 # The loss
@@ -65,19 +65,23 @@ def test_a_class_is_weighed_by_its_share_in_the_target_over_that_which_the_sampl
     """Not over that of the held-out images: they are the same in both cases."""
     state = BBSE().refresh(perfect(mix), 0)
     np.testing.assert_allclose(state["ratio"], np.array([0.5, 0.3, 0.2]) / mix, rtol=1e-5)
-    np.testing.assert_allclose(BBSE().seen_mix(torch.tensor(mix), state), [0.5, 0.3, 0.2], rtol=1e-5)
+    np.testing.assert_allclose(BBSE().training_prior(torch.tensor(mix), state), [0.5, 0.3, 0.2], rtol=1e-5)
 
 
 def test_a_class_that_the_sampler_never_delivers_has_weight_zero() -> None:
     state = BBSE().refresh(perfect([0.5, 0.5, 0.0]), 0)
     np.testing.assert_allclose(state["ratio"], [1.25, 0.75, 0.0], rtol=1e-5)  # 5 to 3, of a mean of one
-    np.testing.assert_allclose(BBSE().seen_mix(torch.tensor([0.5, 0.5, 0.0]), state), [5 / 8, 3 / 8, 0], rtol=1e-5)
+    np.testing.assert_allclose(
+        BBSE().training_prior(torch.tensor([0.5, 0.5, 0.0]), state), [5 / 8, 3 / 8, 0], rtol=1e-5
+    )
 
 
 def test_mistakes_of_the_classifier_are_undone() -> None:
     """It takes half of class 1 for class 0, and says 0, 1 and 2 of 5, 2 and 3 in ten: truly they are 3, 4 and 3."""
     y = [0, 0, 1, 1, 2, 2]
-    said = Said(sure([0] * 5 + [1] * 2 + [2] * 3), sure([0, 0, 0, 1, 2, 2]), torch.tensor(y), torch.full((C,), 1 / C))
+    said = DomainOutputs(
+        sure([0] * 5 + [1] * 2 + [2] * 3), sure([0, 0, 0, 1, 2, 2]), torch.tensor(y), torch.full((C,), 1 / C)
+    )
     np.testing.assert_allclose(BBSE().refresh(said, 0)["ratio"], np.array([0.3, 0.4, 0.3]) * C, rtol=1e-5)
 
 
@@ -87,7 +91,9 @@ def test_later_rounds_change_nothing() -> None:
 
 def test_its_estimator_and_its_softness_are_options() -> None:
     z = torch.randn(60, C, generator=torch.Generator().manual_seed(0))
-    said = Said(z[:30], z[30:] + 2 * torch.eye(C)[torch.arange(30) % C], torch.arange(30) % C, torch.full((C,), 1 / C))
+    said = DomainOutputs(
+        z[:30], z[30:] + 2 * torch.eye(C)[torch.arange(30) % C], torch.arange(30) % C, torch.full((C,), 1 / C)
+    )
     ratios = [BBSE(estimator=e, soft=s).refresh(said, 0)["ratio"] for e in ("simplex", "ridge") for s in (False, True)]
     assert all(r.sum().item() == pytest.approx(C, rel=1e-4) and (r >= 0).all() for r in ratios)
     assert not any(torch.allclose(a, b, atol=1e-3) for i, a in enumerate(ratios) for b in ratios[:i])
@@ -96,15 +102,17 @@ def test_its_estimator_and_its_softness_are_options() -> None:
 # Training
 
 
-def test_it_trains_from_fresh_weights_by_what_the_network_before_said(study: Study, make_run: Any) -> None:
+def test_it_trains_from_fresh_weights_by_what_the_network_before_said(
+    training_data: TrainingData, make_run: Any
+) -> None:
     run = make_run(BBSE(), rounds=3, round_steps=2, pretrain=60, head="linear")
     still = dataclasses.replace(run.plan[1], restart=True, optim=Optim(lr=0.0, features_lr=0.0))
     run = dataclasses.replace(run, plan=(run.plan[0], still))
-    *_, before = fit(run.before, study, CPU)
+    *_, before = fit(run.before, training_data, CPU)
     start, want = before.weights(), BBSE().refresh(before.outputs, 0)["ratio"]
     fresh, _ = build(run.net, (8,), 3, run.seed)
     rounds = 0
-    for snapshot in fit(run, study, CPU, start=start):
+    for snapshot in fit(run, training_data, CPU, start=start):
         rounds += 1
         assert torch.equal(snapshot.checkpoint()["state.ratio"], want)
         assert torch.equal(snapshot.weights()["head.weight"], fresh["head"].weight)

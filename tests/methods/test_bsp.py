@@ -9,11 +9,11 @@ import torch
 from formula import HIDDEN, RAMP, Formula, T, assert_is, domain, given, shannon, zero
 from torch import Tensor
 
-from askew.check import check_method
-from askew.layers import ConditionalCritic, Critic
-from askew.method import Shape
+from askew.methods.base import Shape
 from askew.methods.bsp import BSP
 from askew.methods.dann import DANN
+from askew.nets.layers import ConditionalCritic, Critic
+from askew.testing import check_method
 
 
 def joint(f: Formula, x: Tensor) -> Tensor:

@@ -9,12 +9,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from askew.check import check_method
-from askew.data.feed import Batch
-from askew.layers import CosineHead
-from askew.method import Losses, State, both
+from askew.methods.base import Batch, Losses, State, both
 from askew.methods.coal import COAL
-from askew.nets import Net
+from askew.nets.layers import CosineHead
+from askew.nets.network import Net
+from askew.testing import check_method
 
 N, D, W, C, TARGET = 12, 5, 4, 3, 30
 TEMPERATURE = 0.2
@@ -198,14 +197,14 @@ def test_batch_statistics_are_of_both_domains_together_or_of_each_by_itself(give
 # Pseudo-labels
 
 
-class Said(NamedTuple):
+class DomainOutputs(NamedTuple):
     target: Tensor
     source_val: Tensor = torch.zeros(0, C)
     source_val_y: Tensor = torch.zeros(0, dtype=torch.int64)
 
 
 def refreshed(method: COAL, logits: Tensor, round: int) -> State:
-    return method.refresh(Said(logits), round)
+    return method.refresh(DomainOutputs(logits), round)
 
 
 def test_pseudo_labels_are_the_most_probable_classes_and_masks_the_top_k_of_each() -> None:

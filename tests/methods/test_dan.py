@@ -7,10 +7,10 @@ import torch
 from formula import NS, C, Formula, T, W, assert_is, given, zero
 from torch import Tensor, nn
 
-from askew.data.feed import Batch
-from askew.layers import LinearHead
+from askew.methods.base import Batch
 from askew.methods.dan import DAN
-from askew.nets import Net
+from askew.nets.layers import LinearHead
+from askew.nets.network import Net
 
 
 def mmd(x: Tensor, n: int, kernels: int) -> Tensor:

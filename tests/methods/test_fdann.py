@@ -9,10 +9,10 @@ import torch
 from formula import HIDDEN, RAMP, Formula, T, assert_is, given, sigmoid
 from torch import Tensor, nn
 
-from askew.data.feed import Batch
-from askew.layers import LinearHead
+from askew.methods.base import Batch
 from askew.methods.fdann import FDANN
-from askew.nets import Net
+from askew.nets.layers import LinearHead
+from askew.nets.network import Net
 
 
 def divergence(ds: Tensor, dt: Tensor, beta: float) -> Tensor:

@@ -11,11 +11,11 @@ import torch
 from formula import Formula, T, assert_is, given
 from torch import Tensor
 
-from askew.check import check_method
-from askew.data.task import Study
-from askew.engine import fit
-from askew.method import Phase
+from askew.data.task import TrainingData
+from askew.methods.base import Phase
 from askew.methods.mcd import MCD
+from askew.testing import check_method
+from askew.training.trainer import fit
 
 CPU = torch.device("cpu")
 
@@ -76,7 +76,9 @@ class Only(MCD):
 
 @pytest.mark.parametrize("depth", [0, 2])
 @pytest.mark.parametrize("phase", [0, 1, 2])
-def test_a_phase_moves_those_it_trains_and_no_other(study: Study, make_run: Any, phase: int, depth: int) -> None:
+def test_a_phase_moves_those_it_trains_and_no_other(
+    training_data: TrainingData, make_run: Any, phase: int, depth: int
+) -> None:
     heads = {"head", "head2"} | ({"neck1", "neck2"} if depth else set())
     weights = {}
     for rate in (0.0, 0.05):
@@ -84,7 +86,7 @@ def test_a_phase_moves_those_it_trains_and_no_other(study: Study, make_run: Any,
             Only(phase=phase, depth=depth), pretrain=0, rounds=1, round_steps=2, lr=rate, features_lr=rate,
             weight_decay=0.0,
         )  # fmt: skip
-        *_, last = fit(run, study, CPU)
+        *_, last = fit(run, training_data, CPU)
         weights[rate] = {n: v.clone() for n, v in last.weights().items() if n.endswith((".weight", ".bias"))}
     fresh, after = weights.values()
     moved = {name.partition(".")[0] for name in fresh if not torch.equal(fresh[name], after[name])}
@@ -92,9 +94,9 @@ def test_a_phase_moves_those_it_trains_and_no_other(study: Study, make_run: Any,
 
 
 def test_a_step_makes_one_update_of_each_head_in_a_and_b_and_of_the_features_in_a_and_every_c(
-    study: Study, make_run: Any
+    training_data: TrainingData, make_run: Any
 ) -> None:
-    *_, last = fit(make_run(MCD(feature_steps=3), pretrain=0, rounds=1, optimiser="adam"), study, CPU)
+    *_, last = fit(make_run(MCD(feature_steps=3), pretrain=0, rounds=1, optimiser="adam"), training_data, CPU)
     counts = {part: last.checkpoint()[f"optim.count.{part}"].item() for part in ("features", "head", "head2")}
     assert counts == {"features": 10 * (1 + 3), "head": 10 * 2, "head2": 10 * 2}
     assert set(last.losses) == {"label", "hold", "disagree", "agree"}

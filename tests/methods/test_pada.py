@@ -47,11 +47,11 @@ def test_a_class_that_the_target_does_not_have_teaches_nothing() -> None:
         assert value.item() == pytest.approx(method.losses(net, other, state, T)[name].item())
 
 
-class Said(NamedTuple):
+class DomainOutputs(NamedTuple):
     target: Tensor
     source_val: Tensor = torch.zeros(0, C)
     source_val_y: Tensor = torch.zeros(0, dtype=torch.int64)
-    source_mix: Tensor = torch.full((C,), 1 / C)
+    source_prior: Tensor = torch.full((C,), 1 / C)
 
 
 @pytest.mark.parametrize("sharpness", [1.0, 4.0])
@@ -60,7 +60,7 @@ def test_gamma_is_the_mean_of_the_target_s_softmax_and_refreshed_every_round(sha
     p = np.exp(sharpness * z.numpy())
     want = (p / p.sum(axis=1, keepdims=True)).mean(axis=0)
     for round in (0, 1, 7):
-        np.testing.assert_allclose(PADA(sharpness=sharpness).refresh(Said(z), round)["gamma"], want, rtol=1e-9)
+        np.testing.assert_allclose(PADA(sharpness=sharpness).refresh(DomainOutputs(z), round)["gamma"], want, rtol=1e-9)
 
 
 def test_equal_gamma_weighs_nothing() -> None:
@@ -73,5 +73,5 @@ def test_equal_gamma_weighs_nothing() -> None:
 
 
 def test_the_mix_that_it_sees_is_the_sampler_s_times_gamma() -> None:
-    seen = PADA().seen_mix(torch.tensor([0.2, 0.2, 0.6]), {"gamma": torch.tensor([0.5, 0.3, 0.1])})
+    seen = PADA().training_prior(torch.tensor([0.2, 0.2, 0.6]), {"gamma": torch.tensor([0.5, 0.3, 0.1])})
     np.testing.assert_allclose(seen, np.array([10, 6, 6]) / 22, rtol=1e-6)

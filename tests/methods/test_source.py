@@ -7,12 +7,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from askew.check import check_method
-from askew.data.feed import Batch
-from askew.layers import LinearHead
-from askew.method import Shape
+from askew.methods.base import Batch, Shape
 from askew.methods.source import SourceOnly
-from askew.nets import Net
+from askew.nets.layers import LinearHead
+from askew.nets.network import Net
+from askew.testing import check_method
 
 N, D, W, C = 8, 5, 4, 3
 T = torch.tensor(0.5)

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-sys.path.append(str(Path(__file__).parents[1]))
-
 from grids import a_worker_of, done_once, finished, kill, ray_nodes, results, slurm_workers_of, until
 
 pytestmark = [pytest.mark.soak, pytest.mark.filterwarnings("ignore")]

@@ -14,12 +14,12 @@ from typing import Annotated
 import typer
 
 from askew import __version__
-from askew.cli import data, look, own, predict, report, status, train
+from askew.cli import adapt, data, look, predict, report, status, train
 from askew.cli.common import app
-from askew.errors import EmptyClassWarning, UserError, warn_plainly
-from askew.show import err
+from askew.cli.terminal import err
+from askew.core.errors import EmptyClassWarning, UserError, warn_plainly
 
-__all__ = ["app", "data", "look", "main", "own", "predict", "report", "status", "train"]
+__all__ = ["adapt", "app", "data", "look", "main", "predict", "report", "status", "train"]
 
 
 def _versions(asked: bool) -> None:

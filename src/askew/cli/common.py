@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from askew.errors import UserError
-from askew.show import TableFormat, err, follow
+from askew.cli.terminal import TableFormat, err, follow
+from askew.core.errors import UserError
 
 if TYPE_CHECKING:
-    from askew.execute import Execution
-    from askew.launch.jobs import Launcher
-    from askew.recipe import Wish
+    from askew.runs.config import RunRequest
+    from askew.runs.execute import Execution
+    from askew.runs.launch.jobs import Launcher
+
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -89,18 +90,18 @@ def launcher(on: Place, workers: int, how: Execution, address: str, gpus: float,
         if given and on != belongs:
             raise UserError(f"{flag} has no meaning with --on {on}.", f"--on {belongs}")
     if on == Place.local:
-        from askew.launch.local import Local
+        from askew.runs.launch.local import Local
 
         if gpus:
             raise UserError("--gpus has no meaning with --on local.", "--device cuda:N chooses one, --jobs shares it.")
         return Local(workers or (1 if how.device.type == "cuda" else os.cpu_count() or 1))
     if on == Place.ray:
-        from askew.launch.ray import Ray
+        from askew.runs.launch.ray import Ray
 
         ray = Ray(address, workers, gpus)
         ray.connect()
         return ray
-    from askew.launch.slurm import Slurm
+    from askew.runs.launch.slurm import Slurm
 
     if gpus != int(gpus):
         raise UserError(f"Slurm gives whole GPUs, found --gpus {gpus:g}.", "--lanes puts several runs on one.")
@@ -109,25 +110,29 @@ def launcher(on: Place, workers: int, how: Execution, address: str, gpus: float,
     return cluster
 
 
-def carry_out(wishes: Sequence[Wish], how: Execution, launcher: Launcher) -> list[str]:
+def carry_out(requests: Sequence[RunRequest], how: Execution, launcher: Launcher) -> list[str]:
     """Run what is missing, pre-trainings first, and tell which failed, as it happens; every run's key."""
-    from askew.launch.jobs import note_plan, plan_jobs
-    from askew.store import open_root
+    from askew.runs.launch.jobs import note_plan, plan_jobs
+    from askew.runs.store import open_root
 
-    keys, shared, rest = plan_jobs(wishes, how)
+    keys, shared, rest = plan_jobs(requests, how)
     open_root(how.root)  # only now: a wrong wish leaves nothing behind
     if rest:
-        note_plan(how, keys, wishes)
+        note_plan(how, keys, requests)
     with contextlib.closing(launcher):
         for jobs, what in ((shared, "pre-training"), (rest, "runs")):
             for failure in follow(jobs, how, launcher, what):
-                wish = failure.wish
-                err.print(f"{wish.task} {wish.method} seed {wish.seed}: {failure.reason}", markup=False, soft_wrap=True)
+                request = failure.request
+                err.print(
+                    f"{request.task} {request.method} seed {request.seed}: {failure.reason}",
+                    markup=False,
+                    soft_wrap=True,
+                )
     return keys
 
 
 def pairs(pairs: list[str], what: str) -> dict[str, str]:
-    from askew.options import parse
+    from askew.core.options import parse
 
     return parse(pairs, what)
 
@@ -149,8 +154,9 @@ def execution(
 ) -> Execution:
     import torch
 
-    from askew.execute import Execution, pick_device
-    from askew.store import check_root
+    from askew.core.device import pick_device
+    from askew.runs.execute import Execution
+    from askew.runs.store import check_root
 
     if on == Place.local:
         chosen = pick_device(device)

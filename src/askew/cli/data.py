@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from askew.cli.common import AsJson, Data, Draw, app
-from askew.errors import UserError
-from askew.show import err, out, print_json, print_table
+from askew.cli.terminal import err, out, print_json, print_table
+from askew.core.errors import UserError
 
 if TYPE_CHECKING:
-    from askew.data.inventory import Part
+    from askew.data.benchmarks.inventory import Part
+
 
 data_app = typer.Typer(no_args_is_help=True, help="Real data: list, fetch and check it, and look at a task.")
 app.add_typer(data_app, name="data")
@@ -28,8 +29,8 @@ def _say(text: str) -> None:
 @data_app.command("list")
 def list_(data: Data = None, as_json: AsJson = False) -> None:
     """List the data sets: where they are looked for, and whether they are there."""
-    from askew.data.folders import named_data_folder
-    from askew.data.inventory import SOURCES, UNTRIED, overall
+    from askew.data.benchmarks.inventory import SOURCES, UNTRIED, overall
+    from askew.data.paths import named_data_folder
 
     folder = named_data_folder(data)
     states = {n: overall(list(s.look(folder))) if folder and folder.is_dir() else "missing" for n, s in SOURCES.items()}
@@ -59,8 +60,8 @@ def fetch(name: Name, data: Data = None, as_json: AsJson = False) -> None:
 
     Started again, it goes on where it was interrupted.
     """
-    from askew.data.folders import named_data_folder
-    from askew.data.inventory import UNTRIED, source_named
+    from askew.data.benchmarks.inventory import UNTRIED, source_named
+    from askew.data.paths import named_data_folder
 
     source, folder = source_named(name), named_data_folder(data)
     if not source.fetched:
@@ -73,7 +74,7 @@ def fetch(name: Name, data: Data = None, as_json: AsJson = False) -> None:
         raise UserError("No data folder was given to fetch to.", "use --data DIR or set ASKEW_DATA.")
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-    from askew.data import fetch as fetching
+    from askew.data.benchmarks import download as fetching
 
     done: list[dict[str, Any]] = []
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
@@ -107,8 +108,8 @@ def check(
     Complete is as published; enough gives the same tasks with fewer images; short does not. Ends with code 1 if a data
     set that was named is not even enough.
     """
-    from askew.data.folders import data_folder
-    from askew.data.inventory import SOURCES, decode_all, overall, source_named
+    from askew.data.benchmarks.inventory import SOURCES, decode_all, overall, source_named
+    from askew.data.paths import data_folder
 
     chosen = {name: source_named(name) for name in names or SOURCES}
     folder = data_folder(data)
@@ -167,20 +168,21 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show a task's class mixes and how strong its label shift is; for looking only, it uses target labels."""
-    from askew.data import Shift, known_task, load_task, task_infos
-    from askew.data.figure import check_format, task_figure
-    from askew.data.mixes import Mixes
+    from askew.data.benchmarks import known_task, load_task, task_infos
+    from askew.data.label_distribution import LabelDistributions
+    from askew.data.task import Shift
+    from askew.reports.task_figure import check_format, task_figure
 
     if figure:
         check_format(figure)
     shift = str(Shift.parse(shift or task_infos()[known_task(task)].shift))
     loaded = load_task(task, shift, draw, data)
-    mixes = Mixes.of(loaded)
+    mixes = LabelDistributions.of(loaded)
     if figure:
         task_figure(loaded, figure)
-    ratios = {"source": Mixes.ratio(mixes.source), "target": Mixes.ratio(mixes.target)}
+    ratios = {"source": LabelDistributions.ratio(mixes.source), "target": LabelDistributions.ratio(mixes.target)}
     if as_json:
-        columns = zip(mixes.classes, mixes.source.tolist(), mixes.target.tolist(), mixes.exam.tolist(), strict=True)
+        columns = zip(mixes.classes, mixes.source.tolist(), mixes.target.tolist(), mixes.test.tolist(), strict=True)
         print_json(
             {
                 "task": task,
@@ -203,7 +205,7 @@ def show(
 
     rows = zip(
         [*mixes.classes, "all"],
-        cells(mixes.source), shares(mixes.source), cells(mixes.target), shares(mixes.target), cells(mixes.exam),
+        cells(mixes.source), shares(mixes.source), cells(mixes.target), shares(mixes.target), cells(mixes.test),
         strict=True,
     )  # fmt: skip
     print_table(["class", "source", "%", "target", "%", "whole test part"], [list(row) for row in rows])

@@ -8,14 +8,14 @@ from typing import Annotated
 import typer
 
 from askew.cli.common import AsJson, Format, Reweight, app
-from askew.errors import UserError
-from askew.show import out, print_json, print_rows, print_table
+from askew.cli.terminal import out, print_json, print_rows, print_table
+from askew.core.errors import UserError
 
 
 @app.command()
 def tasks(as_json: AsJson = False) -> None:
     """List all tasks."""
-    from askew.data import task_infos
+    from askew.data.benchmarks import task_infos
 
     infos = task_infos()
     if as_json:
@@ -44,9 +44,9 @@ def methods(
     name: Annotated[str | None, typer.Argument(help="Explain this method.")] = None, as_json: AsJson = False
 ) -> None:
     """List all methods, or explain one: what it assumes, minimises, and its hyper-parameters."""
+    from askew.core.options import options, type_name
     from askew.methods import METHODS, method_class
-    from askew.options import options, type_name
-    from askew.recipe import Training
+    from askew.runs.config import Training
 
     if name is None:
         listing = [{"method": id, "what": _first_line(cls.__doc__), "head": cls.head} for id, cls in METHODS.items()]
@@ -93,8 +93,8 @@ def table(
     as_json: AsJson = False,
 ) -> None:
     """Print the table of all finished runs in a folder."""
-    from askew.store import finished_runs
-    from askew.table import collect
+    from askew.reports.results import collect
+    from askew.runs.store import finished_runs
 
     found = finished_runs(folder)
     if not found:

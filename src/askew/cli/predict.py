@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from askew.cli.common import Address, AsJson, Device, Gpus, app
-from askew.errors import UserError
-from askew.show import err, print_json
+from askew.cli.terminal import err, print_json
+from askew.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from askew.predictor import Prior
-    from askew.stream import Portion, Tally
+    from askew.inference.predict_files import Tally
+    from askew.inference.predictor import Prior
+    from askew.inference.writers import Portion
+
 
 MODEL_HELP = "A model's folder, the folder that `askew adapt` wrote, or a finished run's."
 Model = Annotated[Path, typer.Argument(help=MODEL_HELP)]
@@ -78,8 +80,9 @@ def predict(
         return
     if address or gpus or workers:
         raise UserError("--address, --gpus and --jobs have no meaning on one machine.", "--on ray")
-    from askew.predictor import load
-    from askew.stream import Tally, write_predictions, writer_of
+    from askew.inference.predict_files import Tally, write_predictions
+    from askew.inference.predictor import load
+    from askew.inference.writers import writer_of
 
     if file is not None:
         writer_of(file)  # what cannot be written is said before the work
@@ -113,9 +116,9 @@ def _predict_by_ray(
     """In parts, each written once; started again, only what is missing."""
     if folder is None:
         raise UserError("With --on ray, predictions go to a folder, in parts.", "name it with -o.")
-    from askew.launch.ray import Ray
-    from askew.parts import plan, predict_by_ray
-    from askew.predictor import load
+    from askew.inference.predictor import load
+    from askew.inference.ray_predict import plan, predict_by_ray
+    from askew.runs.launch.ray import Ray
 
     predictor = load(model, "cpu")
     parts = plan(images, predictor, prior, folder)
@@ -149,7 +152,7 @@ def _counting() -> Iterator[Callable[[int], None]]:
     """A count of images on the terminal; how many there will be, nobody knows."""
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    from askew.show import Rate
+    from askew.cli.terminal import Rate
 
     columns = (SpinnerColumn(), TextColumn("{task.completed} images"), Rate(), TimeElapsedColumn())
     with Progress(*columns, console=err, disable=not err.is_terminal, transient=True) as bars:
@@ -180,14 +183,14 @@ def export(
     """Write a model in another form, checked to give the same; from raw pixels to logits, all is inside."""
     if to is Form.safetensors and prior != "uniform":
         raise UserError("A model in askew's own form gets its prior when it is used.", "leave --prior out.")
-    from askew.predictor import load
+    from askew.inference.predictor import load
 
     predictor = load(model, "cpu")
     if to is Form.safetensors:
         predictor.save(file)
         worst = 0.0
     else:
-        from askew.export import export as write
+        from askew.inference.export import export as write
 
         worst = write(predictor, file, to, _prior(prior))
     if as_json:

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from askew.cli.common import AsJson, Data, app, names
-from askew.errors import UserError
-from askew.show import err, print_json
+from askew.cli.terminal import err, print_json
+from askew.core.errors import UserError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from askew.data import Task
-    from askew.table import Row
+    from askew.data.task import Task
+    from askew.reports.results import Row
 
 
 class Kind(StrEnum):
@@ -52,7 +52,7 @@ def figure(
     as_json: AsJson = False,
 ) -> None:
     """Draw one figure; mix and samples need no runs where --tasks names tasks."""
-    from askew import figures
+    from askew.reports import figures
 
     figures.check_figure(file)
     wanted = names(tasks)
@@ -72,8 +72,8 @@ def figure(
 
 
 def _rows(folder: Path, tasks: list[str], methods: list[str]) -> list[Row]:
-    from askew.store import finished_runs
-    from askew.table import collect
+    from askew.reports.results import collect
+    from askew.runs.store import finished_runs
 
     rows = [
         row
@@ -86,8 +86,8 @@ def _rows(folder: Path, tasks: list[str], methods: list[str]) -> list[Row]:
 
 
 def _tasks(folder: Path | None, wanted: list[str], shift: str, data: Path | None) -> dict[str, Task]:
-    from askew.data import load_task
-    from askew.insight import task_of
+    from askew.data.benchmarks import load_task
+    from askew.reports.features import task_of
 
     if wanted and folder is None:
         return {name: load_task(name, shift, data=data) for name in wanted}
@@ -109,8 +109,8 @@ def _one_task(rows: list[Row]) -> None:
 
 
 def _classes(rows: list[Row]) -> Figure:
-    from askew.figures import by_class
-    from askew.report import class_accuracy
+    from askew.reports.figures import by_class
+    from askew.reports.run_report import class_accuracy
 
     _one_task(rows)
     accuracy = {row.label: class_accuracy(row) for row in rows}
@@ -118,8 +118,8 @@ def _classes(rows: list[Row]) -> Figure:
 
 
 def _features(rows: list[Row], seed: int, most: int, data: Path | None) -> Figure:
-    from askew.figures import feature_map
-    from askew.insight import features_of, task_of
+    from askew.reports.features import features_of, task_of
+    from askew.reports.figures import feature_map
 
     _one_task(rows)
     chosen = [(row, row.folders[row.seeds.index(seed)]) for row in rows if seed in row.seeds]
@@ -129,7 +129,7 @@ def _features(rows: list[Row], seed: int, most: int, data: Path | None) -> Figur
         raise UserError(f"{len(chosen)} runs do not fit side by side.", "choose at most six with --methods.")
     task = task_of(rows[0].run, data)
     found = {row.label: features_of(folder, row.run, task, most) for row, folder in chosen}
-    return feature_map(found, task.study.classes, f"{task.name}, seed {seed}")
+    return feature_map(found, task.training_data.classes, f"{task.name}, seed {seed}")
 
 
 @app.command()
@@ -140,8 +140,8 @@ def report(
     as_json: AsJson = False,
 ) -> None:
     """Write one page that holds everything about a folder of runs: tables, checks, curves, settings."""
-    from askew.report import make_report
-    from askew.store import check_file, write_bytes
+    from askew.core.files import check_file, write_bytes
+    from askew.reports.run_report import make_report
 
     check_file(file)
     write_bytes(file, make_report(folder, data).encode())

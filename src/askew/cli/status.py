@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from askew.cli.common import AsJson, app
-from askew.show import out, print_json, print_table
+from askew.cli.terminal import out, print_json, print_table
 
 
 @app.command()
@@ -23,9 +23,9 @@ def status(
     as_json: AsJson = False,
 ) -> None:
     """Tell how many runs are done, running, waiting and failed, and why."""
-    from askew.status import as_json as plain
-    from askew.status import read_status
-    from askew.store import RunFolder
+    from askew.runs.status import as_json as plain
+    from askew.runs.status import read_status
+    from askew.runs.store import RunFolder
 
     found = read_status(folder, check=check)
     for key in found.damaged:

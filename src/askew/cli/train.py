@@ -39,8 +39,8 @@ from askew.cli.common import (
     names,
     pairs,
 )
-from askew.errors import UserError
-from askew.show import TableFormat, err, follow, print_json, print_rows, print_table, print_trials
+from askew.cli.terminal import TableFormat, err, follow, print_json, print_rows, print_table, print_trials
+from askew.core.errors import UserError
 
 
 @app.command()
@@ -63,22 +63,23 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Train one method on one task with one seed, and score it. Under torchrun, on all of its processes together."""
-    from askew import spread
-    from askew.launch.jobs import plan_jobs
-    from askew.launch.local import Local
-    from askew.recipe import Wish
-    from askew.store import RunFolder, open_root
+    from askew.runs.config import RunRequest
+    from askew.runs.launch.jobs import plan_jobs
+    from askew.runs.launch.local import Local
+    from askew.runs.store import RunFolder, open_root
+    from askew.runs.torchrun import serve_run
+    from askew.training import distributed
 
     at_least("--seed", seed, 0)
     hyper, training = pairs(option, "the method"), pairs(train, "training")
-    wish = Wish(task, method, seed, draw, shift, hyper, training, settings, data)
-    with spread.together() as team:
+    request = RunRequest(task, method, seed, draw, shift, hyper, training, settings, data)
+    with distributed.together() as team:
         if team is not None and team.rank > 0:
-            spread.follow(team, wish)
+            serve_run(team, request)
             return
-        own = device if team is None else str(spread.own_device(device))
+        own = device if team is None else str(distributed.own_device(device))
         how = replace(execution(out_folder, own, curve, checkpoint_every, plain), team=team)
-        (key,), shared, rest = plan_jobs([wish], how)
+        (key,), shared, rest = plan_jobs([request], how)
         open_root(how.root)  # only now: a wrong wish leaves nothing behind
         for failure in list(follow(shared + rest, how, Local(), task)):
             sentence, _, hint = failure.reason.partition("\n\nhint: ")
@@ -139,10 +140,10 @@ def bench(
     as_json: AsJson = False,
 ) -> None:
     """Run a benchmark's methods and tasks over seeds, or a grid's, only what is missing, and print its table."""
-    from askew.data import known_task
-    from askew.grid import Grid, Variant, read_grid, whole_benchmark
-    from askew.recipe import Wish
-    from askew.table import collect
+    from askew.data.benchmarks import known_task
+    from askew.reports.results import collect
+    from askew.runs.config import RunRequest
+    from askew.runs.grid import Grid, Variant, read_grid, whole_benchmark
 
     if seeds is not None:
         at_least("--seeds", seeds, 1)
@@ -155,13 +156,13 @@ def bench(
             known_task(task)
         grid = Grid(name, seeds or 3, (Variant("", chosen, tuple(names(methods)) or whole.methods, ""),))
     hyper, training = pairs(option, "the method"), pairs(train, "training")
-    base = Wish("", "", 0, draw, shift, hyper, training, settings, data)
-    wished = grid.wishes(base)
+    base = RunRequest("", "", 0, draw, shift, hyper, training, settings, data)
+    wished = grid.requests(base)
     how = execution(out_folder, device, curve, checkpoint_every, plain, lanes, on, gpus)
     where = launcher(on, workers, how, address, gpus, slurm)
-    keys = carry_out([wish for _, wish in wished], how, where)
+    keys = carry_out([request for _, request in wished], how, where)
     done = [how.root / key for key in dict.fromkeys(keys) if (how.root / key / "done").exists()]
-    variants = {key: variant for key, (variant, wish) in zip(keys, wished, strict=True) if variant}
+    variants = {key: variant for key, (variant, request) in zip(keys, wished, strict=True) if variant}
     if all(variant.shift.startswith("degree:") for variant in grid.variants):
         variants = dict.fromkeys(variants, "")  # the shift is the column's heading already
     rows = collect(done, reweight=reweight, names=variants or None)
@@ -198,10 +199,10 @@ def tune(
     """Search hyper-parameters on development tasks, and write the settings that `askew bench --settings` reads."""
     import shlex
 
-    from askew import tune as tuning
+    from askew.core.files import check_file, write_bytes
     from askew.methods import METHODS, method_class
-    from askew.recipe import Wish, read_settings
-    from askew.store import check_file, write_bytes
+    from askew.runs import tune as tuning
+    from askew.runs.config import RunRequest, read_settings
 
     at_least("--trials", trials, 1)
     at_least("--seeds", seeds, 1)
@@ -209,12 +210,12 @@ def tune(
     base_settings = read_settings(tuning.check_tasks(chosen, draw), settings)
     check_file(write)
     ids = names(methods) or list(METHODS)
-    base = Wish("", "", 0, draw, shift, {}, pairs(train, "training"), settings, data)
+    base = RunRequest("", "", 0, draw, shift, {}, pairs(train, "training"), settings, data)
     tried = {id: tuning.trials(id, base_settings, trials) for id in ids}
-    wishes = [w for id in ids for trial in tried[id] for w in tuning.wishes_of(trial, chosen, seeds, base)]
+    requests = [w for id in ids for trial in tried[id] for w in tuning.requests_of(trial, chosen, seeds, base)]
     how = execution(out_folder, device, False, 20.0, plain, lanes, on, gpus)
     where = launcher(on, workers, how, address, gpus, slurm)
-    carry_out(wishes, how, where)
+    carry_out(requests, how, where)
 
     results = {id: [tuning.score(trial, chosen, seeds, base, how.root) for trial in tried[id]] for id in ids}
     winners = {id: tuning.best(found) for id, found in results.items()}

@@ -12,9 +12,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from askew.data import protocol
-from askew.data.views import Labeled, Labels, Unlabeled
-from askew.errors import EmptyClassWarning, UserError
+from askew.core.errors import EmptyClassWarning, UserError
+from askew.data import label_shift
+from askew.data.domains import Labeled, Labels, Unlabeled
+
+Sampler = Literal["natural", "balanced"]
 
 Counts = NDArray[np.int64]
 
@@ -35,13 +37,13 @@ class Info:
 
 
 @dataclass(frozen=True, eq=False)
-class Study:
+class TrainingData:
     """Everything that training and label-free choice may see. It holds no target label."""
 
     source: Labeled
     source_val: Labeled
     target: Unlabeled
-    exam_images: Unlabeled
+    test_images: Unlabeled
     classes: tuple[str, ...]
 
     def __post_init__(self) -> None:
@@ -49,21 +51,23 @@ class Study:
         if empty:
             names = ", ".join(empty[:5]) + (", …" if len(empty) > 5 else "")
             warnings.warn(f"The source has no image of class {names}.", EmptyClassWarning, stacklevel=3)
-        for name in ("source", "target", "exam_images"):
+        for name in ("source", "target", "test_images"):
             if len(getattr(self, name)) == 0:
                 raise UserError(f"The {name.replace('_', ' ')} of this task is empty.", "it needs at least one image.")
 
     @cached_property
     def origin(self) -> str:
         """A hash of everything in it."""
-        views = (self.source, self.source_val, self.target, self.exam_images)
+        views = (self.source, self.source_val, self.target, self.test_images)
         text = ",".join([*(view.fingerprint() for view in views), *self.classes])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, eq=False)
-class Exam:
+class TestLabels:
     """The target labels, in the order of the study's exam images; only scoring takes one."""
+
+    __test__ = False  # pytest takes a class named Test… for tests
 
     y: Labels
     paper: NDArray[np.int64] | None
@@ -78,25 +82,25 @@ class Task:
     """A study with its exam, or without: data of one's own has none. `fit` takes the study alone."""
 
     name: str
-    study: Study
-    exam: Exam | None
+    training_data: TrainingData
+    test: TestLabels | None
     notes: tuple[str, ...] = ()
 
     @property
-    def answers(self) -> Exam:
+    def test_labels(self) -> TestLabels:
         """The exam of a task that has one."""
-        if self.exam is None:
+        if self.test is None:
             raise UserError(f"The task {self.name} has no exam.", "its target has no labels.")
-        return self.exam
+        return self.test
 
     @cached_property
     def origin(self) -> str:
         """A hash of all images and labels, part of a run's identity: on other data it is another run."""
-        if self.exam is None:
-            return self.study.origin
-        digest = hashlib.sha256(self.study.origin.encode() + self.exam.y.tobytes())
-        if self.exam.paper is not None:
-            digest.update(self.exam.paper.tobytes())
+        if self.test is None:
+            return self.training_data.origin
+        digest = hashlib.sha256(self.training_data.origin.encode() + self.test.y.tobytes())
+        if self.test.paper is not None:
+            digest.update(self.test.paper.tobytes())
         return digest.hexdigest()[:16]
 
 
@@ -130,24 +134,24 @@ class Shift:
     def source_counts(self, sizes: Counts, tail: NDArray[np.float64]) -> Counts:
         match self.kind:
             case "rs-ut":
-                return protocol.rs_counts(sizes, tail)
+                return label_shift.rs_counts(sizes, tail)
             case "bs-bt":
-                return protocol.degree_counts(sizes, tail, 0.0, "source")
+                return label_shift.degree_counts(sizes, tail, 0.0, "source")
             case "degree":
-                return protocol.degree_counts(sizes, tail, self.amount, "source")
+                return label_shift.degree_counts(sizes, tail, self.amount, "source")
             case _:
                 return sizes
 
     def target_counts(self, sizes: Counts, tail: NDArray[np.float64], seed: int) -> Counts:
         match self.kind:
             case "rs-ut":
-                return protocol.ut_counts(sizes, tail)
+                return label_shift.ut_counts(sizes, tail)
             case "bs-bt":
-                return protocol.degree_counts(sizes, tail, 0.0, "target")
+                return label_shift.degree_counts(sizes, tail, 0.0, "target")
             case "degree":
-                return protocol.degree_counts(sizes, tail, self.amount, "target")
+                return label_shift.degree_counts(sizes, tail, self.amount, "target")
             case "dirichlet":
-                return protocol.dirichlet_counts(sizes, self.amount, seed)
+                return label_shift.dirichlet_counts(sizes, self.amount, seed)
             case _:
                 return sizes
 
@@ -184,7 +188,7 @@ def draw_source(
     """The source and, outside it and in its proportions, images for validation."""
     share = np.ceil(VALIDATION_SHARE * counts).astype(np.int64)
     images = pool.images(counts + share)
-    taken = protocol.draw(images.y, counts, seed) if listed is None else listed
+    taken = label_shift.draw(images.y, counts, seed) if listed is None else listed
     source = images.take(taken)
     left = images.take(np.setdiff1d(np.arange(len(images)), taken))
     if pool.spare is not None:
@@ -194,14 +198,14 @@ def draw_source(
     if len(short):  # every image of these classes was drawn: a tenth of them goes to validation instead
         give = np.zeros_like(counts)
         give[short] = share[short]
-        moved = protocol.draw(source.y, give, seed)
+        moved = label_shift.draw(source.y, give, seed)
         left = left.followed_by(source.take(moved))
         source = source.take(np.setdiff1d(np.arange(len(source)), moved))
         notes = (
             f"validation holds {len(moved)} images of the source draw: nothing else is left of {len(short)} "
             f"of the {len(counts)} classes",
         )
-    held = protocol.hold_out(left.y, np.array([], dtype=np.int64), counts, seed)
+    held = label_shift.hold_out(left.y, np.array([], dtype=np.int64), counts, seed)
     return source, left.take(held), notes
 
 
@@ -226,12 +230,12 @@ def make_task(
         counts = _sizes_of(source, listed.source), _sizes_of(target, listed.target)
     own_source, source_val, notes = draw_source(source, counts[0], draw, None if listed is None else listed.source)
     pool = target.images(counts[1])
-    own_target = pool.take(protocol.draw(pool.y, counts[1], draw) if listed is None else listed.target)
+    own_target = pool.take(label_shift.draw(pool.y, counts[1], draw) if listed is None else listed.target)
     paper = None if listed is None else listed.target
     if listed is None and shift.kind != "natural":
-        paper = protocol.draw(test.y, shift.target_counts(test.sizes(len(classes)), tail, draw), draw)
-    study = Study(own_source, source_val, own_target.unlabeled(), test.unlabeled(), classes)
-    return Task(name, study, Exam(test.y, paper, classes, own_target.sizes(len(classes))), notes)
+        paper = label_shift.draw(test.y, shift.target_counts(test.sizes(len(classes)), tail, draw), draw)
+    training_data = TrainingData(own_source, source_val, own_target.unlabeled(), test.unlabeled(), classes)
+    return Task(name, training_data, TestLabels(test.y, paper, classes, own_target.sizes(len(classes))), notes)
 
 
 def _sizes_of(pool: Pool, rows: Counts) -> Counts:

@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from askew.errors import UserError, unknown
-from askew.method import Method
+from askew.core.errors import UserError, unknown
+from askew.core.options import checked
+from askew.methods.base import Method
 from askew.methods.bbse import BBSE
 from askew.methods.bsp import BSP
 from askew.methods.coal import COAL
@@ -22,7 +23,6 @@ from askew.methods.mcd import MCD
 from askew.methods.pada import PADA
 from askew.methods.source import SourceOnly
 from askew.methods.uan import UAN
-from askew.options import checked
 
 ALL: tuple[type[Method], ...] = (SourceOnly, DAN, JAN, DANN, MCD, BSP, BBSE, PADA, ETN, UAN, FDANN, COAL)
 METHODS: dict[str, type[Method]] = {cls.id: cls for cls in ALL}

@@ -8,12 +8,11 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from askew.data.feed import Batch
-from askew.losses import cross_entropy
-from askew.method import Losses, Method, Outputs, State
-from askew.nets import Net
-from askew.options import Search
-from askew.priors import Estimator, target_mix
+from askew.core.options import Search
+from askew.evaluation.priors import Estimator, target_prior
+from askew.methods.base import Batch, Losses, Method, Outputs, State
+from askew.methods.losses import cross_entropy
+from askew.nets.network import Net
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,10 +38,10 @@ class BBSE(Method):
     def refresh(self, outputs: Outputs, round: int) -> dict[str, Tensor]:
         if round > 0:  # the network that is being trained has no say
             return {}
-        mix = target_mix(
+        mix = target_prior(
             outputs.source_val, outputs.source_val_y, outputs.target, estimator=self.estimator, soft=self.soft
         )
-        seen = outputs.source_mix
+        seen = outputs.source_prior
         mix = torch.where(seen > 0, mix, 0.0)  # a class that the source lacks cannot be weighed up
         mix = torch.where(mix.sum() > 0, mix / mix.sum().clamp(min=1e-12), seen)
         return {"ratio": mix / seen.clamp(min=1e-12)}
@@ -51,6 +50,6 @@ class BBSE(Method):
         logits = net["head"](net["features"](batch.xs))
         return {"label": cross_entropy(logits, batch.ys, weight=state["ratio"][batch.ys])}
 
-    def seen_mix(self, source_mix: Tensor, state: State) -> Tensor:
-        seen = source_mix * state["ratio"]
+    def training_prior(self, source_prior: Tensor, state: State) -> Tensor:
+        seen = source_prior * state["ratio"]
         return seen / seen.sum()

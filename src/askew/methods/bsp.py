@@ -7,12 +7,19 @@ from typing import Annotated, Literal
 
 from torch import Tensor, nn
 
-from askew.data.feed import Batch
-from askew.layers import ConditionalCritic, Critic
-from askew.losses import certainty, cross_entropy, domain_loss, mean_one, ramp, reverse_grad, top_singular_square
-from askew.method import Losses, Method, Shape, State, both
-from askew.nets import Net
-from askew.options import Between, Search
+from askew.core.options import Between, Search
+from askew.methods.base import Batch, Losses, Method, Shape, State, both
+from askew.methods.losses import (
+    certainty,
+    cross_entropy,
+    domain_loss,
+    mean_one,
+    ramp,
+    reverse_grad,
+    top_singular_square,
+)
+from askew.nets.layers import ConditionalCritic, Critic
+from askew.nets.network import Net
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,11 +7,10 @@ from typing import Annotated, Literal
 
 from torch import Tensor
 
-from askew.data.feed import Batch
-from askew.losses import cross_entropy, entropy, reverse_grad, top_share_mask
-from askew.method import Losses, Method, Outputs, Phase, State, both
-from askew.nets import Net
-from askew.options import Between, Search
+from askew.core.options import Between, Search
+from askew.methods.base import Batch, Losses, Method, Outputs, Phase, State, both
+from askew.methods.losses import cross_entropy, entropy, reverse_grad, top_share_mask
+from askew.nets.network import Net
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,12 +7,11 @@ from typing import Annotated
 
 from torch import Tensor, nn
 
-from askew.data.feed import Batch
-from askew.layers import Critic
-from askew.losses import cross_entropy, domain_loss, ramp
-from askew.method import Losses, Method, Shape, State, both, verdicts
-from askew.nets import Net
-from askew.options import Between, Search
+from askew.core.options import Between, Search
+from askew.methods.base import Batch, Losses, Method, Shape, State, both, verdicts
+from askew.methods.losses import cross_entropy, domain_loss, ramp
+from askew.nets.layers import Critic
+from askew.nets.network import Net
 
 
 @dataclass(frozen=True, kw_only=True)

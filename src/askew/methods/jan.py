@@ -8,11 +8,10 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from askew.data.feed import Batch
-from askew.losses import cross_entropy, gaussian_kernels, mmd, squared_distances
-from askew.method import Losses, Method, State, both
-from askew.nets import Net
-from askew.options import Between, Search
+from askew.core.options import Between, Search
+from askew.methods.base import Batch, Losses, Method, State, both
+from askew.methods.losses import cross_entropy, gaussian_kernels, mmd, squared_distances
+from askew.nets.network import Net
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,12 +7,11 @@ from typing import Annotated
 
 from torch import Tensor, nn
 
-from askew.data.feed import Batch
-from askew.layers import Critic
-from askew.losses import cross_entropy, domain_loss, ramp
-from askew.method import Losses, Method, Outputs, Shape, State, both, verdicts
-from askew.nets import Net
-from askew.options import Between, Search
+from askew.core.options import Between, Search
+from askew.methods.base import Batch, Losses, Method, Outputs, Shape, State, both, verdicts
+from askew.methods.losses import cross_entropy, domain_loss, ramp
+from askew.nets.layers import Critic
+from askew.nets.network import Net
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +49,6 @@ class PADA(Method):
             "domain": self.weight * domain_loss(ds, dt, source_weight=(gamma / gamma.amax())[batch.ys]),
         }
 
-    def seen_mix(self, source_mix: Tensor, state: State) -> Tensor:
-        seen = source_mix * state["gamma"]
+    def training_prior(self, source_prior: Tensor, state: State) -> Tensor:
+        seen = source_prior * state["gamma"]
         return seen / seen.sum()

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from askew.data.feed import Batch
-from askew.losses import cross_entropy
-from askew.method import Losses, Method, State
-from askew.nets import Net
+from askew.methods.base import Batch, Losses, Method, State
+from askew.methods.losses import cross_entropy
+from askew.nets.network import Net
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,91 @@
+"""What an adaptation leaves behind: the model, predictions of the target, the report, and a summary."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from askew.adaptation.embeddings import frozen
+from askew.adaptation.findings import remarks
+from askew.adaptation.pipeline import Adaptation
+from askew.adaptation.report import render_report
+from askew.core.files import write_bytes, write_json
+from askew.inference.model_card import TargetPrior
+from askew.inference.predictor import Predictor
+
+
+def write_artifacts(found: Adaptation, out: Path) -> None:
+    """model/, predictions.csv, report.html and, last, summary.json; each is there whole or not at all."""
+    predictor(found).save(out / "model")
+    write_bytes(out / "predictions.csv", predictions(found).encode(errors="surrogateescape"))
+    write_bytes(out / "report.html", render_report(found).encode(errors="replace"))
+    write_json(out / "summary.json", summary(found))
+
+
+def predictor(found: Adaptation) -> Predictor:
+    """The chosen network, from images (or rows) to classes; a frozen backbone is part of it."""
+    mix, backbone = found.diagnosis.mix, found.setup.backbone
+    estimate = TargetPrior(tuple(mix.mix.tolist()), mix.estimator, tuple(mix.low.tolist()), tuple(mix.high.tolist()))
+    made = {"by": "askew adapt", "method": found.winner.candidate.name, "said": found.sentence}
+    plain = Predictor.of_run(found.winner.folder, "cpu", estimate, made)
+    if backbone is None:
+        return plain
+    shape = tuple(found.setup.data.task.training_data.source.x.shape[1:])
+    weights = {f"features.0.{name}": value for name, value in frozen(backbone, shape).state_dict().items()}
+    for name, value in plain.weights.items():
+        weights[name.replace("features.", "features.1.", 1) if name.startswith("features.") else name] = value
+    net = dataclasses.replace(plain.card.net, name=f"{backbone.name}+{plain.card.net.name}", crop=backbone.crop)
+    return Predictor(dataclasses.replace(plain.card, net=net, shape=shape), weights, "cpu")
+
+
+def predictions(found: Adaptation) -> str:
+    """A CSV: each target image with its class, the probability of that, and the probability of every class."""
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(["path", "class", "probability", *(f"p_{name}" for name in found.classes)])
+    for name, k, p in zip(found.setup.data.target.names, found.predicted, found.probabilities, strict=True):
+        rows.writerow([name, found.classes[k], f"{p[k]:.4f}", *(f"{v:.4f}" for v in p)])
+    return text.getvalue()
+
+
+def summary(found: Adaptation) -> dict[str, Any]:
+    """As plain JSON values."""
+    winner, training_data = found.winner, found.setup.data.task.training_data
+    return {
+        "source": str(found.order.source),
+        "target": str(found.order.target),
+        "images": {
+            "source": len(training_data.source),
+            "source_val": len(training_data.source_val),
+            "target": len(training_data.target),
+        },
+        "classes": list(found.classes),
+        "network": found.setup.said,
+        "chosen": winner.candidate.name,
+        "verdict": found.verdicts[winner.candidate.name].as_dict() if found.chosen else None,
+        "sentence": found.sentence,
+        "methods": [
+            {
+                "name": t.candidate.name,
+                "run": t.run.key,
+                "scores": dict(scores),
+                "against_source": found.verdicts[t.candidate.name].verdict if i else None,
+            }
+            for i, (t, scores) in enumerate(zip(found.trained, found.scores, strict=True))
+        ],
+        "failed": dict(found.failed),
+        "source_mix": found.setup.data.source_prior.tolist(),
+        "target_mix": found.diagnosis.mix.as_dict(),
+        "predicted": np.bincount(found.predicted, minlength=len(found.classes)).tolist(),
+        "diagnosis": found.diagnosis.as_dict(),
+        "remarks": [
+            {"code": r.code, "what": r.what, "why": r.why, "do": r.remedy, "where": list(r.where)}
+            for r in remarks(found)
+        ],
+        "seconds": round(found.seconds, 1),
+    }

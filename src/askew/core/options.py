@@ -1,0 +1,177 @@
+"""Dataclass fields as options: help texts, hard limits, search ranges, and parsing `name=value`."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import functools
+import inspect
+import textwrap
+import types
+import typing
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from askew.core.errors import UserError, unknown
+
+
+@dataclass(frozen=True)
+class Between:
+    """Hard limits of an option, ends included."""
+
+    low: float
+    high: float = float("inf")
+
+    def __str__(self) -> str:
+        return f"at least {self.low:g}" if self.high == float("inf") else f"between {self.low:g} and {self.high:g}"
+
+
+@dataclass(frozen=True)
+class Search:
+    """The range that tuning searches; in log scale where `log`."""
+
+    low: float
+    high: float
+    log: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.low < self.high or (self.log and self.low <= 0):
+            raise ValueError(f"no range to search: {self}")
+
+    def __str__(self) -> str:
+        return f"{self.low:g} … {self.high:g}{' (log)' if self.log else ''}"
+
+
+@dataclass(frozen=True)
+class Option:
+    """One field of a settings dataclass, as a user sees it."""
+
+    name: str
+    type: Any
+    default: Any
+    help: str
+    limits: Between | None
+    search: Search | None
+
+
+def options(cls: type) -> dict[str, Option]:
+    """The options of a dataclass: its fields, each explained by the string that follows it in the source."""
+    hints = typing.get_type_hints(cls, include_extras=True)
+    helps: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        if dataclasses.is_dataclass(base):
+            helps.update(_field_docs(base))
+    found = {}
+    for field in dataclasses.fields(cls):
+        hint = hints[field.name]
+        extras: tuple[Any, ...] = ()
+        if typing.get_origin(hint) is typing.Annotated:
+            hint, *extras_list = typing.get_args(hint)
+            extras = tuple(extras_list)
+        default = None if field.default is dataclasses.MISSING else field.default
+        limits = next((e for e in extras if isinstance(e, Between)), None)
+        search = next((e for e in extras if isinstance(e, Search)), None)
+        found[field.name] = Option(field.name, hint, default, helps.get(field.name, ""), limits, search)
+    return found
+
+
+@functools.cache
+def _field_docs(cls: type) -> dict[str, str]:
+    body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
+    assert isinstance(body, ast.ClassDef)
+    docs = {}
+    for field, after in zip(body.body, body.body[1:], strict=False):
+        if (
+            isinstance(field, ast.AnnAssign)
+            and isinstance(field.target, ast.Name)
+            and isinstance(after, ast.Expr)
+            and isinstance(after.value, ast.Constant)
+            and isinstance(after.value.value, str)
+        ):
+            docs[field.target.id] = inspect.cleandoc(after.value.value)
+    return docs
+
+
+def _is_union(kind: Any) -> bool:
+    # `int | str` and `Literal[…] | int` are of two different classes in Python 3.11
+    return isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union
+
+
+def type_name(kind: Any) -> str:
+    """`float`, `'a' or 'b'`, …: a type as an error message names it."""
+    if typing.get_origin(kind) is typing.Literal:
+        return " or ".join(repr(a) for a in typing.get_args(kind))
+    if _is_union(kind):
+        return " or ".join(type_name(a) for a in typing.get_args(kind) if a is not type(None))
+    return {float: "a number", int: "a whole number", bool: "true or false", str: "text"}.get(kind, str(kind))
+
+
+def _convert(kind: Any, value: Any) -> Any:
+    """The value as that type; ValueError if it is not one."""
+    if _is_union(kind):
+        # None first: text would take the word "none" for itself
+        for choice in sorted(typing.get_args(kind), key=lambda choice: choice is not type(None)):
+            try:
+                return _convert(choice, value)
+            except (ValueError, TypeError):
+                continue
+        raise ValueError
+    if typing.get_origin(kind) is typing.Literal:
+        for choice in typing.get_args(kind):
+            if str(value) == str(choice):
+                return choice
+        raise ValueError
+    if kind is type(None):
+        if value is None or value in ("", "none"):
+            return None
+        raise ValueError
+    if kind is bool:
+        if isinstance(value, bool):
+            return value
+        if str(value).lower() in ("true", "yes", "on", "1"):
+            return True
+        if str(value).lower() in ("false", "no", "off", "0"):
+            return False
+        raise ValueError
+    if isinstance(value, bool):
+        raise ValueError
+    if kind is int and isinstance(value, float) and not value.is_integer():
+        raise ValueError
+    return kind(value)
+
+
+def checked(cls: type, values: dict[str, Any], what: str) -> dict[str, Any]:
+    """The values as the types of `cls`'s fields, within their limits; UserError otherwise."""
+    known = options(cls)
+    out = {}
+    for name, value in values.items():
+        if name not in known:
+            raise unknown(f"option of {what}", name, known)
+        option = known[name]
+        try:
+            out[name] = _convert(option.type, value)
+        except (ValueError, TypeError):
+            raise UserError(
+                f"The option '{name}' of {what} must be {type_name(option.type)}, found '{value}'.",
+                option.help or f"the default is {option.default}.",
+            ) from None
+        limits = option.limits
+        number = out[name]
+        if limits and isinstance(number, int | float) and not limits.low <= number <= limits.high:
+            raise UserError(
+                f"The option '{name}' of {what} must be {limits}, found {value}.",
+                option.help or f"the default is {option.default}.",
+            )
+    return out
+
+
+def parse(pairs: Iterable[str], what: str) -> dict[str, str]:
+    """`["alpha=0.1", …]` as a dictionary of texts."""
+    out = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise UserError(f"An option of {what} reads name=value, found '{pair}'.", "for example: -o alpha=0.1")
+        out[name.strip().replace("-", "_")] = value.strip()
+    return out

@@ -1,0 +1,44 @@
+"""Chance as a function: integer hashes of (seed, stream, position), equal on every device and after a resume."""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+from torch import Tensor
+
+_GOLDEN = -0x61C8864680B583EB  # 0x9E3779B97F4A7C15 as a signed 64-bit number
+_M1 = -0x40A7B892E31B1A47  # 0xBF58476D1CE4E5B9 as a signed 64-bit number (splitmix64's constants)
+_M2 = -0x6B2FB644ECCEEE15  # 0x94D049BB133111EB
+
+
+def key(*parts: int | str) -> int:
+    """A 63-bit number that names a stream of chance, such as key("source", seed)."""
+    digest = hashlib.sha256(repr(parts).encode()).digest()
+    return int.from_bytes(digest[:8], "little") >> 1
+
+
+def hash64(stream: int, position: Tensor) -> Tensor:
+    """Hash int64 positions to int64 values, uniform over all 64 bits (splitmix64's finaliser)."""
+    z = (position + 1) * _GOLDEN + stream  # integer arithmetic wraps, on CPU and CUDA alike
+    z = (z ^ ((z >> 30) & 0x3FFFFFFFF)) * _M1
+    z = (z ^ ((z >> 27) & 0x1FFFFFFFFF)) * _M2
+    return z ^ ((z >> 31) & 0x1FFFFFFFF)
+
+
+def shuffled(stream: int, n: int, start: int, count: int, device: torch.device) -> Tensor:
+    """Elements start … start+count−1 of an endless stream whose successive blocks of n are permutations of 0 … n−1."""
+    first, last = start // n, (start + count - 1) // n
+    position = torch.arange(first * n, (last + 1) * n, device=device).view(-1, n)
+    order = hash64(stream, position).argsort(dim=1, stable=True)
+    return order.flatten()[start - first * n :][:count]
+
+
+def keep_mask(base: Tensor, step_key: Tensor, p: float) -> Tensor:
+    """Which elements a dropout of rate p keeps, from hashed positions and a hashed moment.
+
+    A short mix is enough here, since both inputs are already hashes; it runs in every step.
+    """
+    z = (base ^ step_key) * _M1
+    z = (z ^ (z >> 32)) * _M2
+    return z >= int(p * 2**64) - 2**63

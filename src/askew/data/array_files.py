@@ -1,0 +1,141 @@
+"""Arrays of one's own: images or rows of features in a .npy, .npz or .parquet file."""
+
+from __future__ import annotations
+
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from askew.core.errors import UserError
+
+ARRAYS = frozenset((".npy", ".npz", ".parquet"))
+
+_FORM = (
+    "uint8 images (n, h, w), (n, h, w, 1 or 3) or (n, 1 or 3, h, w), or rows of numbers (n, d); in a .npz as x, "
+    "with their labels as y."
+)
+_LABEL = ("label", "class", "y")
+
+
+@dataclass(frozen=True, eq=False)
+class Arrays:
+    """Images uint8 (n, c, h, w) or rows float32 (n, d), and what stands beside them as labels, as it stands."""
+
+    x: NDArray[Any]
+    y: NDArray[Any] | None
+
+
+def read_array(file: Path) -> Arrays:
+    """What an array file holds, checked; nothing in it is ever unpickled."""
+    if file.suffix.lower() == ".parquet":
+        x, y = _parquet(file)
+    else:
+        x, y = _numpy(file)
+    x = _images_or_rows(x, file)
+    if not len(x):
+        raise UserError(f"The array in {file} is empty.", _FORM)
+    return Arrays(x, y)
+
+
+def _numpy(file: Path) -> tuple[NDArray[Any], NDArray[Any] | None]:
+    try:
+        loaded = np.load(file, allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            return loaded, None
+        with loaded:
+            if "x" not in loaded:
+                raise UserError(f"{file} holds {', '.join(loaded) or 'nothing'}, and no array x.", _FORM)
+            return loaded["x"], loaded.get("y")
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zipfile.LargeZipFile) as error:
+        objects = "allow_pickle" in str(error)
+        why = (
+            "is no array of NumPy's, or holds Python objects, which are never loaded"
+            if objects
+            else f"cannot be read: {error}"
+        )
+        raise UserError(f"The array file {file} {why}.".replace("..", "."), _FORM) from None
+
+
+def _parquet(file: Path) -> tuple[NDArray[Any], NDArray[Any] | None]:
+    """A column x of lists, or every column of numbers; labels are in a column label, class or y."""
+    try:
+        import pyarrow as arrow
+        from pyarrow import parquet
+    except ImportError:
+        raise UserError(
+            "A .parquet file needs pyarrow, which is not installed.", "pip install 'askew[parquet]'."
+        ) from None
+    try:
+        table = parquet.read_table(file)
+    except (OSError, arrow.ArrowException) as error:
+        why = str(error).splitlines()[0].rstrip(".")
+        raise UserError(f"The parquet file {file} cannot be read: {why}.", "write it again.") from None
+    name = next((n for n in _LABEL if n in table.column_names), None)
+    y = None if name is None else np.array(table.column(name).to_pylist())
+    others = [n for n in table.column_names if n != name]
+    try:
+        if "x" in others:
+            return np.array(table.column("x").to_pylist(), dtype=np.float32), y
+        numeric = [n for n in others if _is_number(table.schema.field(n).type)]
+        if not numeric:
+            raise UserError(
+                f"The parquet file {file} has no column of numbers.", "a column x of lists, or a column a feature."
+            )
+        return np.stack([table.column(n).to_numpy().astype(np.float32) for n in numeric], axis=1), y
+    except ValueError:
+        raise UserError(
+            f"The rows in column x of {file} are not of equal length.", "every row needs as many numbers."
+        ) from None
+
+
+def _is_number(kind: Any) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_floating(kind) or types.is_integer(kind))
+
+
+def _images_or_rows(x: NDArray[Any], file: Path) -> NDArray[Any]:
+    if x.dtype == np.uint8 and x.ndim in (3, 4):
+        if x.ndim == 3:
+            x = x[:, None]
+        elif x.shape[1] not in (1, 3) and x.shape[3] in (1, 3):
+            x = x.transpose(0, 3, 1, 2)
+        if x.shape[1] in (1, 3):
+            return np.ascontiguousarray(x)
+    elif x.ndim == 2 and x.dtype.kind in "fiu":
+        rows = x.astype(np.float32)
+        bad = int((~np.isfinite(rows)).any(axis=1).sum())
+        if bad:
+            raise UserError(
+                f"{bad} of the {len(x)} rows in {file} hold NaN or infinity.", "remove or impute them first."
+            )
+        return rows
+    raise UserError(f"The array in {file} is {x.dtype} of shape {x.shape}.", _FORM)
+
+
+def label_names(y: NDArray[Any], n: int, file: Path) -> tuple[str, ...]:
+    """One name a row, from names or whole numbers."""
+    if y.shape != (n,):
+        raise UserError(f"{file} holds {n} rows and labels of shape {y.shape}.", "give one label a row.")
+    names = [_name(value) for value in y.tolist()]
+    if "" in names:
+        row = names.index("")
+        raise UserError(
+            f"The label of row {row} in {file} is {y.tolist()[row]!r}, which is out of range.",
+            "labels are names, or whole numbers from 0 on.",
+        )
+    return tuple(names)
+
+
+def _name(value: Any) -> str:
+    """Empty if the value is no label."""
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    if isinstance(value, str):
+        return value.strip()
+    whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+    return str(int(value)) if whole and value >= 0 else ""

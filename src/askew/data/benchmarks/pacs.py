@@ -1,0 +1,28 @@
+"""PACS (Li et al., ICCV 2017), not in the paper: photo, art painting, cartoon and sketch, 7 classes.
+
+`<data>/pacs/<domain>/<class>/*.jpg`. The protocol says nothing of PACS; it is treated as Office-Home is: the same tail
+(shape 100 from 1 to 5, about 5 : 1) over classes in alphabetical order, and one part a domain. `natural` takes all
+images of both domains, whose own class mixes differ.
+"""
+
+from __future__ import annotations
+
+from itertools import permutations
+from pathlib import Path
+
+from askew.data.benchmarks.image_trees import DataSet, load_pair
+from askew.data.task import Info, Shift, Task
+
+PACS = DataSet(
+    "pacs",
+    ("pacs",),
+    {"photo": ("photo",), "art_painting": ("art_painting", "art"), "cartoon": ("cartoon",), "sketch": ("sketch",)},
+    7,
+)
+
+TASKS = {f"{s}-{t}": Info(s, t, "resnet50") for s, t in permutations(PACS.domains, 2)}
+
+
+def load(name: str, shift: Shift, draw: int, data: Path | None) -> Task:
+    """A task of this benchmark under a label shift; see `load_pair` for what is scored."""
+    return load_pair(PACS, name, TASKS[name].source, TASKS[name].target, shift, draw, data)

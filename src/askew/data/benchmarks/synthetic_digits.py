@@ -1,0 +1,257 @@
+"""Rendered digits after the recipe of Synthetic Digits (Ganin & Lempitsky, ICML 2015).
+
+One to three digits of one face in a 32×32 picture, the labelled one in the middle; position, orientation,
+ground and stroke colours and the amount of blur are left to chance.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+import os
+import re
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from functools import lru_cache, partial
+from importlib.metadata import version
+from importlib.util import find_spec
+from itertools import chain
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFilter, ImageFont
+
+from askew.core.errors import UserError
+from askew.data.paths import cache_folder
+
+Bytes = NDArray[np.uint8]
+Floats = NDArray[np.float64]
+Hashes = NDArray[np.uint64]
+Ints = NDArray[np.int64]
+
+REVISION = 1  # bump when pictures change
+SIDE = 32
+
+_PACKAGES = (  # named one by one, so that no other font on the machine changes the pictures
+    *("matplotlib", "font_amatic_sc", "font_caladea", "font_fredoka_one", "font_hanken_grotesk"),
+    *("font_intuitive", "font_lato", "font_manrope", "font_roboto"),
+    *("font_source_sans_pro", "font_source_serif_pro"),
+)
+_FOLDERS = ("mpl-data/fonts/ttf", "files")  # matplotlib's, and that of the font packages
+# Faces without digits, hairlines that vanish at 32 pixels, and a variable font that repeats its instances.
+_UNFIT = re.compile(r"STIX(NonUni|Siz)|cm(ex|sy)10|DejaVu\w+Display|LastResort|Thin|ExtraLight|VariableFont")
+
+_LINE = 48  # height of a face's digits as they are cached, in pixels
+_STRIP = (256, 64)  # the drawn number, before it is turned and scaled into the picture
+_FINE = 2  # super-sampling
+_BATCH = 1024
+_POOL_FROM = 4096  # below this the start of the workers costs more than they save
+
+_CHANCES = (
+    *("face", "length", "place", "first", "second", "gap"),
+    *("height", "width", "across", "down", "turn", "slant", "blur", "smear"),
+    *("kind", "ground", "ground_hue", "ground_tint", "side", "stroke", "stroke_hue", "stroke_tint", "grain"),
+)
+
+
+class _Glyph(NamedTuple):
+    ink: Image.Image
+    left: int  # from the pen to the ink
+    top: int  # from the top of the line to the ink
+    advance: float
+
+
+def faces() -> tuple[Path, ...]:
+    """The installed faces that can draw the ten digits, in the order of their names."""
+    found: dict[str, Path] = {}
+    for package in _PACKAGES:
+        spec = find_spec(package)
+        roots = (spec and spec.submodule_search_locations) or ()
+        for folder in (Path(root, sub) for root in roots for sub in _FOLDERS):
+            for path in chain(folder.glob("*.otf"), folder.glob("*.ttf")):  # a ttf replaces its otf twin
+                if not _UNFIT.search(path.stem):
+                    found[path.stem] = path
+    if not found:
+        raise UserError(
+            "No font to draw digits with was found.",
+            "reinstall askew with its dependencies: matplotlib and the font-* packages bring the faces.",
+        )
+    return tuple(found[stem] for stem in sorted(found))
+
+
+def _hash(key: Hashes, number: Hashes) -> Hashes:
+    """Number `number` of the stream `key`: splitmix64 (Steele, Lea & Flood, OOPSLA 2014)."""
+    z: Hashes = key + (number + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+@lru_cache(maxsize=256)
+def _font(path: Path) -> ImageFont.FreeTypeFont:
+    """A face at the size that makes its digits _LINE high."""
+    font = ImageFont.truetype(path, 100, layout_engine=ImageFont.Layout.BASIC)
+    _, top, _, bottom = font.getbbox("0123456789", anchor="ls")
+    return font.font_variant(size=100 * _LINE / (bottom - top))
+
+
+@lru_cache(maxsize=4096)
+def _glyph(path: Path, digit: int) -> _Glyph:
+    font = _font(path)
+    line = font.getbbox("0123456789", anchor="ls")[1]
+    left, top, right, bottom = (int(edge) for edge in font.getbbox(str(digit), anchor="ls"))
+    ink = Image.new("L", (right - left, bottom - top))
+    ImageDraw.Draw(ink).text((-left, -top), str(digit), fill=255, font=font, anchor="ls")
+    return _Glyph(ink, left, top - int(line), font.getlength(str(digit)))
+
+
+def _strip(path: Path, number: Sequence[int], place: int, gap: float) -> Image.Image:
+    """The number drawn in white on black, with the ink of the digit at `place` in the middle."""
+    strip = Image.new("L", _STRIP)
+    glyphs = [_glyph(path, digit) for digit in number]
+    middle = glyphs[place].left + glyphs[place].ink.width / 2
+    pen = _STRIP[0] / 2 - middle - sum(glyph.advance + gap for glyph in glyphs[:place])
+    for glyph in glyphs:
+        x, y = round(pen) + glyph.left, (_STRIP[1] - _LINE) // 2 + glyph.top
+        strip.paste(255, (x, y, x + glyph.ink.width, y + glyph.ink.height), glyph.ink)
+        pen += glyph.advance + gap
+    return strip
+
+
+def _between(u: Floats, low: float, high: float) -> Floats:
+    return low + (high - low) * u
+
+
+def _affine(u: dict[str, Floats]) -> Floats:
+    """Where each pixel of the fine picture lies in the strip: Pillow's (a, b, c, d, e, f) per picture."""
+    tall = _between(u["height"], 18, 28) * _FINE / _LINE
+    wide = tall * _between(u["width"], 0.85, 1.25)
+    turn, slant = np.radians(_between(u["turn"], -9, 9)), _between(u["slant"], -0.1, 0.15)
+    cos, sin = np.cos(turn), np.sin(turn)
+    a, b = (cos + slant * sin) / wide, (sin - slant * cos) / wide
+    d, e = -sin / tall, cos / tall
+    x = (SIDE / 2 + _between(u["across"], -4, 4)) * _FINE
+    y = (SIDE / 2 + _between(u["down"], -4, 4)) * _FINE
+    return np.stack([a, b, _STRIP[0] / 2 - a * x - b * y, d, e, _STRIP[1] / 2 - d * x - e * y], axis=1)
+
+
+def _cover(labels: Ints, u: dict[str, Floats], paths: Sequence[Path]) -> NDArray[np.float32]:
+    """How much of each pixel the strokes cover, (n, 32, 32), at most 1 in every picture."""
+    length = 1 + (u["length"] > 0.16).astype(int) + (u["length"] > 0.45)
+    face, place = (u["face"] * len(paths)).astype(int), (u["place"] * length).astype(int)
+    first, second = (u["first"] * 10).astype(int), (u["second"] * 10).astype(int)
+    gap = _between(u["gap"], -4, 4)
+    blur, smear = _between(u["blur"] ** 1.7, 0.55, 2.2), 2.0 ** _between(u["smear"], -0.6, 0.6)
+    columns = (labels, face, length, place, first, second, gap, blur * smear, blur / smear, _affine(u))
+    cover = np.empty((len(labels), SIDE, SIDE), np.float32)
+    size = (SIDE * _FINE, SIDE * _FINE)
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    for i, (label, at, digits, where, one, two, space, across, down, affine) in enumerate(rows):
+        number = [one, two][: digits - 1]
+        number.insert(where, label)
+        strip = _strip(paths[at], number, where, space)
+        fine = strip.transform(size, Image.Transform.AFFINE, affine, Image.Resampling.BILINEAR)
+        cover[i] = np.asarray(fine.reduce(_FINE).filter(ImageFilter.GaussianBlur((across, down))))
+    # Thin blurred strokes keep their contrast in the original too: the densest point of each is full ink.
+    peak: NDArray[np.float32] = cover.max(axis=(1, 2), keepdims=True)
+    return cover / peak
+
+
+def _colour(light: Floats, tint: Floats, hue: Floats) -> NDArray[np.float32]:
+    phase = 2 * np.pi * (hue[:, None] + np.arange(3) / 3)
+    colour = light[:, None] + tint[:, None] / 2 * np.cos(phase)
+    return colour[:, None, None].astype(np.float32)
+
+
+def _colours(u: dict[str, Floats]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Ground and stroke colours, (n, 1, 1, 3): near-black, middling or pale grounds, strokes far from them.
+
+    A stroke may lie outside 0 … 255; clipping then leaves a plain core in a coloured halo, as in theirs.
+    """
+    dark, middling = u["kind"] < 0.47, u["kind"] > 0.92
+    light = np.where(dark, _between(u["ground"], 0, 62), _between(u["ground"], 165, 245))
+    light = np.where(middling, _between(u["ground"], 64, 165), light)
+    tint = np.where(dark, 12, np.where(middling, 70, 105)) * u["ground_tint"] ** 1.5
+    up = dark | (middling & (_between(u["side"], 64, 165) > light))
+    stroke = np.where(up, _between(u["stroke"], 175, 330), _between(u["stroke"], 50, -80))
+    stroke += np.where(up, 60, -60) * middling  # further off, where the ground leaves less room
+    halo = np.where(up, 120, 80) * u["stroke_tint"] ** 1.5
+    return _colour(light, tint, u["ground_hue"]), _colour(stroke, halo, u["stroke_hue"])
+
+
+def _batch(paths: Sequence[Path], seed: int, labels: Ints, occurrence: Ints) -> Bytes:
+    key = np.full(len(labels), seed % 2**64, np.uint64)
+    for part in (labels, occurrence):
+        key = _hash(key, part.astype(np.uint64))
+    bits = [_hash(key, np.full_like(key, i)) >> np.uint64(11) for i in range(len(_CHANCES))]
+    u = {name: b.astype(np.float64) * 2.0**-53 for name, b in zip(_CHANCES, bits, strict=True)}
+    ground, stroke = _colours(u)
+    x = ground + _cover(labels, u, paths)[..., None] * (stroke - ground)
+    # One hash holds eight bytes of grain, so a picture needs an eighth as many hashes as it has values.
+    number = np.arange(len(_CHANCES), len(_CHANCES) + SIDE * SIDE * 3 // 8, dtype=np.uint64)
+    grain = _hash(key[:, None], number).astype("<u8").view(np.int8).reshape(x.shape)
+    x += grain * (u["grain"] ** 2 * 3 / 128).astype(np.float32)[:, None, None, None]
+    return np.rint(x).clip(0, 255).astype(np.uint8)
+
+
+def render(labels: np.ndarray, occurrence: np.ndarray, seed: int, workers: int | None = None) -> Bytes:
+    """Draw the digits `labels` as uint8 (n, 32, 32, 3).
+
+    Picture i is a pure function of (seed, labels[i], occurrence[i]), whatever else is rendered with it and
+    however many workers there are.
+    """
+    columns = [np.asarray(column, np.int64) for column in (labels, occurrence)]
+    starts = range(0, len(labels), _BATCH)
+    parts = [[column[i : i + _BATCH] for i in starts] for column in columns]
+    draw = partial(_batch, faces(), seed)
+    workers = min(workers or os.cpu_count() or 1, len(starts))
+    if len(labels) >= _POOL_FROM and workers > 1 and not multiprocessing.current_process().daemon:
+        try:
+            with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
+                return np.concatenate(list(pool.map(draw, *parts)))
+        except (BrokenProcessPool, OSError):
+            pass  # a script without `if __name__ == "__main__"` or a bare sandbox cannot spawn: draw here
+    return np.concatenate([np.empty((0, SIDE, SIDE, 3), np.uint8), *map(draw, *parts)])
+
+
+def _load(path: Path, n: int) -> Bytes | None:
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            x: Bytes = arrays["x"]
+    except Exception:  # whatever is wrong with it, a cache only ever saves time
+        return None
+    return x if x.shape == (n, SIDE, SIDE, 3) and x.dtype == np.uint8 else None
+
+
+def _store(path: Path, x: Bytes) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+            whole = Path(folder, path.name)
+            np.savez(whole, x=x)
+            whole.replace(path)
+    except OSError:
+        pass  # a read-only home or a full disk costs time at the next call, nothing else
+
+
+def syn(
+    counts: Sequence[int], seed: int = 0, cache: Path | None = None, workers: int | None = None
+) -> tuple[Bytes, Bytes]:
+    """counts[k] pictures of digit k, sorted by class and cached: x uint8 (n, 32, 32, 3), y uint8 (n,)."""
+    if len(counts) > 10 or min(counts, default=0) < 0:
+        raise UserError(f"There are no digits in the counts {list(counts)}.", "give up to ten, none negative.")
+    each = [int(count) for count in counts]
+    y = np.repeat(np.arange(len(each), dtype=np.uint8), np.array(each, int))
+    known = [(path.name, path.stat().st_size) for path in faces()]
+    recipe = repr((REVISION, int(seed), each, known, version("pillow")))
+    folder = cache or cache_folder()
+    path = folder / f"syn-{hashlib.sha256(recipe.encode()).hexdigest()[:16]}.npz"
+    x = _load(path, len(y))
+    if x is None:
+        x = render(y, np.concatenate([np.arange(n) for n in (0, *each)]), seed, workers)
+        _store(path, x)
+    return x, y

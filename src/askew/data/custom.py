@@ -1,0 +1,240 @@
+"""Data of one's own as a task without an exam: a labelled source and a target whose labels nobody reads."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from askew.core.errors import UserError
+from askew.data import label_shift
+from askew.data.array_files import ARRAYS, label_names, read_array
+from askew.data.domains import Labeled, Rows, RowSubset, Unlabeled
+from askew.data.image_cache import pictures
+from askew.data.image_lists import LISTS, Listing, in_order, read_folder, read_listing
+from askew.data.task import VALIDATION_SHARE, Task, TrainingData
+
+Kind = Literal["rows", "images", "pictures"]
+"""Feature rows, images in an array, or picture files."""
+
+_FORMS = (
+    "a folder with a sub-folder a class, a .csv or .txt list of pictures, or a .npz, .npy or .parquet array; "
+    "a target may be a folder without sub-folders."
+)
+_MOST_NAMED = 5
+
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """One domain as it was handed in."""
+
+    path: Path
+    x: Rows
+    names: tuple[str, ...]
+    """Of each row: a picture's path below the root, or a row number."""
+    labels: tuple[str, ...] | None
+    root: Path | None = None
+    """Where pictures lie."""
+    broken: tuple[str, ...] = ()
+    """Pictures that were left out, and why."""
+    unread: bool = False
+    """Whether labels came along that nobody reads."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.x.shape[1:])
+
+    def marks(self) -> NDArray[np.uint64]:
+        """A hash of each row."""
+        if isinstance(self.x, RowSubset) and self.x.marks is not None:
+            return self.x.marks[self.x.rows]
+        hashes = (hashlib.blake2b(np.ascontiguousarray(row).data, digest_size=8).digest() for row in np.asarray(self.x))
+        return np.frombuffer(b"".join(hashes), dtype="<u8")
+
+
+@dataclass(frozen=True, eq=False)
+class OwnData:
+    """A task of one's own, and what is to be said of it."""
+
+    kind: Kind
+    task: Task
+    source: Side
+    target: Side
+    unknown: tuple[str, ...]
+    """Labels that the target brought along and the source does not have; only their names were looked at."""
+    shared: int
+    """How many rows of the target are in the source too, bit for bit."""
+
+    @property
+    def source_sizes(self) -> NDArray[np.int64]:
+        """How many images of each class the source has, with those held out. (c,)"""
+        training_data = self.task.training_data
+        return training_data.source.sizes(len(training_data.classes)) + training_data.source_val.sizes(
+            len(training_data.classes)
+        )
+
+    @property
+    def source_prior(self) -> NDArray[np.float64]:
+        """The same as shares. (c,)"""
+        mix: NDArray[np.float64] = self.source_sizes / self.source_sizes.sum()
+        return mix
+
+
+def read_side(path: Path, which: Literal["source", "target"], skip_broken: bool = False, most: int = 0) -> Side:
+    """A folder, a list or an array file. A target's labels stay unread, but for their names.
+
+    Of picture files, `most` takes about so many: at least two a class, else in proportion.
+    """
+    if not path.exists():
+        raise UserError(f"The {which} {path} does not exist.", _FORMS)
+    suffix = path.suffix.lower()
+    if path.is_dir():
+        side = _decoded(path, _some(read_folder(path), which, most), which, skip_broken)
+    elif suffix in LISTS:
+        side = _decoded(path, _some(read_listing(path), which, most), which, skip_broken)
+    elif suffix in ARRAYS:
+        found = read_array(path)
+        names = tuple(str(row) for row in range(len(found.x)))
+        labels = None if found.y is None or which == "target" else label_names(found.y, len(names), path)
+        side = Side(path, found.x, names, labels, unread=found.y is not None and which == "target")
+    else:
+        raise UserError(f"The {which} {path} is neither a folder nor a list nor an array.", _FORMS)
+    if which == "source" and side.labels is None:
+        flat = sum("/" not in name for name in side.names)
+        if path.is_dir() and flat < len(side.names):
+            raise UserError(
+                f"{flat} of the {len(side.names)} pictures in {path} lie outside its class folders.",
+                "put every picture of the source into a sub-folder, one a class.",
+            )
+        raise UserError(f"The source {path} has no labels.", f"it needs {_FORMS.partition(';')[0]} with y.")
+    return side
+
+
+def _some(listing: Listing, which: str, most: int) -> Listing:
+    """At most about so many of a list; the target's are taken blind to their labels."""
+    n = len(listing.paths)
+    if not most or n <= most:
+        return listing
+    names = np.array(listing.labels if which == "source" and listing.labels else [""] * n)
+    y = np.unique(names, return_inverse=True)[1]
+    sizes = np.bincount(y)
+    rows = label_shift.draw(y, np.minimum(sizes, np.maximum(2, sizes * most // n)), 0).tolist()
+    labels = None if listing.labels is None else tuple(listing.labels[i] for i in rows)
+    return Listing(listing.root, tuple(listing.paths[i] for i in rows), labels)
+
+
+def _decoded(path: Path, listing: Listing, which: str, skip_broken: bool) -> Side:
+    """The listed pictures, decoded now or before; broken ones are refused, or left out where that was asked for."""
+    for name in listing.paths:
+        try:
+            (listing.root / name).stat()
+        except OSError as error:
+            raise UserError(
+                f"The picture {listing.root / name} cannot be read: {error.strerror}.", "mend or remove it."
+            ) from None
+    name = "own-" + hashlib.sha256("\n".join(listing.paths).encode(errors="surrogateescape")).hexdigest()[:12]
+    found = pictures(name, listing.root, listing.paths, skip_broken=True)
+    broken = tuple(f"{name}: {why}" for name, why in found.broken.items())
+    if broken and not (skip_broken and len(found.kept)):
+        first = "; ".join(broken[:3]) + ("; …" if len(broken) > 3 else "")
+        raise UserError(
+            f"{len(broken)} of the {len(listing.paths)} pictures of {path} cannot be decoded: {first}.",
+            "mend or remove them, or leave them out with --skip-broken.",
+        )
+    kept = found.kept.tolist()
+    labels = None if listing.labels is None else tuple(listing.labels[i] for i in kept)
+    names = tuple(listing.paths[i] for i in kept)
+    return Side(path, found.x, names, labels, listing.root, broken, unread=labels is not None and which == "target")
+
+
+def own_data(source_path: Path, target_path: Path, skip_broken: bool = False, most: int = 0) -> OwnData:
+    """Both domains as a task without an exam; a tenth of each source class is held out for validation."""
+    _apart(source_path, target_path)
+    source, target = (
+        read_side(source_path, "source", skip_broken, most),
+        read_side(target_path, "target", skip_broken, most),
+    )
+    if len(target.names) < 2:
+        raise UserError(
+            f"The target {target_path} holds one image, which is too few to adapt to.",
+            "name more; `askew predict` answers for one, by a model that is there.",
+        )
+    assert source.labels is not None
+    classes = _classes(source.labels, source_path)
+    xs, xt = _alike(source, target)
+    index = {name: k for k, name in enumerate(classes)}
+    whole = Labeled(xs, np.array([index[label] for label in source.labels], dtype=np.int64))
+    sizes = whole.sizes(len(classes))
+    held = label_shift.draw(whole.y, np.where(sizes > 1, np.ceil(VALIDATION_SHARE * sizes), 0).astype(np.int64), 0)
+    if not len(held):
+        raise UserError(
+            f"No class of the source {source_path} has two images, so none can be held out.", "label a few more."
+        )
+    rest = np.setdiff1d(np.arange(len(whole)), held)
+    images = Unlabeled(xt)
+    training_data = TrainingData(whole.take(rest), whole.take(held), images, images, classes)
+    kind: Kind = "rows" if len(source.shape) == 1 else "images" if source.root is None else "pictures"
+    return OwnData(
+        kind,
+        Task(f"own/{kind}", training_data, None),
+        source,
+        target,
+        unknown=_unknown(target.labels or (), classes),
+        shared=int(np.isin(target.marks(), source.marks()).sum()) if source.shape == target.shape else 0,
+    )
+
+
+def _unknown(labels: tuple[str, ...], classes: tuple[str, ...]) -> tuple[str, ...]:
+    """Labels beyond the classes; sub-folders of which none is a class are no labels at all."""
+    names = set(labels)
+    return tuple(in_order(list(names.difference(classes)))) if names.intersection(classes) else ()
+
+
+def _apart(source: Path, target: Path) -> None:
+    """Source and target have to be two; one inside the other would be read twice, and as a class."""
+    here, there = source.resolve(), target.resolve()
+    if here == there:
+        raise UserError(f"Source and target are the same: {source}.", "name two different places.")
+    for outer, inner in ((here, there), (there, here)):
+        if inner.is_dir() and outer.is_dir() and inner.is_relative_to(outer):
+            raise UserError(f"The folder {inner} lies inside {outer}.", "move it: its pictures would be read twice.")
+
+
+def _classes(labels: tuple[str, ...], path: Path) -> tuple[str, ...]:
+    names = set(labels)
+    if len(names) < 2:
+        raise UserError(
+            f"The source {path} has one class, {names.pop()}.", "there is nothing to tell apart; add another."
+        )
+    return tuple(sorted(names, key=int) if all(name.isdecimal() for name in names) else in_order(list(names)))
+
+
+def _alike(source: Side, target: Side) -> tuple[Rows, Rows]:
+    """Both as they go into one network: equal in form, grey images beside coloured ones in three channels."""
+    xs, xt = source.x, target.x
+    if xs.ndim == xt.ndim == 4 and xs.shape[1] != xt.shape[1] and xs.shape[2:] == xt.shape[2:]:
+        xs, xt = (_in_colour(x) for x in (xs, xt))
+    if xs.shape[1:] != xt.shape[1:]:
+        raise UserError(
+            f"The source is {_said(source.shape)} and the target {_said(target.shape)}.",
+            "make both in the same way: equal sizes, or embeddings of one network.",
+        )
+    return xs, xt
+
+
+def _in_colour(x: Rows) -> NDArray[Any]:
+    whole = np.asarray(x)
+    return whole if whole.shape[1] == 3 else np.ascontiguousarray(np.repeat(whole, 3, axis=1))
+
+
+def _said(shape: tuple[int, ...]) -> str:
+    return f"rows of {shape[0]} numbers" if len(shape) == 1 else f"images of {' x '.join(map(str, shape))}"
+
+
+def few(names: tuple[str, ...]) -> str:
+    """The first of many names."""
+    return ", ".join(names[:_MOST_NAMED]) + (f", … ({len(names)} in all)" if len(names) > _MOST_NAMED else "")

@@ -1,0 +1,139 @@
+"""What training may look at: images (or feature rows) with labels, and without."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from askew.core.errors import UserError
+
+Labels = NDArray[np.int64]
+
+_BLOCK = 256  # rows that are read from a file at a time
+
+
+class RowSubset:
+    """Rows of a larger array by their numbers, read when they are asked for.
+
+    A domain's pictures are one memory-mapped file of gigabytes; its parts and draws are lists of row numbers in it.
+    """
+
+    def __init__(self, base: NDArray[Any], rows: Labels, marks: NDArray[np.uint64] | None = None) -> None:
+        self.base = base
+        self.rows = rows
+        self.marks = marks
+        """A hash of each row of the base, where it is known: gigabytes need not be read to tell what they are."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.base.dtype
+
+    @property
+    def ndim(self) -> int:
+        return self.base.ndim
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (len(self.rows), *self.base.shape[1:])
+
+    @property
+    def nbytes(self) -> int:
+        return int(np.prod(self.shape, dtype=np.int64)) * self.base.itemsize
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: Any) -> NDArray[Any]:
+        return np.asarray(self.base[self.rows[index]])
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return self[:] if dtype is None else self[:].astype(dtype)
+
+    def pick(self, index: Labels) -> RowSubset:
+        return RowSubset(self.base, self.rows[index], self.marks)
+
+
+Rows = NDArray[Any] | RowSubset  # uint8 images or float32 rows; `_checked` holds that
+
+
+def _checked(x: Rows) -> None:
+    if x.dtype == np.uint8 and x.ndim == 4:
+        return
+    if x.dtype == np.float32 and x.ndim == 2:
+        finite = np.isfinite(np.asarray(x))
+        if not finite.all():
+            bad = int((~finite).any(axis=1).sum())
+            raise UserError(f"{bad} of {len(x)} feature rows hold NaN or infinity.", "remove or impute them first.")
+        return
+    raise UserError(
+        f"Expected uint8 images (n, channels, height, width) or float32 rows (n, width), found {x.dtype} {x.shape}.",
+        "convert the array first, for example x.astype('float32').",
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Unlabeled:
+    """Images uint8 (n, c, h, w) or feature rows float32 (n, d); no labels, by construction."""
+
+    x: Rows
+
+    def __post_init__(self) -> None:
+        _checked(self.x)
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def fingerprint(self) -> str:
+        digest = hashlib.sha256(f"{self.x.dtype}{self.x.shape}".encode())
+        if isinstance(self.x, RowSubset) and self.x.marks is not None:
+            digest.update(self.x.marks[self.x.rows].tobytes())
+            return digest.hexdigest()
+        for start in range(0, len(self), _BLOCK):  # the same as all at once, without holding it all
+            digest.update(np.ascontiguousarray(self.x[start : start + _BLOCK]).data)
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True, eq=False)
+class Labeled:
+    """The same with one class index per row."""
+
+    x: Rows
+    y: Labels
+
+    def __post_init__(self) -> None:
+        _checked(self.x)
+        if self.y.shape != (len(self.x),):
+            raise UserError(
+                f"Expected {len(self.x)} labels, one per image, found shape {self.y.shape}.",
+                "pass images and labels of equal length.",
+            )
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def take(self, index: NDArray[np.int64]) -> Labeled:
+        x = self.x.pick(index) if isinstance(self.x, RowSubset) else self.x[index]
+        return Labeled(x, self.y[index])
+
+    def followed_by(self, other: Labeled) -> Labeled:
+        """These rows, then the other's."""
+        x: Rows
+        if isinstance(self.x, RowSubset) and isinstance(other.x, RowSubset) and self.x.base is other.x.base:
+            x = RowSubset(self.x.base, np.concatenate([self.x.rows, other.x.rows]), self.x.marks)
+        else:
+            x = np.concatenate([np.asarray(self.x), np.asarray(other.x)])
+        return Labeled(x, np.concatenate([self.y, other.y]))
+
+    def unlabeled(self) -> Unlabeled:
+        return Unlabeled(self.x)
+
+    def sizes(self, classes: int) -> NDArray[np.int64]:
+        """How many rows each class has."""
+        return np.bincount(self.y, minlength=classes)
+
+    def fingerprint(self) -> str:
+        return hashlib.sha256((Unlabeled(self.x).fingerprint()).encode() + self.y.tobytes()).hexdigest()

@@ -1,0 +1,247 @@
+"""Pictures decoded once: a memory-mapped uint8 file (n, 3, 256, 256) and an index that says what is in it.
+
+`<cache>/pictures-<name>-<hash of the folder>.npy` and `.json`. The index has the form, and for each picture its
+path, size, time of change and a hash of its pixels; it is written last. What does not fit together is built anew, and
+so is what changed on disk since; pictures that did not change are copied over from the old file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import json
+import multiprocessing
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from askew.core.errors import UserError
+from askew.core.files import cannot_write, whole_file
+from askew.data.decode import SIDE, decode
+from askew.data.domains import RowSubset
+from askew.data.paths import cache_folder
+
+FORM = 1  # bump when pixels or the index change
+SHAPE = (3, SIDE, SIDE)
+
+_ROW = 3 * SIDE * SIDE  # bytes
+_BLOCK = 32  # pictures that a worker decodes at a time
+_POOL_FROM = 128  # below this the start of the workers costs more than they save
+_SAMPLE = 16  # rows whose pixels are compared with the index whenever a cache is opened
+_HINT = "set ASKEW_CACHE to a folder with room: a picture takes 192 KiB there."
+
+Stamp = tuple[str, int, int]  # path, bytes, time of change in ns
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """The decoded pictures of one domain: those that could be decoded, by their place in what was asked for."""
+
+    x: RowSubset
+    kept: NDArray[np.int64]
+    broken: dict[str, str]
+    """Why the others could not."""
+
+
+def pictures(
+    name: str, root: Path, paths: Sequence[str], *, skip_broken: bool = False, whole: bool = False, workers: int = 0
+) -> Pictures:
+    """The pictures `paths` below `root`, decoded now or before.
+
+    A broken one is a UserError, unless it may be skipped: by this argument, which the cache remembers until a file
+    changes, or by ASKEW_SKIP_BROKEN=1. `whole` compares all pixels with the index, not only a sample of them.
+    """
+    folder = cache_folder()
+    stem = f"pictures-{name}-{hashlib.sha256(str(root.resolve()).encode()).hexdigest()[:12]}"
+    with _claimed(folder / f".{stem}.lock"):
+        for left in folder.glob(f".{stem}.*.*"):  # half-written by a process that was killed
+            left.unlink(missing_ok=True)
+        stamps = [_stamp(root, path) for path in paths]
+        store = _Store(folder / f"{stem}.npy", folder / f"{stem}.json")
+        index = store.index()
+        if index is None or [tuple(f[:3]) for f in index["files"]] != stamps or not store.sound(index, whole):
+            index = _build(store, root, stamps, index, workers)
+        broken: dict[str, str] = index["broken"]
+        if skip_broken and broken and not index["skip"]:
+            index["skip"] = True
+            store.write(index)
+    if broken and not (index["skip"] or os.environ.get("ASKEW_SKIP_BROKEN", "") not in ("", "0")):
+        first = "; ".join(f"{root / path} ({why})" for path, why in list(broken.items())[:3])
+        raise UserError(
+            f"{_pictures(len(broken))} of {len(paths)} cannot be decoded: {first}{'; …' if len(broken) > 3 else ''}.",
+            f"mend or remove them, or leave them out with `askew data check {name.split('--')[0]} --skip-broken`.",
+        )
+    kept = np.array([i for i, path in enumerate(paths) if path not in broken], dtype=np.int64)
+    marks = np.array([int(file[3], 16) for file in index["files"]], dtype="<u8")
+    return Pictures(RowSubset(store.pixels(len(paths)), kept, marks), kept, broken)
+
+
+def _pictures(n: int) -> str:
+    return "1 picture" if n == 1 else f"{n} pictures"
+
+
+@contextlib.contextmanager
+def _claimed(lock: Path) -> Iterator[None]:
+    """Hold a cache alone, so that two processes do not decode the same; one that dies lets go."""
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        # A worker that runs a script without `if __name__ == "__main__"` again would wait for its own parent.
+        raise RuntimeError("pictures are decoded by a process that is only being started")
+    try:
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        handle = lock.open("w")
+    except OSError as error:
+        raise cannot_write(error, lock, _HINT) from error
+    with handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def _stamp(root: Path, path: str) -> Stamp:
+    try:
+        about = (root / path).stat()
+    except OSError as error:
+        raise UserError(f"The picture {root / path} cannot be read: {error.strerror}.", "`askew data check`") from None
+    return path, about.st_size, about.st_mtime_ns
+
+
+def _hash(pixels: bytes) -> str:
+    return hashlib.blake2b(pixels, digest_size=8).hexdigest()
+
+
+@dataclass(frozen=True)
+class _Store:
+    """The two files of a cache."""
+
+    array: Path
+    list: Path
+
+    def index(self) -> dict[str, Any] | None:
+        """What the index says; None if there is no cache, or none of this form, or it is torn."""
+        try:
+            index: dict[str, Any] = json.loads(self.list.read_text(encoding="utf-8"))
+            fits = index["form"] == FORM and self.array.stat().st_size == index["bytes"]
+            known = all(len(file) == 4 for file in index["files"]) and isinstance(index["broken"], dict)
+            fits = fits and known and isinstance(index["skip"], bool)
+            return index if fits and self.pixels(len(index["files"])) is not None else None
+        except Exception:  # whatever is wrong with it, a cache only ever saves time
+            return None
+
+    def write(self, index: dict[str, Any]) -> None:
+        with whole_file(self.list, _HINT) as temporary:
+            temporary.write_text(json.dumps(index), encoding="utf-8")
+
+    def pixels(self, n: int) -> NDArray[np.uint8]:
+        # Copy on write: torch asks for memory that it may write to, and the file stays as it is.
+        x: NDArray[np.uint8] = np.load(self.array, mmap_mode="c", allow_pickle=False)
+        if x.dtype != np.uint8 or x.shape != (n, *SHAPE):
+            raise ValueError(f"{self.array} holds {x.dtype} {x.shape}")
+        return x
+
+    def sound(self, index: dict[str, Any], whole: bool) -> bool:
+        """Whether the pixels are those that the index names: all of them, or a sample."""
+        files = index["files"]
+        x = self.pixels(len(files))
+        rows = range(len(files)) if whole else sorted(set(np.linspace(0, len(files) - 1, _SAMPLE).astype(int).tolist()))
+        return all(_hash(x[i].tobytes()) == files[i][3] for i in rows)
+
+
+def _build(
+    store: _Store, root: Path, stamps: Sequence[Stamp], old: dict[str, Any] | None, workers: int
+) -> dict[str, Any]:
+    """Decode what is not in the old cache, and put the new one in its place: the pixels, then the index."""
+    hashes: dict[int, str] = {}
+    broken: dict[str, str] = {}
+    known = {tuple(f[:3]): (i, f[3]) for i, f in enumerate(old["files"]) if f[0] not in old["broken"]} if old else {}
+    with whole_file(store.array, _HINT) as temporary:
+        with temporary.open("wb") as file:
+            head = {"descr": "|u1", "fortran_order": False, "shape": (len(stamps), *SHAPE)}
+            np.lib.format.write_array_header_1_0(file, head)
+            start = file.tell()
+            _reserve(file.fileno(), start + len(stamps) * _ROW)
+            before = store.pixels(len(old["files"])) if old and known else None
+            for row, stamp in enumerate(stamps):
+                place, told = known.get(stamp, (0, ""))
+                if before is not None and told and _hash(pixels := before[place].tobytes()) == told:
+                    os.pwrite(file.fileno(), pixels, start + row * _ROW)
+                    hashes[row] = told
+        todo = [(row, stamp[0]) for row, stamp in enumerate(stamps) if row not in hashes]
+        for row, told, why in _decoded(temporary, start, root, todo, workers):
+            hashes[row] = told
+            if why:
+                broken[stamps[row][0]] = why
+    index = {
+        "form": FORM,
+        "root": str(root.resolve()),
+        "bytes": start + len(stamps) * _ROW,
+        "skip": False,
+        "broken": dict(sorted(broken.items())),
+        "files": [[*stamp, hashes[row]] for row, stamp in enumerate(stamps)],
+    }
+    store.write(index)
+    return index
+
+
+def _reserve(file: int, size: int) -> None:
+    """Take the room first: a full disk is then an error here, and not a crash in whoever writes to the map."""
+    try:
+        os.posix_fallocate(file, 0, size)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+            raise
+        os.ftruncate(file, size)
+
+
+Decoded = tuple[int, str, str]  # row, hash of its pixels, why it is broken
+
+
+def _decode_block(file: Path, start: int, root: Path, block: Sequence[tuple[int, str]]) -> list[Decoded]:
+    """Decode some pictures straight into the file; broken ones become black."""
+    done = []
+    with file.open("rb+") as handle:
+        for row, path in block:
+            why, pixels = "", bytes(_ROW)
+            try:
+                pixels = decode(root / path).tobytes()
+            except Exception as error:  # a damaged picture can raise almost anything
+                why = (str(error) or type(error).__name__).splitlines()[0].replace(str(root / path), path)[:120]
+            os.pwrite(handle.fileno(), pixels, start + row * _ROW)
+            done.append((row, _hash(pixels), why))
+    return done
+
+
+def _decoded(file: Path, start: int, root: Path, todo: Sequence[tuple[int, str]], workers: int) -> Iterator[Decoded]:
+    """The same for all, on every core, under a progress bar where there is a terminal."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    blocks = [todo[i : i + _BLOCK] for i in range(0, len(todo), _BLOCK)]
+    workers = min(workers or len(os.sched_getaffinity(0)), len(blocks))
+    console = Console(stderr=True)
+    done: set[int] = set()
+    with Progress(console=console, disable=not console.is_terminal, transient=True) as bars:
+        bar = bars.add_task(f"decoding {root.name}", total=len(todo))
+        if len(todo) >= _POOL_FROM and workers > 1 and not multiprocessing.current_process().daemon:
+            pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"))
+            try:  # an OSError is passed on: it is a worker's, whose disk is full
+                for future in as_completed([pool.submit(_decode_block, file, start, root, b) for b in blocks]):
+                    for decoded in future.result():
+                        done.add(decoded[0])
+                        yield decoded
+                    bars.update(bar, completed=len(done))
+            except BrokenProcessPool:
+                pass  # a script without `if __name__ == "__main__"` or a bare sandbox cannot spawn: decode here
+            finally:
+                pool.shutdown(cancel_futures=True)
+        for block in blocks:
+            left = [picture for picture in block if picture[0] not in done]
+            yield from _decode_block(file, start, root, left)
+            bars.update(bar, advance=len(left))

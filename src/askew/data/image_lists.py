@@ -1,0 +1,138 @@
+"""Pictures of one's own: everything below a folder, or the lines of a list."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from askew.core.errors import UserError
+from askew.data.decode import SUFFIXES
+
+LISTS = frozenset((".csv", ".tsv", ".txt", ".list"))
+
+_FORM = "a line holds a path, relative to the list, and a label: photos/1.jpg,cat; a CSV may begin with path,label."
+_PATH, _LABEL = ("path", "file", "filename", "image"), ("label", "class", "y")
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Pictures by their paths below a root, and labels where there are some."""
+
+    root: Path
+    paths: tuple[str, ...]
+    labels: tuple[str, ...] | None
+
+
+def find_pictures(folder: Path) -> list[str]:
+    """All pictures below a folder by their paths in it, sorted; hidden ones and other files are passed over.
+
+    Links are followed; one that leads back to where it lies is a UserError.
+    """
+    found = []
+    for where, inner, files in os.walk(folder, followlinks=True, onerror=_unreadable):
+        inner[:] = sorted(name for name in inner if not name.startswith("."))
+        here = Path(where)
+        for name in inner:
+            if (here / name).is_symlink() and here.resolve().is_relative_to((here / name).resolve()):
+                raise UserError(
+                    f"The link {here / name} leads back to a folder that it lies in.",
+                    "remove the link and start again.",
+                )
+        for name in files:
+            if Path(name).suffix.lower() in SUFFIXES and not name.startswith("."):
+                found.append(os.path.relpath(here / name, folder))
+    return sorted(found)
+
+
+def _unreadable(error: OSError) -> None:
+    raise UserError(f"The folder {error.filename} cannot be read: {error.strerror}.", "mend its permissions.")
+
+
+def read_folder(folder: Path) -> Listing:
+    """A folder's pictures; where all lie in sub-folders, the first sub-folder's name is a picture's label."""
+    paths = find_pictures(folder)
+    if not paths:
+        raise UserError(
+            f"The folder {folder} holds no picture.",
+            f"pictures end in {', '.join(sorted(SUFFIXES))}; folders are searched.",
+        )
+    parts = [Path(path).parts for path in paths]
+    labels = None if any(len(part) == 1 for part in parts) else tuple(part[0] for part in parts)
+    return Listing(folder, tuple(paths), labels)
+
+
+Line = tuple[int, str, str]  # number, path, label or nothing
+
+
+def read_lines(file: Path) -> list[Line]:
+    """The lines of a list: CSV, TSV, or text with `path label` or just a path a line. No path comes twice."""
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"The list {file} cannot be read: {error}.", _FORM) from None
+    lines = text.splitlines()
+    rows = list(_table(file, lines) if file.suffix.lower() in (".csv", ".tsv") else _text(file.parent, lines))
+    if not rows:
+        raise UserError(f"The list {file} is empty.", _FORM)
+    seen: dict[str, int] = {}
+    for number, path, _ in rows:
+        if path in seen:
+            raise UserError(
+                f"Line {number} of {file} names {path}, which line {seen[path]} has named already.",
+                "name every picture once.",
+            )
+        seen[path] = number
+    return rows
+
+
+def read_listing(file: Path) -> Listing:
+    """A list of pictures that are all there, and all labelled or none."""
+    root, rows = file.parent, read_lines(file)
+    missing = [(number, path) for number, path, _ in rows if not os.path.lexists(root / path)]
+    if missing:
+        raise UserError(
+            f"{len(missing)} of the {len(rows)} pictures in {file} do not exist, the first is {missing[0][1]} "
+            f"(line {missing[0][0]}).",
+            f"paths are relative to {root.resolve()}.",
+        )
+    unlabelled = [number for number, _, label in rows if not label]
+    if unlabelled and len(unlabelled) < len(rows):
+        raise UserError(f"Line {unlabelled[0]} of {file} has no label, and others have one.", _FORM)
+    labels = None if unlabelled else tuple(label for _, _, label in rows)
+    return Listing(root, tuple(path for _, path, _ in rows), labels)
+
+
+def _table(file: Path, lines: list[str]) -> Iterator[Line]:
+    rows = csv.reader(lines, delimiter="\t" if file.suffix.lower() == ".tsv" else ",")
+    at, of = 0, 1
+    try:
+        for first, row in enumerate(rows):
+            cells = [cell.strip() for cell in row]
+            head = [cell.lower() for cell in cells]
+            if first == 0 and any(name in head for name in _PATH):
+                at = next(head.index(name) for name in _PATH if name in head)
+                of = next((head.index(name) for name in _LABEL if name in head), len(head))
+            elif any(cells):
+                if at >= len(cells) or not cells[at]:
+                    raise UserError(f"Line {rows.line_num} of {file} names no picture.", _FORM)
+                yield rows.line_num, cells[at], cells[of] if of < len(cells) else ""
+    except csv.Error as error:
+        raise UserError(f"Line {rows.line_num} of {file} cannot be read: {error}.", _FORM) from None
+
+
+def _text(root: Path, lines: list[str]) -> Iterator[Line]:
+    for number, line in enumerate(lines, start=1):
+        whole = line.strip()
+        if not whole:
+            continue
+        # A name may hold spaces, so what is a file as it stands has no label.
+        path, *label = [whole] if (root / whole).is_file() else whole.rsplit(maxsplit=1)
+        yield number, path, label[0] if label else ""
+
+
+def in_order(names: Sequence[str]) -> list[str]:
+    """Class names as the rule counts them: in alphabetical order, whatever their case."""
+    return sorted(names, key=lambda name: (name.casefold(), name))

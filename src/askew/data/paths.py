@@ -1,0 +1,45 @@
+"""Where data and caches lie, names as people spell them, and files that are there whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from askew.core.errors import UserError
+
+_HOW = "use --data DIR or set ASKEW_DATA."
+
+
+def data_folder(given: Path | None) -> Path:
+    """The folder of real data: as given, or ASKEW_DATA."""
+    folder = named_data_folder(given)
+    if folder is None:
+        raise UserError("This task needs real images, and no data folder was given.", _HOW)
+    if not folder.is_dir():
+        raise UserError(f"The data folder {folder} does not exist.", _HOW)
+    return folder
+
+
+def named_data_folder(given: Path | None) -> Path | None:
+    """The same, whether it exists or not; None if nobody named one."""
+    text = str(given) if given else os.environ.get("ASKEW_DATA", "")
+    return Path(text).expanduser() if text else None
+
+
+def cache_folder() -> Path:
+    """Where rendered digits and decoded pictures are kept: ASKEW_CACHE, or a folder in the user's own."""
+    return Path(os.environ.get("ASKEW_CACHE") or Path.home() / ".cache" / "askew")
+
+
+def plain(name: str) -> str:
+    """A name without what people spell differently: "Real World", "Real_World" and "RealWorld" are one."""
+    return "".join(c for c in name.casefold() if c.isalnum())
+
+
+def find_folder(parent: Path, names: Iterable[str]) -> Path | None:
+    """The sub-folder that has one of the names, however it is spelled; earlier names go first."""
+    if not parent.is_dir():
+        return None
+    folders = {plain(p.name): p for p in sorted(parent.iterdir(), reverse=True) if p.is_dir()}
+    return next((folders[plain(name)] for name in names if plain(name) in folders), None)

@@ -1,0 +1,160 @@
+"""A model in a form that needs no askew: ONNX, TorchScript, or a torch.export program.
+
+The graph holds everything from raw input to logits: pixels/255, mean and deviation, the centre crop, and the decision
+prior, so that the softmax of what comes out are the probabilities that `Predictor.predict_proba` gives. A file is kept
+only if it gives the same as the model, on random inputs and batches of several sizes.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from askew.core.errors import UserError, unknown
+from askew.core.files import check_file, whole_file
+from askew.inference.model_card import Card
+from askew.inference.predictor import Predictor, Prior
+
+TOLERANCE = 1e-4
+"""Largest difference of a logit that is let pass, times the largest logit where that is above one."""
+
+_ABOUT = "askew.json"  # what is said of the model, within a TorchScript or program file
+_BATCHES = (1, 2, 5)
+_PATCH = 8  # pixels
+
+
+class Graph(nn.Module):
+    """A model and its decision prior as one function. (n, …) → (n, c)"""
+
+    def __init__(self, predictor: Predictor, prior: Prior) -> None:
+        super().__init__()
+        self.classifier = predictor.classifier
+        shift = torch.from_numpy(predictor.prior_shift(prior)).float()
+        self.register_buffer("shift", shift.to(predictor.device))
+
+    shift: Tensor
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.classifier(x) + self.shift
+        return logits
+
+
+def export(predictor: Predictor, file: Path, form: str, prior: Prior = "uniform") -> float:
+    """Write the model to a file and return how far its logits are from the model's at most."""
+    if form not in WRITERS:
+        raise unknown("form", form, WRITERS)
+    check_file(file)
+    about = json.dumps(describe(predictor, prior), ensure_ascii=False)
+    graph = Graph(predictor, prior).cpu().eval()
+    try:
+        with whole_file(file, "choose another file with -o.") as temporary, _quietly():
+            ask = WRITERS[form](graph, predictor.card, temporary, about)
+            worst = max(_distance(graph, ask, x) for x in _trials(predictor.card))
+            if not worst <= TOLERANCE:  # also when it is NaN
+                raise UserError(
+                    f"The {form} file gives other logits than the model: they differ by {worst:.2g}.",
+                    "try another form with --to; the file was not kept.",
+                )
+    finally:
+        predictor.classifier.to(predictor.device)  # it shares its weights with the graph
+    return worst
+
+
+def describe(predictor: Predictor, prior: Prior) -> dict[str, Any]:
+    """What the file says of itself: what goes in, what comes out."""
+    card = predictor.card
+    form = "images, 0 … 255 as decoded; all scaling and cropping is inside" if card.images else "rows"
+    dtype = "uint8" if card.images else "float32"
+    return {
+        "what": "a classifier exported by askew",
+        "input": {"name": "x", "dtype": dtype, "shape": ["n", *card.shape], "form": form},
+        "output": {"name": "logits", "shape": ["n", len(card.classes)], "form": "softmax gives probabilities"},
+        "classes": list(card.classes),
+        "prior": predictor.prior_mix(prior).tolist(),
+    }
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Exporters talk of themselves at length; what matters is whether the file is right, which is checked."""
+    level = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)
+
+
+def _trials(card: Card) -> list[Tensor]:
+    """Random inputs; images are of patches, since networks answer the same to any white noise."""
+    rng = np.random.default_rng(0)
+    if not card.images:
+        return [torch.from_numpy(rng.normal(size=(n, *card.shape)).astype(np.float32)) for n in _BATCHES]
+    k, h, w = card.shape
+    coarse = [rng.integers(0, 256, (n, k, h // _PATCH + 1, w // _PATCH + 1), dtype=np.uint8) for n in _BATCHES]
+    fine = [x.repeat(_PATCH, axis=2).repeat(_PATCH, axis=3)[:, :, :h, :w] for x in coarse]
+    return [torch.from_numpy(np.ascontiguousarray(x)) for x in fine]
+
+
+Ask = Callable[[Tensor], NDArray[Any]]
+
+
+def _distance(graph: Graph, ask: Ask, x: Tensor) -> float:
+    with torch.inference_mode():
+        wanted = graph(x).numpy()
+    return float(np.abs(ask(x) - wanted).max() / max(1.0, np.abs(wanted).max()))
+
+
+def _exported(graph: Graph, card: Card) -> torch.export.ExportedProgram:
+    # Batches of one would be taken for a constant.
+    dynamic = ({0: torch.export.Dim("n", min=1)},)
+    return torch.export.export(graph, (_trials(card)[1],), dynamic_shapes=dynamic)
+
+
+def _onnx(graph: Graph, card: Card, file: Path, about: str) -> Ask:
+    try:
+        import onnxruntime
+        import onnxscript  # noqa: F401 (torch's exporter needs it)
+    except ImportError as error:
+        raise UserError(
+            f"Export to ONNX needs {error.name}, which is not installed.", "pip install 'askew[onnx]'."
+        ) from None
+    program = torch.onnx.export(
+        _exported(graph, card), input_names=["x"], output_names=["logits"], dynamo=True, verbose=False
+    )
+    assert program is not None
+    program.model.metadata_props["askew"] = about
+    program.model.producer_name = "askew"
+    program.save(str(file), external_data=False)
+    session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+    return lambda x: np.asarray(session.run(["logits"], {"x": x.numpy()})[0])
+
+
+def _torchscript(graph: Graph, card: Card, file: Path, about: str) -> Ask:
+    with torch.inference_mode(False), torch.no_grad():
+        traced = torch.jit.trace(graph, _trials(card)[1], check_trace=False)  # type: ignore[no-untyped-call]
+        torch.jit.save(traced, str(file), _extra_files={_ABOUT: about})
+        loaded = torch.jit.load(str(file), map_location="cpu")  # type: ignore[no-untyped-call]
+    return lambda x: np.asarray(loaded(x).detach())
+
+
+def _program(graph: Graph, card: Card, file: Path, about: str) -> Ask:
+    torch.export.save(_exported(graph, card), str(file), extra_files={_ABOUT: about})
+    loaded = torch.export.load(str(file)).module()
+    return lambda x: np.asarray(loaded(x).detach())
+
+
+WRITERS = {"onnx": _onnx, "torchscript": _torchscript, "program": _program}
+"""By form: each writes the file and returns how to ask it."""

@@ -1,0 +1,211 @@
+"""What a trained model says of itself: its network, its input, its classes and the class mixes it knows, as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from askew.core.errors import UserError
+from askew.core.options import checked
+from askew.methods import METHODS, make_method
+from askew.methods.base import Method
+from askew.nets.network import check
+from askew.nets.spec import NetSpec
+
+FORM = 1
+"""Of the JSON; another number is another askew's."""
+
+Mix = tuple[float, ...]
+
+_LONGEST = 2**24  # bytes of JSON, and numbers in one input: far more than any real model has
+
+
+@dataclass(frozen=True)
+class TargetPrior:
+    """The target's estimated class mix, how it was estimated, and where an interval of it begins and ends."""
+
+    mix: Mix
+    estimator: str
+    low: Mix | None = None
+    high: Mix | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """All of a model but its weights."""
+
+    net: NetSpec
+    rule: Method
+    """The method whose `predict` makes logits; one that does as all do is kept as plain `Method()`."""
+    shape: tuple[int, ...]
+    """Of one input: (channels, height, width) of uint8 images, or (width,) of float rows."""
+    classes: tuple[str, ...]
+    training_prior: Mix
+    """The class mix that the label loss saw: the one that the logits are for."""
+    source_prior: Mix | None = None
+    """The labelled source's own."""
+    target_prior: TargetPrior | None = None
+    made: Mapping[str, Any] = field(default_factory=dict)
+    """How it was made, for people to read."""
+
+    def __post_init__(self) -> None:
+        if type(self.rule).predict is Method.predict:
+            object.__setattr__(self, "rule", Method())
+        # The weights are in the model; where they began is history.
+        object.__setattr__(self, "net", dataclasses.replace(self.net, weights="none", weights_hash=""))
+
+    @property
+    def images(self) -> bool:
+        """Whether it takes images rather than rows."""
+        return len(self.shape) == 3
+
+    @property
+    def input(self) -> str:
+        """One input in words."""
+        return f"{' x '.join(map(str, self.shape))} images" if self.images else f"rows of {self.shape[0]} numbers"
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "what": "askew model",
+            "form": FORM,
+            "net": {k: v for k, v in dataclasses.asdict(self.net).items() if not k.startswith("weights")},
+            "rule": self._rule(),
+            "input": {"kind": "uint8 images" if self.images else "float32 rows", "shape": list(self.shape)},
+            "classes": list(self.classes),
+            "seen_mix": list(self.training_prior),
+            "source_mix": None if self.source_prior is None else list(self.source_prior),
+            "target_mix": None if self.target_prior is None else dataclasses.asdict(self.target_prior),
+            "made": dict(self.made),
+        }
+
+    def _rule(self) -> dict[str, Any] | None:
+        cls = type(self.rule)
+        if cls is Method:
+            return None
+        if METHODS.get(cls.id) is not cls:
+            raise UserError(
+                f"The method {cls.id} predicts by code of its own, which a model file cannot hold.",
+                "keep the run's folder, and predict from Python.",
+            )
+        return {"method": cls.id, "options": dataclasses.asdict(self.rule)}
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file that anybody may have written; UserError if there is none."""
+    try:
+        if path.stat().st_size > _LONGEST:
+            raise ValueError("it is too long")
+        value = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_number)
+    except (OSError, ValueError, RecursionError) as error:
+        raise _wrong(path, f"it cannot be read as JSON ({error})") from None
+    if not isinstance(value, dict):
+        raise _wrong(path, "it holds no JSON object")
+    return value
+
+
+def read_card(path: Path) -> tuple[Card, dict[str, Any]]:
+    """The card in a model's JSON, every field checked, and the whole object."""
+    values = read_json(path)
+    if values.get("what") != "askew model":
+        raise _wrong(path, "it does not say that it is one")
+    if values.get("form") != FORM:
+        raise UserError(
+            f"{path} is a model of form {values.get('form')!r}, and this askew reads form {FORM}.",
+            "use the askew that wrote it, or a newer one.",
+        )
+    try:
+        card = _card(values)
+        check(card.net, card.shape)
+    except UserError as error:
+        raise _wrong(path, error.sentence.rstrip(".")) from None
+    except (KeyError, TypeError, ValueError) as error:
+        raise _wrong(path, f"a field is missing or of the wrong kind ({error})") from None
+    return card, values
+
+
+def _card(values: Mapping[str, Any]) -> Card:
+    classes = tuple(_text(name) for name in _list(values["classes"], "classes"))
+    if len(classes) < 1 or len(set(classes)) < len(classes):
+        raise ValueError("classes must be names that differ")
+    c, source, target = len(classes), values["source_mix"], values["target_mix"]
+    return Card(
+        net=net_spec(values["net"]),
+        rule=rule_of(values["rule"]),
+        shape=shape_of(values["input"]["shape"]),
+        classes=classes,
+        training_prior=prior_of(values["seen_mix"], c, "seen_mix"),
+        source_prior=None if source is None else prior_of(source, c, "source_mix"),
+        target_prior=None if target is None else _target_mix(target, c),
+        made=dict(values["made"]),
+    )
+
+
+def net_spec(values: Mapping[str, Any]) -> NetSpec:
+    """A network by its description; its starting weights are nobody's business any more."""
+    given = {k: v for k, v in dict(values).items() if not k.startswith("weights")}
+    return NetSpec(**checked(NetSpec, given, "the network"))
+
+
+def shape_of(value: Any) -> tuple[int, ...]:
+    """The shape of one input."""
+    shape = tuple(_list(value, "shape"))
+    whole = all(type(side) is int and side > 0 for side in shape)
+    if len(shape) not in (1, 3) or not whole or math.prod(shape) > _LONGEST:
+        raise ValueError(f"no input has shape {list(shape)}")
+    return shape
+
+
+def prior_of(value: Any, classes: int, name: str) -> Mix:
+    """A share of each class, in sum one."""
+    mix = _shares(value, classes, name)
+    if abs(sum(mix) - 1) > 1e-3:
+        raise ValueError(f"{name} must have the sum 1")
+    return mix
+
+
+def _shares(value: Any, classes: int, name: str) -> Mix:
+    shares = _list(value, name)
+    if len(shares) != classes or not all(type(p) in (int, float) and 0 <= p <= 1.001 for p in shares):
+        raise ValueError(f"{name} must have a share of each of the {classes} classes")
+    return tuple(float(p) for p in shares)
+
+
+def _target_mix(value: Mapping[str, Any], classes: int) -> TargetPrior:
+    low, high = (None if value[k] is None else _shares(value[k], classes, k) for k in ("low", "high"))
+    return TargetPrior(prior_of(value["mix"], classes, "target_mix"), _text(value["estimator"]), low, high)
+
+
+def rule_of(value: Any) -> Method:
+    """The method that a model predicts by: one of ours, never `file.py:Class`."""
+    if value is None:
+        return Method()
+    if value["method"] not in METHODS:
+        raise ValueError(f"its method {value['method']!r} is not one of askew's")
+    return make_method(value["method"], dict(value["options"]))
+
+
+def _list(value: Any, name: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise ValueError(f"{name} must be a list")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"expected a name, found {value!r}")
+    return value
+
+
+def _no_number(text: str) -> float:
+    raise ValueError(f"{text} is no number")
+
+
+def _wrong(path: Path, why: str) -> UserError:
+    return UserError(
+        f"{path} is not a model of askew's: {why}.", "make it with `askew adapt` or `askew export --to safetensors`."
+    )

@@ -1,0 +1,126 @@
+"""What a method is: a frozen dataclass whose fields are its hyper-parameters and whose `losses` are minimised."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from askew.methods.losses import reverse_grad
+from askew.nets.network import Net
+
+
+class Batch(NamedTuple):
+    """One step's images: source with labels, target with its row numbers."""
+
+    xs: Tensor  # (b, c, h, w) uint8 or (b, d)
+    ys: Tensor  # (b,)
+    xt: Tensor  # (b, …)
+    it: Tensor  # (b,) rows of the target, to look up what the last refresh said of them
+
+
+State = Mapping[str, Tensor]
+Losses = dict[str, Tensor]
+
+
+class Outputs(Protocol):
+    """What the present network says of the whole study; each entry is computed when it is first read."""
+
+    @property
+    def target(self) -> Tensor:
+        """Logits of every target image. (n_t, c)"""
+
+    @property
+    def source_val(self) -> Tensor:
+        """Logits of the held-out source images. (n_v, c)"""
+
+    @property
+    def source_val_y(self) -> Tensor:
+        """Their labels. (n_v,)"""
+
+    @property
+    def source_prior(self) -> Tensor:
+        """Share of each class in the source batches, as the sampler delivers them. (c,)"""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a method's own parts have to fit."""
+
+    width: int
+    """Of the features."""
+    classes: int
+    new_head: Callable[[], nn.Module]
+    """Makes one more head like the network's."""
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One optimiser step within a step: which losses, and which parts of the network they train."""
+
+    losses: Callable[[Net, Batch, State, Tensor], Losses]
+    trains: tuple[str, ...] | None = None
+    """Names of the parts; None means all."""
+    repeat: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """Base of all methods. Three laws let one `losses` serve eager execution, CUDA graphs and many runs at once:
+    no Python that depends on a tensor's value; fixed shapes (weigh, don't index); `t` and float hyper-parameters
+    are only ever computed with."""
+
+    id: ClassVar[str]
+    revision: ClassVar[str] = "1"
+    """Changed whenever the method's numbers change; part of a run's identity."""
+    head: ClassVar[Literal["linear", "cosine"]] = "linear"
+    """The head that the method was published with; a run may choose the other."""
+    restarts: ClassVar[bool] = False
+    """Whether it trains from fresh weights: a finished source-only network only tells its first refresh what it saw."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "id" not in cls.__dict__:
+            cls.id = cls.__name__.lower()
+
+    def parts(self, shape: Shape) -> dict[str, nn.Module]:
+        """Networks beyond features and head."""
+        return {}
+
+    def losses(self, net: Net, batch: Batch, state: State, t: Tensor) -> Losses:
+        """Named terms, each a scalar; their sum is minimised. `t` is progress from 0 to 1."""
+        raise TypeError(f"{type(self).__name__} defines no losses")
+
+    def phases(self) -> tuple[Phase, ...]:
+        return (Phase(self.losses),)
+
+    def refresh(self, outputs: Outputs, round: int) -> dict[str, Tensor]:
+        """What a round needs to know of the whole study; read as `state[name]`, by target row as `[batch.it]`."""
+        return {}
+
+    def training_prior(self, source_prior: Tensor, state: State) -> Tensor:
+        """The class mix that the label loss sees: the sampler's, unless the method weighs classes. (c,) → (c,)"""
+        return source_prior
+
+    def predict(self, net: Net, x: Tensor) -> Tensor:
+        """Logits. (n, …) → (n, c)"""
+        logits: Tensor = net["head"](net["features"](x))
+        return logits
+
+
+def both(net: Net, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Features of both domains: in one pass, so that batch statistics are of both, or in two where the net says so."""
+    features = net["features"]
+    if net.split_norm:  # row i of both passes gets the same dropout mask, which couples nothing that is learnt from
+        return features(batch.xs), features(batch.xt)
+    fs, ft = features(torch.cat([batch.xs, batch.xt])).split([len(batch.xs), len(batch.xt)])
+    return fs, ft
+
+
+def verdicts(critic: nn.Module, fs: Tensor, ft: Tensor, strength: Tensor) -> tuple[Tensor, Tensor]:
+    """What a critic says of both domains, in one pass; the features' gradient is reversed with that strength."""
+    ds, dt = critic(reverse_grad(torch.cat([fs, ft]), strength)).split([len(fs), len(ft)])
+    return ds, dt

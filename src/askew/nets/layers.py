@@ -1,0 +1,243 @@
+"""The layers that networks and methods are built of."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from askew.core import random
+from askew.nets import lane_layers
+
+
+class Pixels(nn.Module):
+    """uint8 (or 0 … 255) images to floats: (x/255 − mean)/std."""
+
+    def __init__(self, mean: tuple[float, ...], std: tuple[float, ...], channels: int | None = None) -> None:
+        super().__init__()
+        self.channels = channels
+        # on the CPU even where a network is only sketched: torch's meta device takes seconds to import its arithmetic
+        at, by = (torch.tensor(numbers, device="cpu").view(-1, 1, 1) for numbers in (mean, std))
+        self.register_buffer("scale", 1 / (255 * by), persistent=False)
+        self.register_buffer("shift", -(at / by), persistent=False)
+
+    scale: Tensor
+    shift: Tensor
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.channels == 3 and x.shape[-3] == 1:
+            x = x.expand(*x.shape[:-3], 3, *x.shape[-2:])
+        return torch.addcmul(self.shift, x.float(), self.scale)
+
+
+def plus_minus_one() -> Pixels:
+    return Pixels((0.5,), (0.5,))
+
+
+class Dropout(nn.Module):
+    """Dropout whose mask is a hash of (moment, layer, position): the same in a lane, a graph, and after a resume.
+
+    With `rows`, whole rows are dropped: stochastic depth.
+    """
+
+    step_key: Tensor
+    share = (0, 1)
+    """Of a batch that processes share (askew.training.distributed): how many of its rows come before those here, and how many are."""
+
+    def __init__(self, p: float, layer: int, rows: bool = False) -> None:
+        super().__init__()
+        self.p, self.layer, self.rows = p, layer, rows
+        self.register_buffer("step_key", torch.zeros((), dtype=torch.int64), persistent=False)
+        self._base: dict[tuple[torch.Size, tuple[int, int], torch.device], Tensor] = {}
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.p == 0:
+            return x
+        shape = torch.Size([len(x), *[1] * (x.dim() - 1)]) if self.rows else x.shape
+        place = (shape, self.share, x.device)
+        if place not in self._base:
+            before, here = self.share
+            position = torch.arange(shape.numel(), device=x.device).view(shape) + shape.numel() // here * before
+            self._base[place] = random.hash64(random.key("dropout", self.layer), position)
+        keep = random.keep_mask(self._base[place], self.step_key, self.p)
+        return torch.where(keep, x, 0) / (1 - self.p)
+
+
+class Crop(nn.Module):
+    """A square of `size` pixels: at random, and flipped half the time, in training; the centre otherwise.
+
+    Place and flip are a hash of (moment, row), as in `Dropout`. What comes out lies in memory channels last, the order
+    that convolutions of large networks like best. (n, k, h, w) → (n, k, size, size)
+    """
+
+    step_key: Tensor
+    share = (0, 1)
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size = size
+        self.register_buffer("step_key", torch.zeros((), dtype=torch.int64), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        n, _, height, width = x.shape
+        spare_y, spare_x = height - self.size, width - self.size
+        if not self.training:
+            y, x0 = spare_y // 2, spare_x // 2
+            return x[:, :, y : y + self.size, x0 : x0 + self.size]
+        row = torch.arange(n, device=x.device)
+        chance_of = random.hash64(random.key("crop"), row + self.share[0]) ^ self.step_key
+        bits = random.hash64(0, chance_of)  # mixed once more: neighbouring moments must not give neighbouring places
+        top, left = (bits & 0xFFFF) % (spare_y + 1), ((bits >> 16) & 0xFFFF) % (spare_x + 1)
+        flip = ((bits >> 32) & 1).bool()
+        place = torch.arange(self.size, device=x.device)
+        ys = top[:, None] + place
+        xs = left[:, None] + torch.where(flip[:, None], self.size - 1 - place, place)
+        return x[row[:, None, None], :, ys[:, :, None], xs[:, None, :]].permute(0, 3, 1, 2)
+
+
+class Contrast(nn.Module):
+    """How far each pixel is from the colour of the picture's ground, to unit variance: blind to tint and polarity.
+
+    The ground is the mean of the top and the bottom row, where strokes are rare:
+    c = mean over channels of |x − ground|, then (c − mean)/std over the picture. (n, k, h, w) → (n, 1, h, w)
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        ground = (x[..., :1, :] + x[..., -1:, :]).mean(dim=-1, keepdim=True) / 2
+        c = (x - ground).abs().mean(dim=-3, keepdim=True)
+        std, mean = torch.std_mean(c, dim=(-2, -1), keepdim=True)
+        return (c - mean) / (std + 1e-3)
+
+
+# --- layers that lanes compute their own way (askew.nets.lane_layers), once told that they are in lanes ---
+
+
+class Conv(nn.Conv2d):
+    """A convolution of stride one with square kernels."""
+
+    in_lanes = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.in_lanes:
+            return super().forward(x)
+        assert self.bias is not None
+        return lane_layers.conv2d(x, self.weight, self.bias, int(self.padding[0]))
+
+
+class Linear(nn.Linear):
+    in_lanes = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        return lane_layers.dense(x, self.weight, self.bias) if self.in_lanes else super().forward(x)
+
+
+class NormRelu1d(nn.BatchNorm1d):
+    """Batch norm, then ReLU."""
+
+    in_lanes = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        return _norm_in_lanes(self, x, lane_layers.NO_POOL) if self.in_lanes else F.relu(super().forward(x))
+
+
+class NormReluPool2d(nn.BatchNorm2d):
+    """Batch norm, ReLU, then a max pool (size, stride, padding)."""
+
+    in_lanes = False
+
+    def __init__(self, channels: int, pool: lane_layers.Pool = lane_layers.NO_POOL) -> None:
+        super().__init__(channels)
+        self.pool = pool
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.in_lanes:
+            return _norm_in_lanes(self, x, self.pool)
+        x = F.relu(super().forward(x))
+        return x if self.pool == lane_layers.NO_POOL else F.max_pool2d(x, *self.pool)
+
+
+def _norm_in_lanes(norm: NormRelu1d | NormReluPool2d, x: Tensor, pool: lane_layers.Pool) -> Tensor:
+    mean, var, batches, momentum = norm.running_mean, norm.running_var, norm.num_batches_tracked, norm.momentum
+    assert mean is not None
+    assert var is not None
+    assert batches is not None
+    assert momentum is not None
+    if norm.training:
+        batches.add_(1)
+    return lane_layers.norm_relu_pool(x, norm.weight, norm.bias, mean, var, momentum, norm.eps, pool, norm.training)
+
+
+def conv(cin: int, cout: int, padding: int = 0, pool: lane_layers.Pool = lane_layers.NO_POOL) -> list[nn.Module]:
+    return [Conv(cin, cout, 5, padding=padding), NormReluPool2d(cout, pool)]
+
+
+def dense(win: int, wout: int, *, layer: int | None = None) -> list[nn.Module]:
+    dropout = [] if layer is None else [Dropout(0.5, layer)]
+    return [Linear(win, wout), NormRelu1d(wout), *dropout]
+
+
+def dense_stack(width: int, depth: int) -> nn.Sequential:
+    """`depth` layers that keep the width: linear, batch norm, ReLU."""
+    return nn.Sequential(*(layer for _ in range(depth) for layer in dense(width, width)))
+
+
+class LinearHead(Linear):
+    """logits = W f + b."""
+
+
+class CosineHead(nn.Module):
+    """logits_i = f·w_i / (T‖f‖): prototypes w_i, not normalised, no bias (Tan et al. 2020, section 3.2)."""
+
+    def __init__(self, width: int, classes: int, temperature: float) -> None:
+        super().__init__()
+        self.prototypes = nn.Linear(width, classes, bias=False)
+        self.temperature = temperature
+
+    def forward(self, f: Tensor) -> Tensor:
+        logits: Tensor = self.prototypes(F.normalize(f, dim=-1)) / self.temperature
+        return logits
+
+
+class Critic(nn.Module):
+    """Tells source from target: two hidden layers with ReLU and dropout, one logit a row. (n, d) → (n,)
+
+    Each critic of a method has a number of its own, so that their dropout masks differ.
+    """
+
+    def __init__(self, width: int, hidden: int, number: int = 0) -> None:
+        super().__init__()
+        layers = [
+            Linear(width, hidden), nn.ReLU(), Dropout(0.5, 1000 + 2 * number),
+            Linear(hidden, hidden), nn.ReLU(), Dropout(0.5, 1001 + 2 * number),
+            Linear(hidden, 1),
+        ]  # fmt: skip
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, f: Tensor) -> Tensor:
+        logit: Tensor = self.layers(f)
+        return logit.squeeze(-1)
+
+
+class ConditionalCritic(nn.Module):
+    """A critic on f ⊗ p, features times class probabilities (Long et al. 2018). (n, d), (n, c) → (n,)
+
+    Where d·c is more than `most`, on (R f) ⊙ (S p)/√m with fixed random R, S to m columns, whose inner products are
+    the same in expectation.
+    """
+
+    def __init__(self, width: int, classes: int, hidden: int, most: int = 4096, columns: int = 1024) -> None:
+        super().__init__()
+        self.random = width * classes > most
+        if self.random:
+            self.register_buffer("map_f", torch.randn(width, columns))
+            self.register_buffer("map_p", torch.randn(classes, columns))
+        self.scale = columns**-0.5
+        self.critic = Critic(columns if self.random else width * classes, hidden)
+
+    map_f: Tensor
+    map_p: Tensor
+
+    def forward(self, f: Tensor, p: Tensor) -> Tensor:
+        joint = (f @ self.map_f) * (p @ self.map_p) * self.scale if self.random else (p[:, :, None] * f[:, None, :])
+        logit: Tensor = self.critic(joint.flatten(1))
+        return logit

@@ -1,0 +1,80 @@
+"""The small networks: the paper's two for digits, one for a laptop, and layers for embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from torch import nn
+
+from askew.core.errors import UserError
+from askew.nets.layers import Contrast, conv, dense, plus_minus_one
+
+
+def digits_28(shape: tuple[int, ...]) -> tuple[nn.Module, int]:
+    """The USPS↔MNIST network of MCD (Saito et al. 2018): 28 x 28 grey, 768–100–100."""
+    _expect(shape, "digits-28", (1, 28, 28))
+    layers = [
+        plus_minus_one(),
+        *conv(1, 32, pool=(2, 2, 0)),
+        *conv(32, 48, pool=(2, 2, 0)), nn.Flatten(),
+        *dense(768, 100, layer=1),
+        *dense(100, 100, layer=2),
+    ]  # fmt: skip
+    return nn.Sequential(*layers), 100
+
+
+def digits_32(shape: tuple[int, ...]) -> tuple[nn.Module, int]:
+    """The SVHN→MNIST network of MCD (Saito et al. 2018): 32 x 32 RGB, 8192–3072–2048."""
+    _expect(shape, "digits-32", (3, 32, 32))
+    layers = [
+        plus_minus_one(),
+        *conv(3, 64, 2, pool=(3, 2, 1)),
+        *conv(64, 64, 2, pool=(3, 2, 1)),
+        *conv(64, 128, 2), nn.Flatten(),
+        *dense(8192, 3072, layer=1),
+        *dense(3072, 2048),
+    ]  # fmt: skip
+    return nn.Sequential(*layers), 2048
+
+
+def mini(shape: tuple[int, ...]) -> tuple[nn.Module, int]:
+    """A small network for 32 x 32 RGB on a laptop: under 200,000 parameters."""
+    _expect(shape, "mini", (3, 32, 32))
+    layers = [
+        plus_minus_one(),
+        nn.AvgPool2d(2), Contrast(), nn.ZeroPad2d(-2),
+        *conv(1, 32, 2, pool=(2, 2, 0)),
+        *conv(32, 48, 2, pool=(2, 2, 0)), nn.Flatten(),
+        *dense(432, 100, layer=1),
+        *dense(100, 100),
+    ]  # fmt: skip
+    return nn.Sequential(*layers), 100
+
+
+def mlp(shape: tuple[int, ...]) -> tuple[nn.Module, int]:
+    """Two dense layers for arrays of features."""
+    (width,) = _expect(shape, "mlp", (None,))
+    return nn.Sequential(*dense(width, 512, layer=1), *dense(512, 256)), 256
+
+
+def bare(shape: tuple[int, ...]) -> tuple[nn.Module, int]:
+    """No features at all: the head works on the rows as they are."""
+    (width,) = _expect(shape, "bare", (None,))
+    return nn.Identity(), width
+
+
+OWN: Mapping[str, Callable[[tuple[int, ...]], tuple[nn.Module, int]]] = {
+    "digits-28": digits_28,
+    "digits-32": digits_32,
+    "mini": mini,
+    "mlp": mlp,
+    "bare": bare,
+}
+
+
+def _expect(shape: tuple[int, ...], name: str, wanted: tuple[int | None, ...]) -> tuple[int, ...]:
+    if len(shape) != len(wanted) or any(w not in (None, s) for s, w in zip(shape, wanted, strict=True)):
+        found = " x ".join(map(str, shape))
+        need = " x ".join("any width" if w is None else str(w) for w in wanted)
+        raise UserError(f"The network {name} takes {need}, found {found}.", f"own networks: {', '.join(OWN)}.")
+    return shape

@@ -1,0 +1,98 @@
+"""What a finished run's folder tells together with its data: its task, and features to look at."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from askew.core.errors import UserError
+from askew.core.files import read_tensors
+from askew.data.benchmarks import load_task, task_infos
+from askew.data.task import Task, TrainingData
+from askew.nets.network import build
+from askew.nets.spec import NetSpec
+
+Counts = NDArray[np.int64]
+MOST = 1_000
+"""Images a domain that a picture of features shows."""
+
+
+def task_of(run: Mapping[str, Any], data: Path | None) -> Task:
+    """The task of a run given as `Run.describe` does; UserError if the data is not what it was trained on."""
+    if run["task"] not in task_infos():
+        raise UserError(f"The task {run['task']} is not one of this askew's.", "`askew tasks` lists them.")
+    task = load_task(run["task"], run["shift"], run["draw"], data)
+    if task.origin != run["origin"]:
+        raise UserError(
+            f"The data of {run['task']} is not what the run was trained on.",
+            "name the folder of that data with --data, or run it again.",
+        )
+    return task
+
+
+@dataclass(frozen=True)
+class Features:
+    """Features of source and target images and their classes; the target's are only for colouring (oracle)."""
+
+    source: NDArray[np.float32]
+    source_y: Counts
+    target: NDArray[np.float32]
+    target_y: Counts
+
+
+def network_features(
+    folder: Path, run: Mapping[str, Any], training_data: TrainingData
+) -> Callable[[NDArray[Any]], NDArray[np.float32]]:
+    """What the network in a run's folder makes of images or rows like the study's."""
+    file = folder / "weights.safetensors"
+    if not file.exists():
+        raise UserError(f"The run {folder.name} has no weights.", "its folder was copied without them; run it again.")
+    known = {field.name for field in dataclasses.fields(NetSpec)}
+    # Starting weights do not matter here: those of the run replace all of them.
+    net = {name: value for name, value in run["net"].items() if name in known} | {"weights": "none", "weights_hash": ""}
+    parts, _ = build(NetSpec(**net), tuple(training_data.source.x.shape[1:]), len(training_data.classes), 0)
+    prefix = "features."
+    state = {n.removeprefix(prefix): t for n, t in read_tensors(file)[0].items() if n.startswith(prefix)}
+    try:
+        parts["features"].load_state_dict(state)
+    except RuntimeError:
+        raise UserError(
+            f"The weights of the run {folder.name} do not fit its network {run['net']['name']}.",
+            "it was made by another version of askew; run it again.",
+        ) from None
+    features = parts["features"].eval()
+
+    def of(x: NDArray[Any]) -> NDArray[np.float32]:
+        with torch.no_grad():
+            chunks = [features(torch.from_numpy(x[i : i + 250])).flatten(1) for i in range(0, len(x), 250)]
+        found: NDArray[np.float32] = torch.cat(chunks).float().numpy()
+        return found
+
+    return of
+
+
+def features_of(folder: Path, run: Mapping[str, Any], task: Task, most: int = MOST) -> Features:
+    """The same of at most so many images of each domain, with their classes."""
+    training_data, test = task.training_data, task.test_labels
+    of = network_features(folder, run, training_data)
+    rng = np.random.default_rng(0)
+    source = some(rng, np.arange(len(training_data.source)), most)
+    target = some(rng, np.arange(len(test.y)) if test.paper is None else test.paper, most)
+    return Features(
+        of(training_data.source.x[source]),
+        training_data.source.y[source],
+        of(training_data.test_images.x[target]),
+        test.y[target],
+    )
+
+
+def some(rng: np.random.Generator, rows: NDArray[np.int64], most: int) -> NDArray[np.int64]:
+    """At most so many of the rows, in order."""
+    return rows if len(rows) <= most else np.sort(rng.choice(rows, most, replace=False))

@@ -1,0 +1,151 @@
+"""Tables in the paper's layout as text: Markdown, CSV, LaTeX, and plain values for JSON."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from askew.evaluation.metrics import mean
+from askew.reports.paper_table import Layout, Line
+from askew.reports.results import cell, spread
+
+Mark = Callable[[str], str]
+
+
+def heading(table: Layout) -> list[str]:
+    head = ["method", *table.columns]
+    if table.has_average:
+        head.append("average")
+        if table.has_paper:
+            head.append("paper, same tasks")
+        if table.has_printed:
+            head.append("paper, printed")
+    return head
+
+
+def body(table: Layout, best: Mark = str, plain: Mark = str) -> list[list[str]]:
+    """The cells as text; `best` marks the highest of our numbers in each column, `plain` all other text."""
+    lines = []
+    for line in table.lines:
+        cells = [plain(line.label)]
+        for i, c in enumerate(line.cells):
+            mark = best if c.values and line.score(i) == table.best(i) else plain
+            cells.append(mark(table.cell_text(c)))
+        if table.has_average:
+            mark = best if line.averages and line.score(None) == table.best(None) else plain
+            cells.append(mark(cell(line.averages)))
+            if table.has_paper:
+                cells.append(_number(line.paper_average))
+            if table.has_printed:
+                cells.append(_number(line.printed))
+        lines.append(cells)
+    return lines
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"
+
+
+def markdown(tables: Sequence[Layout]) -> str:
+    parts = []
+    for table in tables:
+        head = [_markdown(title) for title in heading(table)]
+        rule = ["---", *["---:"] * (len(head) - 1)]
+        rows = body(table, lambda text: f"**{_markdown(text)}**", _markdown)
+        lines = "\n".join(f"| {' | '.join(cells)} |" for cells in (head, rule, *rows))
+        remarks = "\n".join(f"- {_markdown(text)}" for text in remarks_of(table))
+        parts.append(f"## {_markdown(table.title)}\n\n{lines}\n\n{remarks}\n")
+    return "\n".join(parts)
+
+
+def _markdown(text: str) -> str:
+    """A name may hold anything: no character of it may end a cell, begin emphasis or a tag."""
+    return re.sub(r"([\\`*_|<>\[\]])", r"\\\1", " ".join(text.split()))
+
+
+def latex(tables: Sequence[Layout]) -> str:
+    parts = ["% needs \\usepackage{booktabs}"]
+    for table in tables:
+        head = [_latex(title) for title in heading(table)]
+        rows = body(table, lambda text: f"\\textbf{{{_latex(text)}}}", _latex)
+        caption = _latex(" ".join([f"{table.title}.", *remarks_of(table)]))
+        lines = [
+            "\\begin{table}", "\\centering", f"\\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}", "\\toprule",
+            " & ".join(head) + r" \\", "\\midrule", *(" & ".join(cells) + r" \\" for cells in rows), "\\bottomrule",
+            "\\end{tabular}", f"\\caption{{{caption}}}", "\\end{table}",
+        ]  # fmt: skip
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts) + "\n"
+
+
+_LATEX = {
+    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
+    "±": r"$\pm$", "–": "--", "−": "$-$", "↔": r"$\leftrightarrow$", "→": r"$\to$", "…": r"\dots{}",
+    "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}",
+} | {c: f"\\{c}" for c in "&%$#_"}  # fmt: skip
+
+
+def _latex(text: str) -> str:
+    return "".join(_LATEX.get(c, c) for c in text)
+
+
+def remarks_of(table: Layout) -> list[str]:
+    return [*table.summary(), *(f"Note: {note}." for note in table.notes)]
+
+
+def as_csv(tables: Sequence[Layout]) -> str:
+    """One line a cell, so that any number of tables is one file with one header; averages are cells too."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(
+        ["table", "method", "variant", "column", "n", "mean", "spread", "paper", "paper_spread", "paper_printed"]
+    )
+    for table in tables:
+        for line in table.lines:
+            for column, value in _values(table, line).items():
+                paper = value["paper"] or [None, None]
+                known = (value["mean"], value["spread"], *paper, value.get("paper_printed"))
+                numbers = ["" if number is None else f"{number:.4f}" for number in known]
+                writer.writerow([table.title, line.method, line.variant, column, value["n"], *numbers])
+    return text.getvalue()
+
+
+def as_plain(tables: Sequence[Layout]) -> list[dict[str, Any]]:
+    """Tables as plain values, for JSON."""
+    return [
+        {
+            "table": table.title,
+            "benchmark": table.benchmark,
+            "columns": list(table.columns),
+            "lines": [
+                {"method": line.method, "variant": line.variant, "cells": _values(table, line)} for line in table.lines
+            ],
+            "remarks": remarks_of(table),
+        }
+        for table in tables
+    ]
+
+
+def _values(table: Layout, line: Line) -> dict[str, dict[str, Any]]:
+    values = {
+        column: _value(c.values, list(c.paper) if c.paper else None, len(c.seeds))
+        for column, c in zip(table.columns, line.cells, strict=True)
+    }
+    if table.has_average:
+        paper = None if line.paper_average is None else [line.paper_average, None]
+        fewest = min(len(c.seeds) for c in line.cells)
+        values["average"] = _value(line.averages, paper, fewest) | {"paper_printed": line.printed}
+    return values
+
+
+def _value(values: Sequence[float], paper: list[float | None] | None, n: int) -> dict[str, Any]:
+    return {
+        "n": n,
+        "mean": mean(values) if values else None,
+        "spread": spread(values),
+        "values": list(values),
+        "paper": paper,
+    }

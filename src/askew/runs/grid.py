@@ -1,0 +1,162 @@
+"""Grids: a small TOML file names the tasks, methods, seeds and variants that make one table."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from askew.core.errors import UserError, unknown
+from askew.data.benchmarks import BENCHMARKS, known_task, task_infos
+from askew.methods import METHODS, method_class
+from askew.runs.config import RunRequest
+
+EXAMPLE = "see benchmarks/grids/ablation.toml for the form."
+TYPES: dict[str, tuple[type, str]] = {
+    "title": (str, "text"),
+    "benchmark": (str, "text"),
+    "tasks": (list, "a list of names"),
+    "methods": (list, "a list of names"),
+    "seeds": (int, "a whole number"),
+    "shift": (str, "text"),
+    "train": (dict, "a table"),
+    "hyper": (dict, "a table"),
+    "variant": (dict, "a table"),
+}
+OF_A_VARIANT = ("tasks", "methods", "shift", "train", "hyper")
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to run the methods; what it leaves out is the grid's."""
+
+    name: str
+    tasks: tuple[str, ...]
+    methods: tuple[str, ...]
+    shift: str
+    """Empty: the one that a task was published with."""
+    train: Mapping[str, Any] = field(default_factory=dict)
+    hyper: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What one table needs."""
+
+    title: str
+    seeds: int
+    variants: tuple[Variant, ...]
+
+    def requests(self, base: RunRequest) -> list[tuple[str, RunRequest]]:
+        """Every run, with its variant's name; `base` has what a user asks for beyond the grid, and has its way."""
+        return [
+            (
+                variant.name,
+                replace(
+                    base,
+                    task=task,
+                    method=method,
+                    seed=seed,
+                    shift=base.shift or variant.shift or task_infos()[task].shift,
+                    hyper={**variant.hyper, **base.hyper},
+                    training={**variant.train, **base.training},
+                ),
+            )
+            for variant in self.variants
+            for task in variant.tasks
+            for method in variant.methods
+            for seed in range(self.seeds)
+        ]
+
+    def narrowed(self, tasks: Sequence[str], methods: Sequence[str], seeds: int) -> Grid:
+        """The part of it that a user names; empty and 0 leave it as it is."""
+        known_tasks = {task for variant in self.variants for task in variant.tasks}
+        known_methods = {method for variant in self.variants for method in variant.methods}
+        wanted = [_task_of(known_tasks, task) for task in tasks]
+        for method in methods:
+            if method not in known_methods:
+                raise unknown("method of this grid", method, known_methods)
+        variants = tuple(
+            replace(
+                variant,
+                tasks=tuple(t for t in variant.tasks if not wanted or t in wanted),
+                methods=tuple(m for m in variant.methods if not methods or m in methods),
+            )
+            for variant in self.variants
+        )
+        return replace(self, seeds=seeds or self.seeds, variants=variants)
+
+
+def _task_of(known: set[str], name: str) -> str:
+    found = [task for task in known if name in (task, task.partition("/")[2])]
+    if not found:
+        raise unknown("task of this grid", name, known)
+    return found[0]
+
+
+def whole_benchmark(name: str) -> Grid:
+    """All methods on all reported tasks of a benchmark, as published."""
+    if name not in BENCHMARKS:
+        raise unknown("benchmark", name, BENCHMARKS, "a grid is a .toml file.")
+    return Grid(name, 3, (Variant("", _tasks_of(name), tuple(METHODS), ""),))
+
+
+def _tasks_of(benchmark: str) -> tuple[str, ...]:
+    return tuple(f"{benchmark}/{t}" for t, info in BENCHMARKS[benchmark].TASKS.items() if info.role == "reported")
+
+
+def read_grid(path: Path) -> Grid:
+    """A grid from its file; UserError for whatever in it makes no sense."""
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, IsADirectoryError):
+        raise UserError(f"The grid file {path} does not exist.", "benchmarks/grids/ has some to begin with.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"The grid file {path} is not TOML: {error}.", EXAMPLE) from None
+    _check(path, content, "", tuple(TYPES))
+    benchmark = content.get("benchmark", "")
+    if benchmark and benchmark not in BENCHMARKS:
+        raise unknown("benchmark", benchmark, BENCHMARKS)
+    if not benchmark and "tasks" not in content:
+        raise UserError(f"The grid file {path} names neither a benchmark nor tasks.", EXAMPLE)
+    if content.get("seeds", 3) < 1:
+        raise UserError(f"The grid file {path} asks for {content['seeds']} seeds.", "at least 1.")
+    variants = content.pop("variant", None) or {"": {}}
+    made = []
+    for name, own in variants.items():
+        if not isinstance(own, dict):
+            raise UserError(f"The grid file {path} holds 'variant.{name}' = {own} where a table belongs.", EXAMPLE)
+        _check(path, own, f"variant.{name}.", OF_A_VARIANT)
+        made.append(_variant(name, content, own))
+    return Grid(content.get("title", path.stem), content.get("seeds", 3), tuple(made))
+
+
+def _check(path: Path, table: Mapping[str, Any], prefix: str, known: Sequence[str]) -> None:
+    for name, value in table.items():
+        if name not in known:
+            raise UserError(f"The grid file {path} has an entry '{prefix}{name}' that means nothing.", EXAMPLE)
+        kind, words = TYPES[name]
+        names = not isinstance(value, list) or all(isinstance(item, str) for item in value)
+        if not isinstance(value, kind) or isinstance(value, bool) or not names:
+            raise UserError(f"'{prefix}{name}' in the grid file {path} must be {words}, found {value}.", EXAMPLE)
+
+
+def _variant(name: str, common: Mapping[str, Any], own: Mapping[str, Any]) -> Variant:
+    benchmark = common.get("benchmark", "")
+    chosen = own.get("tasks", common.get("tasks"))
+    tasks = [t if "/" in t or not benchmark else f"{benchmark}/{t}" for t in chosen or _tasks_of(benchmark)]
+    methods = own.get("methods", common.get("methods", list(METHODS)))
+    for task in tasks:
+        known_task(task)
+    for method in methods:
+        method_class(method)
+    return Variant(
+        name,
+        tuple(tasks),
+        tuple(methods),
+        own.get("shift", common.get("shift", "")),
+        {**common.get("train", {}), **own.get("train", {})},
+        {**common.get("hyper", {}), **own.get("hyper", {})},
+    )

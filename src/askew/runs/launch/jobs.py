@@ -1,0 +1,183 @@
+"""Jobs: what of a grid is missing, and what becomes of it, wherever it is carried out."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from askew.core.errors import UserError
+from askew.core.files import Unwritable, write_json
+from askew.runs.claims import Watch
+from askew.runs.config import RunRequest, prepare
+from askew.runs.execute import Broken, Busy, Execution, Progress, execute_lanes
+from askew.runs.store import MARKER, RunFolder
+from askew.training.lanes import lane_shape, lanes_that_pay
+from askew.training.run import Run
+
+PAUSE = 1.0
+"""Seconds between looks at runs that somebody else is at."""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run that is done."""
+
+    key: str
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A run that could not be finished, and why."""
+
+    key: str
+    request: RunRequest
+    reason: str
+    for_all: bool = False
+    """Whether no other run would fare better: the folder of runs cannot be written to."""
+
+
+Event = Progress | Finished | Failed | Busy
+
+
+@dataclass(frozen=True)
+class Job:
+    """Runs to be trained together, as lanes, by their keys; or what they build on."""
+
+    runs: Mapping[str, RunRequest]
+    pretraining: bool
+
+
+class Launcher(Protocol):
+    """Carries jobs out somewhere; each of their runs ends in one Finished, Failed or Busy."""
+
+    def __call__(self, jobs: Sequence[Job], how: Execution) -> Iterator[Event]: ...
+
+    def close(self) -> None:
+        """Let go of what it holds, when there are no more jobs."""
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A run that is still to be carried out."""
+
+    request: RunRequest
+    run: Run
+    inputs: int
+    """Numbers in one image."""
+
+    @property
+    def work(self) -> int:
+        """How much there is to do, for comparing it with others."""
+        return self.inputs * self.run.plan[-1].steps * sum(phase.repeat for phase in self.run.method.phases())
+
+
+def plan_jobs(requests: Sequence[RunRequest], how: Execution) -> tuple[list[str], list[Job], list[Job]]:
+    """Every run's key; then what is missing: the pre-trainings, each once, and the runs that build on them."""
+    keys: list[str] = []
+    shared: dict[str, Missing] = {}
+    rest: dict[str, Missing] = {}
+    for request in requests:
+        run, task = prepare(request)
+        keys.append(run.key)
+        folder = RunFolder(how.root / run.key)
+        if folder.done and not folder.pretraining and folder.intact():
+            continue
+        missing = Missing(request, run, math.prod(task.training_data.source.x.shape[1:]))
+        rest.setdefault(run.key, missing)
+        if run.before is not None and not RunFolder(how.root / run.before.key).done:
+            shared.setdefault(run.before.key, replace(missing, run=run.before))
+    first = shared.keys() & rest.keys()  # wanted for themselves, and others build on them
+    alone = [missing for key, missing in shared.items() if key not in first]
+    return keys, _in_lanes(alone, how, True), _in_lanes(list(rest.values()), how, False, first)
+
+
+def _in_lanes(missing: Sequence[Missing], how: Execution, pretraining: bool, first: Collection[str] = ()) -> list[Job]:
+    """Runs of equal shape together, those of one study side by side.
+
+    Then the longest before the others, so that no worker is left with one at the end; but these `first`.
+    """
+    alike: dict[str, list[Missing]] = {}
+    for one in missing:
+        alike.setdefault(lane_shape(one.run), []).append(one)
+    groups: list[list[Missing]] = []
+    for group in alike.values():
+        lanes = how.lanes or lanes_that_pay(group[0].run, how.device)
+        if lanes > 1:
+            group.sort(key=lambda one: one.run.origin)
+        groups += [group[start : start + lanes] for start in range(0, len(group), lanes)]
+    groups.sort(key=lambda group: (group[0].run.key not in first, -sum(one.work for one in group)))
+    return [Job({one.run.key: one.request for one in group}, pretraining) for group in groups]
+
+
+def note_plan(how: Execution, keys: Sequence[str], requests: Sequence[RunRequest]) -> None:
+    """Write down what a grid consists of, so that `askew status` knows what is still waiting."""
+    file = how.root / f"plan-{hashlib.sha256(' '.join(sorted(keys)).encode()).hexdigest()[:12]}.json"
+    if not file.exists():
+        labels = [f"{request.task} {request.method} seed {request.seed}" for request in requests]
+        write_json(file, {"runs": dict(zip(keys, labels, strict=True))})
+
+
+def carry_out(jobs: Sequence[Job], how: Execution, launcher: Launcher) -> Iterator[Event]:
+    """Have jobs carried out, yielding what happens. One that fails, or whose worker dies, does not stop the others.
+
+    A run that somebody else is at comes again at the end, when it is done or its holder has died.
+    """
+    watch = Watch()
+    held: dict[str, Busy] = {}
+    while jobs:
+        now = {key for job in jobs for key in job.runs if key not in held or watch.free(held[key].folder)}
+        if not now:
+            time.sleep(PAUSE)
+            continue
+        for event in launcher(_only(jobs, now), replace(how, dead=frozenset(watch.dead))):
+            if isinstance(event, Busy):
+                held[event.key] = event
+                now.discard(event.key)
+                continue
+            if isinstance(event, Failed) and event.for_all:
+                sentence, _, hint = event.reason.partition("\n\nhint: ")
+                raise UserError(sentence, hint)
+            yield event
+        jobs = _only(jobs, {key for job in jobs for key in job.runs} - now)
+
+
+def _only(jobs: Sequence[Job], keys: Collection[str]) -> list[Job]:
+    """What of the jobs has one of the keys."""
+    chosen = ({key: request for key, request in job.runs.items() if key in keys} for job in jobs)
+    return [replace(job, runs=runs) for job, runs in zip(jobs, chosen, strict=True) if runs]
+
+
+def work(job: Job, how: Execution) -> Iterator[Event]:
+    """Carry one job out, here."""
+    ended: dict[str, Failed | Busy] = {}
+    try:
+        if not (how.root / MARKER).exists():
+            raise Unwritable(f"The folder of runs {how.root} is gone.", "was it on a disk that is no longer mounted?")
+        pairs = []
+        for request in job.runs.values():
+            run, task = prepare(request)
+            pairs.append((run if run.before is None or not job.pretraining else run.before, task))
+        for event in execute_lanes(pairs, how, pretraining=job.pretraining):
+            match event:
+                case Broken():
+                    ended[event.key] = Failed(event.key, job.runs[event.key], str(event.error))
+                case Busy():
+                    ended[event.key] = event
+                case _:
+                    yield event
+    except UserError as error:
+        left = [key for key in job.runs if key not in ended and not RunFolder(how.root / key).done]
+        ended |= {key: Failed(key, job.runs[key], str(error), isinstance(error, Unwritable)) for key in left}
+    for key in job.runs:
+        end = ended.get(key, Finished(key))
+        yield noted(end, how) if isinstance(end, Failed) else end
+
+
+def noted(failed: Failed, how: Execution) -> Failed:
+    """A failure, written into the run's folder for `askew status`."""
+    RunFolder(how.root / failed.key).fail(failed.reason)
+    return failed

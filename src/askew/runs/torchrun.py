@@ -1,0 +1,37 @@
+"""What every process but the first does when torchrun trains one network on several."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+
+import torch
+
+from askew.core.errors import UserError
+from askew.data.task import TrainingData
+from askew.runs.config import RunRequest, prepare
+from askew.training.distributed import Team, serve
+from askew.training.run import Run
+
+
+def serve_run(team: Team, request: RunRequest) -> None:
+    """`serve` what a user asked for. What there is to say, the first process says."""
+
+    def find(key: str) -> tuple[Run, TrainingData]:
+        run, task = prepare(request)
+        torch.set_num_threads(run.threads)
+        stages = run
+        while stages.key != key:
+            if stages.before is None:
+                raise UserError(
+                    f"Process {team.rank} has other data than the first.", "every machine needs the same files."
+                )
+            stages = stages.before
+        return stages, task.training_data
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            serve(team, find)
+        except KeyboardInterrupt:
+            sys.exit(130)

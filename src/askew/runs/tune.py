@@ -1,0 +1,166 @@
+"""Choose a method's hyper-parameters on development tasks, within the ranges that the method declares."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from askew.core.errors import UserError
+from askew.core.options import Option, Search, checked, options
+from askew.data.benchmarks import known_task, task_infos
+from askew.evaluation.metrics import mean
+from askew.methods import method_class
+from askew.runs.config import RunRequest, Settings, method_settings, prepare
+from askew.runs.store import RunFolder
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One choice of hyper-parameters, and where it came from: the settings, the method's defaults, or the search."""
+
+    method: str
+    origin: str
+    hyper: Mapping[str, Any]
+
+    @property
+    def label(self) -> str:
+        return " ".join(f"{name}={value}" for name, value in self.hyper.items())
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a trial scored: per task, a value a seed; none where a run failed."""
+
+    trial: Trial
+    scores: Mapping[str, tuple[float | None, ...]]
+
+    @property
+    def mean(self) -> float | None:
+        """Over tasks, of the mean over seeds; none if any run failed."""
+        values = [value for task in self.scores.values() for value in task]
+        if any(value is None for value in values):
+            return None
+        return mean([mean([v for v in task if v is not None]) for task in self.scores.values()])
+
+
+def check_tasks(tasks: Sequence[str], draw: int) -> str:
+    """The benchmark that all the tasks are of; UserError if tuning there would peek at what a table reports."""
+    for task in tasks:
+        info = task_infos()[known_task(task)]
+        if info.role == "reported" and not (info.draws_differ and draw > 0):
+            development = [name for name, i in task_infos().items() if i.role == "development"]
+            raise UserError(
+                f"The task {task} is reported in tables: tuning on it would choose with the labels it is scored by.",
+                "tune on --draw 1 of it."
+                if info.draws_differ
+                else f"development tasks are {', '.join(development)}; or --draw 1 of a mini task.",
+            )
+    benchmarks = {task.partition("/")[0] for task in tasks}
+    if len(benchmarks) != 1:
+        raise UserError(
+            f"Settings belong to one benchmark, found tasks of {', '.join(sorted(benchmarks)) or 'none'}.",
+            "for example: askew tune digits/usps-uci,digits/uci-mnist",
+        )
+    return benchmarks.pop()
+
+
+def trials(method: str, settings: Settings, count: int) -> list[Trial]:
+    """At most `count`: the present settings, the method's own defaults, then points of a Sobol sequence.
+
+    A method with few options has fewer than that; equal points are tried once.
+    """
+    cls = method_class(method)
+    searched = {name: option for name, option in options(cls).items() if option.search}
+    present = checked(cls, method_settings(settings, cls.id), f"method {cls.id}")
+    found = [Trial(method, "settings", {name: present.get(name, o.default) for name, o in searched.items()})]
+    if searched:
+        from torch.quasirandom import SobolEngine
+
+        defaults = {name: option.default for name, option in searched.items()}
+        points = SobolEngine(len(searched), scramble=True, seed=0).draw(count).tolist()  # type: ignore[no-untyped-call]
+        found.append(Trial(method, "default", defaults))
+        for point in points:
+            hyper = {name: _at(o, share) for (name, o), share in zip(searched.items(), point, strict=True)}
+            found.append(Trial(method, "searched", hyper))
+    different = {trial.label: trial for trial in reversed(found)}  # the first of equal ones stays
+    return [trial for trial in found if different[trial.label] is trial][:count]
+
+
+def _at(option: Option, share: float) -> Any:
+    """The value at a share of an option's range, to two digits."""
+    search = option.search
+    assert isinstance(search, Search)
+    if search.log:
+        value = math.exp(math.log(search.low) + share * (math.log(search.high) - math.log(search.low)))
+    else:
+        value = search.low + share * (search.high - search.low)
+    if option.type is bool:
+        return value >= (search.low + search.high) / 2
+    if option.type is int:
+        return round(value)
+    return float(min(max(float(f"{value:.2g}"), search.low), search.high))
+
+
+def requests_of(trial: Trial, tasks: Sequence[str], seeds: int, base: RunRequest) -> list[RunRequest]:
+    """The runs that a trial asks for."""
+    hyper = dict(trial.hyper)
+    return [
+        replace(base, task=task, method=trial.method, seed=seed, hyper=hyper) for task in tasks for seed in range(seeds)
+    ]
+
+
+def score(trial: Trial, tasks: Sequence[str], seeds: int, base: RunRequest, root: Path) -> Result:
+    """What a trial's finished runs scored on the whole test part."""
+    scores: dict[str, list[float | None]] = {task: [] for task in tasks}
+    for request in requests_of(trial, tasks, seeds, base):
+        folder = RunFolder(root / prepare(request)[0].key)
+        scores[request.task].append(folder.scores()["whole"]["per_class_mean"] if folder.done else None)
+    return Result(trial, {task: tuple(values) for task, values in scores.items()})
+
+
+def best(results: Sequence[Result]) -> Result | None:
+    """The highest mean; the earlier of equal ones, so that the present settings stay unless something is better."""
+    sound = [result for result in results if result.mean is not None]
+    return max(sound, key=lambda result: result.mean or 0.0, default=None)
+
+
+def tuned(settings: Settings, chosen: Sequence[Trial]) -> Settings:
+    """The settings with each method's hyper-parameters replaced by those that were chosen."""
+    methods = dict(settings.get("method", {}))
+    for trial in chosen:
+        id = method_class(trial.method).id
+        methods[id] = {**methods.get(id, {}), **trial.hyper}
+    return {**settings, "method": {name: table for name, table in methods.items() if table}}
+
+
+def to_toml(settings: Settings, comment: Sequence[str]) -> str:
+    """A settings file: tables of plain values, which is all that settings are."""
+    lines = [f"# {' '.join(line.split())}" for line in comment]
+
+    def table(name: str, values: Mapping[str, Any]) -> None:
+        plain = {key: value for key, value in values.items() if not isinstance(value, dict)}
+        if plain:
+            lines.extend(["", f"[{name}]", *(f"{_key(key)} = {_value(value)}" for key, value in plain.items())])
+        for key, value in values.items():
+            if isinstance(value, dict):
+                table(f"{name}.{_key(key)}" if name else _key(key), value)
+
+    table("", settings)
+    return "\n".join(lines) + "\n"
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _value(name)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):  # JSON escapes as TOML does, but for one character
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return repr(value)

@@ -1,0 +1,337 @@
+"""Lanes: runs of equal shape trained together, one step for all, under `torch.func.vmap` with stacked weights."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from askew.core.options import options
+from askew.data.task import TrainingData
+from askew.methods.base import Batch, Losses, Method, State
+from askew.nets.network import Net
+from askew.nets.small import OWN
+from askew.training.batches import DomainTensor, Feed
+from askew.training.loop import Checkpoint, Loop, NetworkOutputs, NotFinite, Snapshot, arithmetic
+from askew.training.optim import Optimiser
+from askew.training.run import Run
+from askew.training.trainer import Resume, built_on, new_net, portions, tables
+
+DIFFERENT = ("task", "shift", "draw", "origin", "seed")
+"""What may differ from lane to lane, beside the method's float hyper-parameters."""
+
+
+def float_options(method: Method) -> list[str]:
+    """The hyper-parameters that are numbers to compute with, so that each lane may have its own."""
+    return [name for name, option in options(type(method)).items() if option.type is float]
+
+
+def lane_shape(run: Run) -> str:
+    """Equal for runs that can share a step, given data of the same kind."""
+    values = {name: value for name, value in run.describe().items() if name not in DIFFERENT}
+    last = values["plan"][-1]["method"]["options"]
+    for name in float_options(run.method):
+        del last[name]
+    return json.dumps(values, sort_keys=True)
+
+
+def lanes_that_pay(run: Run, device: torch.device) -> int:
+    """How many runs to train in one step: small networks leave most of a GPU idle, large ones and CPUs gain nothing."""
+    if device.type != "cuda" or run.net.name not in OWN:
+        return 1
+    return 16 if run.net.name == "digits-32" else 64
+
+
+class Call(nn.Module):
+    """A network whose forward pass is any function of it, for `functional_call`."""
+
+    def __init__(self, net: Net) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, function: Callable[..., Any], *args: Any) -> Any:
+        return function(self.net, *args)
+
+
+@dataclass(frozen=True)
+class Block:
+    """Neighbouring lanes that learn from the same study."""
+
+    feed: Feed
+    lanes: slice
+    source_offset: int
+    target_offset: int
+
+
+class Lane:
+    """One run among the lanes, seen by itself."""
+
+    def __init__(self, lanes: Lanes, number: int, block: Block) -> None:
+        self.lanes, self.number, self.block = lanes, number, block
+        self.run = lanes.runs[number]
+
+    def outputs(self) -> NetworkOutputs:
+        said = self.lanes.said(self.block)
+        place = self.number - self.block.lanes.start
+        return NetworkOutputs(lambda domain: said(domain)[place], self.block.feed, self.run.sampler)
+
+    @property
+    def state(self) -> dict[str, Tensor]:
+        sizes = self.lanes.state_sizes
+        return {n: v[self.number][: sizes[n][self.number]] for n, v in self.lanes.state.items()}
+
+    def training_prior(self) -> Tensor:
+        return self.run.method.training_prior(self.block.feed.source_prior(self.run.sampler), self.state)
+
+    def weights(self) -> Checkpoint:
+        return {name: self.lanes.tensor(name)[self.number].detach() for name in self.lanes.saved}
+
+    def tensors(self) -> Checkpoint:
+        """The same names and shapes as a run by itself saves, so that either can go on from the other's."""
+        lanes, i = self.lanes, self.number
+        named = {f"net.{n}": v for n, v in self.weights().items()}
+        for name, value in lanes.optimiser.tensors().items():
+            named[f"optim.{name}"] = value if name.startswith("count.") else value[i]
+        named |= {f"state.{n}": v for n, v in self.state.items()}
+        named["clock"] = lanes.clock
+        if lanes.names:
+            named["sums"] = lanes.sums[:, i]
+        if lanes.pseudo is not None:
+            named["pseudo"] = lanes.pseudo[i]
+        return named
+
+
+class Lanes(Loop[list[Snapshot | NotFinite]]):
+    """One stage of many runs: everything of theirs has one more dimension, the first."""
+
+    def __init__(self, runs: Sequence[Run], feeds: Sequence[Feed], nets: Sequence[Net], graph: bool) -> None:
+        self.runs, self.number = list(runs), len(runs[0].plan) - 1
+        self.method = runs[0].method
+        device = feeds[0].device
+        resident = all(feed.resident for feed in feeds)
+        by_round = runs[0].target_sampler == "balanced"
+        super().__init__(runs[0].plan[-1], device, runs[0].precision, graph and resident, by_round)
+        self.call = Call(nets[0])
+        self.call.train()
+        for module in self.call.modules():
+            if hasattr(module, "in_lanes"):
+                setattr(module, "in_lanes", True)  # noqa: B010  modules' attributes are Tensor or Module to mypy
+        self.params = {n: torch.stack([dict(net.named_parameters())[n] for net in nets]).to(device).detach()
+                       for n, _ in nets[0].named_parameters()}  # fmt: skip
+        for value in self.params.values():
+            value.requires_grad_()
+        self.step_key = torch.zeros(len(runs), dtype=torch.int64, device=device)
+        self.buffers = {n: self.step_key if n.endswith(".step_key") else torch.stack(
+            [dict(net.named_buffers())[n] for net in nets]).to(device) for n, _ in nets[0].named_buffers()}  # fmt: skip
+        self.saved = list(nets[0].state_dict())
+        self.hyper = {
+            name: torch.tensor([float(getattr(run.method, name)) for run in runs], device=device)
+            for name in float_options(self.method)
+        }
+        self.optimiser = Optimiser(self.stage.optim, self.params)
+        self.state: dict[str, Tensor] = {}
+        self.state_sizes: dict[str, list[int]] = {}
+        self.pseudo: list[Tensor] | None = None
+        self.answers: dict[tuple[int, int, int], Tensor] = {}
+        self.blocks = _blocks(feeds)
+        self.lanes = [Lane(self, i, b) for b in self.blocks for i in range(b.lanes.start, b.lanes.stop)]
+        self.source = _joined([block.feed.source for block in self.blocks])
+        self.target = _joined([block.feed.target for block in self.blocks])
+        self.ys = torch.cat([block.feed.ys for block in self.blocks])
+        offsets = [(lane.block.source_offset, lane.block.target_offset) for lane in self.lanes]
+        self.offsets = torch.tensor(offsets, device=device)[:, :, None]
+        shape = (self.window, len(runs))
+        self.source_table = torch.zeros((*shape, runs[0].batch), dtype=torch.int64, device=device)
+        self.target_table = torch.zeros((*shape, runs[0].batch), dtype=torch.int64, device=device)
+        self.step_key_table = torch.zeros((self.window, self.turns, len(runs)), dtype=torch.int64, device=device)
+
+    def tensor(self, name: str) -> Tensor:
+        """A parameter or buffer of all lanes."""
+        return self.params[name] if name in self.params else self.buffers[name]
+
+    # --- one step ---
+
+    def batch(self, source: Tensor, target: Tensor) -> Batch:
+        rows = source + self.offsets[:, 0]
+        return Batch(self.source.take(rows), self.ys[rows], self.target.take(target + self.offsets[:, 1]), target)
+
+    def set_step_key(self, step_key: Tensor) -> None:
+        self.step_key.copy_(step_key)
+
+    def losses(self, phase: int, batch: Batch, t: Tensor) -> Losses:
+        """A phase's terms, a value a lane: the gradient of their sum is each lane's own."""
+
+        def one(params: State, buffers: State, hyper: State, batch: Batch, state: State) -> Losses:
+            own = dataclasses.replace(self.method, **hyper).phases()[phase]
+            losses: Losses = functional_call(self.call, _inside(params, buffers), (own.losses, batch, state, t))
+            return losses
+
+        every: Losses = vmap(one)(self.params, self.buffers, self.hyper, batch, self.state)
+        return every
+
+    # --- rounds ---
+
+    def refresh(self, round: int) -> None:
+        fresh, pseudo = [], []
+        for lane in self.lanes:
+            outputs = lane.outputs()
+            fresh.append(lane.run.method.refresh(outputs, round))
+            if lane.run.target_sampler == "balanced":
+                pseudo.append(outputs.target.argmax(dim=-1))
+        self.keep(fresh)
+        self.pseudo = pseudo or None
+
+    def keep(self, fresh: Sequence[dict[str, Tensor]]) -> None:
+        """Take over what the lanes' refreshes said; targets of several sizes lie in the room of the largest."""
+        for name in fresh[0]:
+            values = [said[name] for said in fresh]
+            if name not in self.state:
+                shape = (len(values), max(len(value) for value in values), *values[0].shape[1:])
+                self.state[name] = torch.zeros(shape, dtype=values[0].dtype, device=self.device)
+                self.state_sizes[name] = [len(value) for value in values]
+            for room, value in zip(self.state[name], values, strict=True):
+                room[: len(value)].copy_(value)
+
+    def draw(self, first: int, steps: int) -> None:
+        for lane in self.lanes:
+            i = lane.number
+            pseudo = None if self.pseudo is None else self.pseudo[i]
+            drawn = tables(lane.run, self.number, lane.block.feed, pseudo, first, steps, self.turns)
+            self.source_table[:steps, i].copy_(drawn[0])
+            self.target_table[:steps, i].copy_(drawn[1])
+            self.step_key_table[:steps, :, i].copy_(drawn[2])
+
+    def look(self, done: int, steps: int) -> list[Snapshot | NotFinite]:
+        means = (self.sums / steps).T.tolist()
+        sizes = torch.stack([value.detach().flatten(1).norm(dim=1) for value in self.params.values()]).sum(dim=0)
+        sound = torch.isfinite(sizes + self.sums.sum(dim=0)).tolist()
+        seen: list[Snapshot | NotFinite] = []
+        for lane, values, fine in zip(self.lanes, means, sound, strict=True):
+            losses = dict(zip(self.names, values, strict=True))
+            ends = done % self.stage.round_steps == 0
+            seen.append(
+                Snapshot(self.number, done, losses, ends, lane) if fine else NotFinite(self.number, done, losses)
+            )
+        return seen
+
+    # --- looking ---
+
+    def said(self, block: Block) -> Callable[[DomainTensor], Tensor]:
+        """Logits of whole domains by all lanes of a block, computed together when the first of them asks."""
+        answers = self.answers
+        clock = (int(self.clock), block.lanes.start)
+
+        def say(domain: DomainTensor) -> Tensor:
+            key = (*clock, id(domain))
+            if key not in answers:
+                for old in [k for k in answers if k[0] != clock[0]]:
+                    del answers[old]
+                answers[key] = self.predict(block, domain)
+            return answers[key]
+
+        return say
+
+    def predict(self, block: Block, domain: DomainTensor) -> Tensor:
+        """Logits of a whole domain by all lanes of a block. (lanes, n, c)"""
+        params, buffers = ({n: v[block.lanes] for n, v in named.items()} for named in (self.params, self.buffers))
+
+        def one(params: State, buffers: State, x: Tensor) -> Tensor:
+            logits: Tensor = functional_call(self.call, _inside(params, buffers), (self.method.predict, x))
+            return logits
+
+        self.call.eval()
+        with (
+            torch.no_grad(),
+            arithmetic(self.precision, self.device),
+            torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"),
+        ):
+            said = [
+                vmap(one, in_dims=(0, 0, None))(params, buffers, domain.take(r)).float()
+                for r in portions(domain, self.device, len(self.runs))
+            ]
+        self.call.train()
+        return torch.cat(said, dim=1)
+
+    # --- saving ---
+
+    def live(self) -> Checkpoint:
+        named = {f"net.{n}": self.tensor(n).detach() for n in self.saved}
+        named |= {f"optim.{n}": v for n, v in self.optimiser.tensors().items()}
+        named["clock"] = self.clock
+        if self.names:
+            named["sums"] = self.sums
+        return named
+
+    def load(self, resumes: Sequence[Resume]) -> None:
+        """Go on from the checkpoints of all lanes, which are of the same step."""
+        self.keep([{n[6:]: v for n, v in resume.tensors.items() if n.startswith("state.")} for resume in resumes])
+        for lane, resume in zip(self.lanes, resumes, strict=True):
+            saved = {name: value.to(self.device) for name, value in resume.tensors.items()}
+            if resume.loss_names and not self.names:
+                self.names = resume.loss_names
+                self.sums = torch.zeros((len(self.names), len(self.runs)), device=self.device)
+            if "pseudo" in saved:
+                self.pseudo = [*(self.pseudo or []), saved["pseudo"]]
+            for name, value in lane.tensors().items():
+                value.copy_(saved[name])
+
+
+def _inside(params: State, buffers: State) -> dict[str, Tensor]:
+    """A network's tensors by the names that `Call` has for them."""
+    return {f"net.{name}": value for named in (params, buffers) for name, value in named.items()}
+
+
+def _blocks(feeds: Sequence[Feed]) -> list[Block]:
+    blocks: list[Block] = []
+    lane = source = target = 0
+    for _, same in groupby(feeds, key=id):
+        members = list(same)
+        feed = members[0]
+        blocks.append(Block(feed, slice(lane, lane + len(members)), source, target))
+        lane, source, target = lane + len(members), source + len(feed.source), target + len(feed.target)
+    return blocks
+
+
+def _joined(domains: Sequence[DomainTensor]) -> DomainTensor:
+    return domains[0] if len(domains) == 1 else DomainTensor.joined(domains)
+
+
+def fit_lanes(
+    runs: Sequence[Run],
+    training_datas: Sequence[TrainingData],
+    device: torch.device,
+    *,
+    starts: Sequence[Checkpoint | None],
+    resumes: Sequence[Resume] | None = None,
+    graph: bool = True,
+) -> Iterator[list[Snapshot | NotFinite]]:
+    """Train the last stage of runs of equal `lane_shape` together: what `fit` does for one, a snapshot a lane.
+
+    A lane whose numbers are no longer finite is reported as such and harms no other. Lanes of one study should be
+    neighbours; all resume from the same step.
+    """
+    feeds: dict[int, Feed] = {}
+    for training_data in training_datas:
+        if id(training_data) not in feeds:
+            feeds[id(training_data)] = Feed(training_data, device)
+    nets = [new_net(run, training_data) for run, training_data in zip(runs, training_datas, strict=True)]
+    fresh = [{name: value.clone() for name, value in net.state_dict().items()} for net in nets]
+    for net, own, start in zip(nets, fresh, starts, strict=True):
+        if start is not None:
+            net.load_state_dict(built_on(start, own))
+    lanes = Lanes(runs, [feeds[id(training_data)] for training_data in training_datas], nets, graph)
+    if resumes is not None:
+        lanes.load(resumes)
+    elif runs[0].plan[-1].restart:
+        lanes.refresh(0)
+        for lane, own in zip(lanes.lanes, fresh, strict=True):
+            for name, value in lane.weights().items():
+                value.copy_(own[name])
+    yield from lanes.train(resumes[0].step if resumes else 0)

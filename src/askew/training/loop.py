@@ -1,0 +1,298 @@
+"""The loop of rounds and steps, whatever it trains; what it hands out, and how it fails."""
+
+from __future__ import annotations
+
+import gc
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Generic, Literal, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from askew.data.task import Sampler
+from askew.methods.base import Batch, Losses
+from askew.training.batches import DomainTensor, Feed
+from askew.training.optim import Optimiser
+from askew.training.run import Stage
+
+CHUNK = 400
+"""Steps between two looks at the losses on a GPU, where each look waits for the device."""
+CPU_CHUNK = 20
+"""The same on a CPU, where steps are slow, looks are free, and a person waits for the bar to move."""
+
+WINDOW = 4096
+"""Most steps whose batches are drawn at once: a draw costs the same for few steps and for many."""
+
+Checkpoint = dict[str, Tensor]
+Precision = Literal["float32", "tf32", "bf16"]
+"""On a GPU: float32 as torch has it (convolutions in TF32, products not); products in TF32 too; or bfloat16."""
+
+
+class NotFinite(Exception):
+    """A loss or a weight is NaN or infinite; training stopped before that was written anywhere."""
+
+    def __init__(self, stage: int, step: int, losses: dict[str, float]) -> None:
+        bad = [name for name, value in losses.items() if not torch.isfinite(torch.tensor(value))]
+        self.what = f"the loss '{bad[0]}' is not finite" if bad else "a weight is not finite"
+        self.step, self.stage, self.losses = step, stage, losses
+        super().__init__(f"{self.what} after step {step} of stage {stage}")
+
+
+class NoGraphWarning(UserWarning):
+    """Steps are launched kernel by kernel, which is slower."""
+
+
+class NetworkOutputs:
+    """What the present network says of the whole study; computed when first read."""
+
+    def __init__(self, predict: Callable[[DomainTensor], Tensor], feed: Feed, sampler: Sampler) -> None:
+        self._predict, self._feed, self._sampler = predict, feed, sampler
+
+    @cached_property
+    def target(self) -> Tensor:
+        return self._predict(self._feed.target)
+
+    @cached_property
+    def source_val(self) -> Tensor:
+        return self._predict(self._feed.source_val)
+
+    @cached_property
+    def test(self) -> Tensor:
+        return self._predict(self._feed.test)
+
+    @property
+    def source_val_y(self) -> Tensor:
+        return self._feed.source_val_y
+
+    @property
+    def source_prior(self) -> Tensor:
+        return self._feed.source_prior(self._sampler)
+
+
+class Trained(Protocol):
+    """What one run's trainer can tell of it at any moment."""
+
+    def outputs(self) -> NetworkOutputs: ...
+
+    def training_prior(self) -> Tensor: ...
+
+    def tensors(self) -> Checkpoint: ...
+
+    def weights(self) -> Checkpoint: ...
+
+
+@dataclass
+class Snapshot:
+    """Where training stands: at a round's end, or between two looks at the losses."""
+
+    stage: int
+    step: int
+    losses: dict[str, float]
+    """Means over the round so far."""
+    round_ends: bool
+    _trained: Trained = field(repr=False)
+
+    @property
+    def outputs(self) -> NetworkOutputs:
+        return self._trained.outputs()
+
+    @property
+    def training_prior(self) -> Tensor:
+        """The class mix that the label loss has seen. (c,)"""
+        return self._trained.training_prior()
+
+    def checkpoint(self) -> Checkpoint:
+        """All that is needed to go on from here, bit for bit. The tensors are live: save them before going on."""
+        return self._trained.tensors()
+
+    def weights(self) -> Checkpoint:
+        """The network alone."""
+        return self._trained.weights()
+
+
+Seen = TypeVar("Seen")
+
+
+class Loop(ABC, Generic[Seen]):
+    """Rounds of refresh and training on one device. A step reads nothing from the host, so it can be captured.
+
+    What is trained, one run or many, is the subclass's matter; it hands out what it sees as `Seen`.
+    """
+
+    params: dict[str, Tensor]
+    optimiser: Optimiser
+    source_table: Tensor
+    target_table: Tensor
+    step_key_table: Tensor
+
+    def __init__(
+        self, stage: Stage, device: torch.device, precision: Precision, graph: bool, draws_by_round: bool
+    ) -> None:
+        self.stage, self.device, self.precision = stage, device, precision
+        self.draws_by_round = draws_by_round
+        """Whether batches depend on what the last refresh said, so that no draw may reach past a round's end."""
+        self.phases = stage.method.phases()
+        self.turns = sum(phase.repeat for phase in self.phases)
+        self.chunk = min(CHUNK if device.type == "cuda" else CPU_CHUNK, stage.round_steps)
+        self.clock = torch.zeros(1, dtype=torch.int64, device=device)  # steps done in this stage
+        self.first = torch.zeros(1, dtype=torch.int64, device=device)  # the step of the tables' first row
+        self.window = min(WINDOW, stage.steps)
+        self.drawn = range(0)  # the steps whose batches the tables hold
+        self.names: list[str] = []
+        self.sums = torch.zeros(0, device=device)
+        self.use_graph = graph and device.type == "cuda"
+        self.captured: torch.cuda.CUDAGraph | None = None
+
+    @abstractmethod
+    def batch(self, source: Tensor, target: Tensor) -> Batch:
+        """The images of these rows."""
+
+    @abstractmethod
+    def set_step_key(self, step_key: Tensor) -> None:
+        """Tell every dropout and crop which moment it is."""
+
+    @abstractmethod
+    def losses(self, phase: int, batch: Batch, t: Tensor) -> Losses:
+        """The named terms of a phase."""
+
+    @abstractmethod
+    def refresh(self, round: int) -> None:
+        """What the method, and a target sampler that goes by pseudo-labels, want to know before a round."""
+
+    @abstractmethod
+    def draw(self, first: int, steps: int) -> None:
+        """Fill the tables with the batches and moments of the steps first … first+steps−1, `window` at most."""
+
+    @abstractmethod
+    def live(self) -> Checkpoint:
+        """Everything that a step changes, under stable names."""
+
+    @abstractmethod
+    def look(self, done: int, steps: int) -> Seen:
+        """What to hand out after `done` steps, `steps` of them in this round."""
+
+    def ready(self, step: int) -> None:
+        """Whatever a step needs that does not lie on the device; counted from the last `draw`."""
+
+    def agreed(self, names: list[str], grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+        """The gradients to follow, where several processes have a say."""
+        return grads
+
+    def step(self) -> None:
+        """Take one step, from the clock to the sums of the losses."""
+        row = self.clock - self.first
+        batch = self.batch(self.source_table.index_select(0, row)[0], self.target_table.index_select(0, row)[0])
+        t = (self.clock / self.stage.steps)[0]
+        step_keys = iter(self.step_key_table.index_select(0, row)[0])
+        terms: Losses = {}
+        for number, phase in enumerate(self.phases):
+            names = [n for n in self.params if phase.trains is None or n.partition(".")[0] in phase.trains]
+            for _ in range(phase.repeat):
+                self.set_step_key(next(step_keys))
+                with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
+                    losses = self.losses(number, batch, t)
+                    total = torch.stack([value.float() for value in losses.values()]).sum()
+                grads = self.agreed(names, gradients(total, [self.params[n] for n in names]))
+                self.optimiser.step(names, grads, t)
+                terms |= losses
+        values = torch.stack([value.detach().float() for value in terms.values()])
+        if not self.names:
+            self.names, self.sums = list(terms), torch.zeros_like(values)
+        self.sums += values
+        self.clock += 1
+
+    def capture(self) -> None:
+        """Record one step as a CUDA graph, if it can be; the warm-up steps that this needs are taken back."""
+        live = self.live()
+        kept = {name: value.clone() for name, value in live.items()}
+        here, stream = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(here)
+        with torch.cuda.stream(stream):
+            for _ in range(3):
+                self.step()
+                self.clock -= 1
+        here.wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with undisturbed(), torch.cuda.graph(graph):
+                self.step()
+            self.captured = graph
+        except RuntimeError as error:  # somebody's method waits for the device, perhaps
+            self.use_graph = False
+            # A capture that failed keeps the stream, and until one succeeds torch's generator waits for its end.
+            torch.cuda.set_stream(here)
+            with torch.cuda.graph(torch.cuda.CUDAGraph()):
+                self.sums.add(0)
+            reason = str(error).splitlines()[0]
+            warnings.warn(f"The step cannot be captured as a CUDA graph ({reason}).", NoGraphWarning, stacklevel=2)
+        for name, value in live.items():
+            value.copy_(kept[name])
+        if "sums" not in kept:
+            self.sums.zero_()
+
+    def advance(self, first: int, steps: int) -> None:
+        """Take the steps first … first+steps−1, all of one round."""
+        if first not in self.drawn or first + steps > self.drawn.stop:
+            within = first % self.stage.round_steps
+            most = self.stage.round_steps - within if self.draws_by_round else self.stage.steps - first
+            self.drawn = range(first, first + min(self.window, most))
+            self.draw(first, len(self.drawn))
+            self.first.fill_(first)
+        with arithmetic(self.precision, self.device):
+            for step in range(first, first + steps):
+                self.ready(step - self.drawn.start)
+                if self.use_graph and self.captured is None:
+                    self.capture()
+                if self.captured is not None:
+                    self.captured.replay()
+                else:
+                    self.step()
+
+    def train(self, done: int) -> Iterator[Seen]:
+        """From step `done` to the stage's end."""
+        round_steps, total = self.stage.round_steps, self.stage.steps
+        while done < total:
+            round, within = divmod(done, round_steps)
+            if within == 0:
+                if round > 0 or not self.stage.restart:
+                    self.refresh(round)
+                self.sums.zero_()
+            steps = min(self.chunk, round_steps - within)
+            self.advance(done, steps)
+            done += steps
+            yield self.look(done, within + steps)
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """No garbage is collected meanwhile: an earlier run's graph, were it let go of now, would spoil a capture."""
+    gc.collect()
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+@contextmanager
+def arithmetic(precision: Precision, device: torch.device) -> Iterator[None]:
+    """How float32 numbers are multiplied meanwhile."""
+    before = torch.get_float32_matmul_precision()
+    if precision == "tf32" and device.type == "cuda":
+        torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def gradients(total: Tensor, params: list[Tensor]) -> Sequence[Tensor | None]:
+    """Of a loss; none for a phase whose parts have no weights, such as the features of embeddings."""
+    return torch.autograd.grad(total, params, allow_unused=True) if params else ()

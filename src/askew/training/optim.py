@@ -1,0 +1,140 @@
+"""SGD and Adam as small in-place functions whose rate is a tensor on the device; they equal torch.optim's.
+
+torch.optim reads its rate on the host. Here the schedule is computed on the device from the step counter, so
+that a whole step can be captured as one graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import torch
+from torch import Tensor
+
+from askew.core.options import Between
+
+Tensors = list[Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optim:
+    """How weights follow their gradients."""
+
+    optimiser: Literal["sgd", "adam"] = "sgd"
+    """SGD with momentum, or Adam."""
+    lr: Annotated[float, Between(0)] = 0.01
+    """Rate of the head and of a method's own parts."""
+    features_lr: Annotated[float, Between(0)] = 0.001
+    """Rate of the features."""
+    momentum: Annotated[float, Between(0, 0.9999)] = 0.9
+    """Of SGD; Adam's β₁."""
+    nesterov: bool = False
+    """Nesterov's momentum, for SGD."""
+    weight_decay: Annotated[float, Between(0)] = 5e-4
+    """Added to the gradient as weight_decay·w."""
+    schedule: Literal["constant", "inverse", "cosine"] = "constant"
+    """Rate over progress t: 1, (1+10t)^−0.75, or (1+cos πt)/2."""
+
+
+def rate(schedule: str, t: Tensor) -> Tensor:
+    """What the schedule multiplies both rates by, at progress t."""
+    if schedule == "inverse":
+        return (1 + 10 * t) ** -0.75
+    if schedule == "cosine":
+        return (1 + torch.cos(torch.pi * t)) / 2
+    return torch.ones_like(t)
+
+
+def sgd_(
+    params: Tensors,
+    grads: Sequence[Tensor],
+    moving: Tensors,
+    lr: Tensor,
+    momentum: float,
+    decay: float,
+    nesterov: bool = False,
+) -> None:
+    """v ← μv + (g + λw);  w ← w − ηv, or w − η(g + λw + μv) with Nesterov's momentum
+
+    torch's own fused kernel: one pass over the weights, which is what a large layer waits for. It walks memory and
+    not indices, so a gradient that lies there in another order than its weight is laid out anew first.
+    """
+    torch._fused_sgd_(
+        params,
+        [g if g.stride() == p.stride() else torch.empty_like(p).copy_(g) for p, g in zip(params, grads, strict=True)],
+        moving if momentum else [],  # torch's kernel takes no slots then
+        weight_decay=decay,
+        momentum=momentum,
+        lr=lr,
+        dampening=0.0,
+        nesterov=nesterov,
+        maximize=False,
+        is_first_step=False,  # zeros are the right start: v ← μ·0 + g
+    )
+
+
+def adam_(
+    params: Tensors,
+    grads: Sequence[Tensor],
+    first: Tensors,
+    second: Tensors,
+    count: Tensor,
+    lr: Tensor,
+    beta1: float,
+    decay: float,
+    beta2: float = 0.999,
+    eps: float = 1e-8,
+) -> None:
+    """m ← β₁m + (1−β₁)g;  s ← β₂s + (1−β₂)g²;  w ← w − η·m̂/(√ŝ + ε), with m̂ = m/(1−β₁ⁿ), ŝ = s/(1−β₂ⁿ)"""
+    grads = torch._foreach_add(list(grads), params, alpha=decay) if decay else list(grads)
+    torch._foreach_lerp_(first, grads, 1 - beta1)
+    torch._foreach_mul_(second, beta2)
+    torch._foreach_addcmul_(second, grads, grads, 1 - beta2)
+    root = torch._foreach_sqrt(torch._foreach_div(second, 1 - beta2**count))
+    torch._foreach_add_(root, eps)
+    step = torch._foreach_div(torch._foreach_mul(first, lr / (1 - beta1**count)), root)
+    torch._foreach_sub_(params, step)
+
+
+class Optimiser:
+    """The slots (momentum, moments) of named parameters, and the step that uses them."""
+
+    def __init__(self, optim: Optim, params: dict[str, Tensor]) -> None:
+        self.optim = optim
+        slots = 1 if optim.optimiser == "sgd" else 2
+        self.params = params
+        self.slots = [{name: torch.zeros_like(p) for name, p in params.items()} for _ in range(slots)]
+        self.parts = {name: name.partition(".")[0] for name in params}
+        device = next(iter(params.values())).device
+        # Adam's bias correction counts a part's own steps, since phases may train parts in turn; in float64, for
+        # 1 − 0.999 loses four digits in float32.
+        counts = {part: torch.zeros((), dtype=torch.float64, device=device) for part in set(self.parts.values())}
+        self.counts = counts if optim.optimiser == "adam" else {}
+
+    def step(self, names: Sequence[str], grads: Sequence[Tensor | None], t: Tensor) -> None:
+        """Update the named parameters in place; one without a gradient stays as it is."""
+        o = self.optim
+        factor = rate(o.schedule, t)
+        by_part: dict[str, list[tuple[str, Tensor]]] = {}
+        for name, grad in zip(names, grads, strict=True):
+            if grad is not None:
+                by_part.setdefault(self.parts[name], []).append((name, grad))
+        with torch.no_grad():
+            for part, picked in by_part.items():
+                lr = factor * (o.features_lr if part == "features" else o.lr)
+                params = [self.params[name] for name, _ in picked]
+                slots = [[slot[name] for name, _ in picked] for slot in self.slots]
+                values = [grad for _, grad in picked]
+                if o.optimiser == "sgd":
+                    sgd_(params, values, slots[0], lr, o.momentum, o.weight_decay, o.nesterov)
+                else:
+                    count = self.counts[part]
+                    count += 1
+                    adam_(params, values, slots[0], slots[1], count, lr, o.momentum, o.weight_decay)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All that a checkpoint needs, by name."""
+        named = {f"slot{i}.{name}": value for i, slot in enumerate(self.slots) for name, value in slot.items()}
+        return named | {f"count.{name}": value for name, value in self.counts.items()}

@@ -1,0 +1,85 @@
+"""A run: everything that can change its numbers, and the key that names it."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from askew.data.task import Sampler
+from askew.methods.base import Method
+from askew.nets.small import OWN
+from askew.nets.spec import NetSpec
+from askew.training.optim import Optim
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One method trained for a number of rounds; each round begins with a refresh."""
+
+    method: Method
+    rounds: int
+    round_steps: int
+    optim: Optim
+    restart: bool = False
+    """From fresh weights; the network of the stage before answers the first refresh."""
+
+    @property
+    def steps(self) -> int:
+        return self.rounds * self.round_steps
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training: a task's study, a network, and a plan of stages; the last stage is the method under test."""
+
+    task: str
+    shift: str
+    draw: int
+    origin: str
+    net: NetSpec
+    plan: tuple[Stage, ...]
+    batch: int
+    sampler: Sampler
+    target_sampler: Sampler
+    precision: Literal["float32", "tf32", "bf16"]
+    seed: int
+    threads: int
+
+    @property
+    def method(self) -> Method:
+        return self.plan[-1].method
+
+    @property
+    def before(self) -> Run | None:
+        """The run that this one continues: the same without its last stage, and blind to the target."""
+        if len(self.plan) == 1:
+            return None
+        return dataclasses.replace(self, plan=self.plan[:-1], target_sampler="natural")
+
+    def describe(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        values = dataclasses.asdict(self)
+        for stage, plain in zip(self.plan, values["plan"], strict=True):
+            method = stage.method
+            plain["method"] = {
+                "id": method.id,
+                "revision": method.revision,
+                "options": {f.name: getattr(method, f.name) for f in dataclasses.fields(method)},
+            }
+        if values["net"]["weights_hash"]:
+            values["net"]["weights"] = "file"  # a path says nothing about what is in it, its hash does
+        # what has no effect must not split equal runs
+        if values["net"]["head"] != "cosine":
+            del values["net"]["temperature"]
+        if self.net.name in OWN:
+            del values["net"]["crop"]
+        return values
+
+    @property
+    def key(self) -> str:
+        """Names the run's folder: a hash of `describe`."""
+        text = json.dumps(self.describe(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]

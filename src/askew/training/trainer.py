@@ -1,0 +1,244 @@
+"""The one training loop: rounds of refresh and training, as an iterator that never prints and never calls back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from askew.core import random
+from askew.core.device import LANE_ROWS, PREDICT_NUMBERS, PREDICT_ROWS
+from askew.core.errors import UserError
+from askew.data.task import TrainingData
+from askew.methods.base import Batch, Losses, Method, Shape
+from askew.nets.network import Net, build, new_head
+from askew.nets.small import OWN
+from askew.training.batches import DomainTensor, Feed
+from askew.training.loop import Checkpoint, Loop, NetworkOutputs, NotFinite, Snapshot, arithmetic
+from askew.training.optim import Optimiser
+from askew.training.prefetch import Ahead
+from askew.training.run import Run
+
+
+def portions(domain: DomainTensor, device: torch.device, share: int = 1) -> Sequence[Tensor]:
+    """All rows of a shelf, in portions whose activations fit; smaller ones where `share` networks look at once."""
+    numbers = max(1, domain.x[0].numel()) if len(domain) else 1
+    most = PREDICT_ROWS if share == 1 else LANE_ROWS // share
+    size = max(16, min(most, PREDICT_NUMBERS // numbers // share))
+    return torch.split(torch.arange(len(domain), device=device), size)
+
+
+def keep(state: dict[str, Tensor], fresh: dict[str, Tensor]) -> None:
+    """Take over what a refresh said: in place, since a captured graph reads from the same memory."""
+    for name, value in fresh.items():
+        if name in state:
+            state[name].copy_(value)
+        else:
+            state[name] = value.clone()
+
+
+class Trainer(Loop[Snapshot]):
+    """One stage of a run."""
+
+    def __init__(self, run: Run, number: int, feed: Feed, net: Net, graph: bool) -> None:
+        super().__init__(run.plan[number], feed.device, run.precision, graph, run.target_sampler == "balanced")
+        self.run, self.number, self.feed, self.net = run, number, feed, net
+        self.method: Method = self.stage.method
+        device = feed.device
+        self.params: dict[str, Tensor] = {n: p for n, p in net.named_parameters() if p.requires_grad}
+        self.optimiser = Optimiser(self.stage.optim, self.params)
+        self.state: dict[str, Tensor] = {}
+        self.pseudo: Tensor | None = None
+        shape = (self.window, run.batch)
+        self.source_table = torch.zeros(shape, dtype=torch.int64, device=device)
+        self.target_table = torch.zeros(shape, dtype=torch.int64, device=device)
+        self.step_key_table = torch.zeros((self.window, self.turns), dtype=torch.int64, device=device)
+        self.ahead = None if feed.resident else Ahead((feed.source, feed.target), run.batch, device)
+        net.train()
+
+    # --- one step ---
+
+    def batch(self, source: Tensor, target: Tensor) -> Batch:
+        if self.ahead is None:
+            return self.feed.batch(source, target)
+        xs, xt = self.ahead.places
+        return Batch(xs, self.feed.ys[source], xt, target)
+
+    def set_step_key(self, step_key: Tensor) -> None:
+        self.net.set_step_key(step_key)
+
+    def losses(self, phase: int, batch: Batch, t: Tensor) -> Losses:
+        return self.phases[phase].losses(self.net, batch, self.state, t)
+
+    # --- rounds ---
+
+    def refresh(self, round: int) -> None:
+        outputs = self.outputs()
+        keep(self.state, self.method.refresh(outputs, round))
+        if self.run.target_sampler == "balanced":
+            self.pseudo = outputs.target.argmax(dim=-1)
+
+    def draw(self, first: int, steps: int) -> None:
+        source, target, step_keys = tables(self.run, self.number, self.feed, self.pseudo, first, steps, self.turns)
+        self.source_table[:steps].copy_(source)
+        self.target_table[:steps].copy_(target)
+        self.step_key_table[:steps].copy_(step_keys)
+        if self.ahead is not None:
+            self.ahead.begin((source, target))
+
+    def ready(self, step: int) -> None:
+        if self.ahead is not None:
+            self.ahead.put(step)
+
+    def look(self, done: int, steps: int) -> Snapshot:
+        losses = dict(zip(self.names, (self.sums / steps).tolist(), strict=True))
+        size = torch.stack(torch._foreach_norm(list(self.params.values()))).sum()
+        if not torch.isfinite(self.sums.sum() + size):
+            raise NotFinite(self.number, done, losses)
+        return Snapshot(self.number, done, losses, done % self.stage.round_steps == 0, self)
+
+    # --- looking ---
+
+    def portions(self, domain: DomainTensor) -> Sequence[Tensor]:
+        """The rows of a domain that are predicted here."""
+        return portions(domain, self.device)
+
+    def predict(self, domain: DomainTensor) -> Tensor:
+        """Logits of a whole domain."""
+        was_training = self.net.training
+        self.net.eval()
+        logits = torch.zeros(len(domain), self.feed.classes, device=self.device)
+        with (
+            torch.no_grad(),
+            arithmetic(self.precision, self.device),
+            torch.autocast(self.feed.device.type, torch.bfloat16, enabled=self.run.precision == "bf16"),
+        ):
+            for rows in self.portions(domain):
+                logits[rows] = self.method.predict(self.net, domain.take(rows)).float()
+        self.net.train(was_training)
+        return logits
+
+    def outputs(self) -> NetworkOutputs:
+        return NetworkOutputs(self.predict, self.feed, self.run.sampler)
+
+    def training_prior(self) -> Tensor:
+        return self.method.training_prior(self.feed.source_prior(self.run.sampler), self.state)
+
+    def weights(self) -> Checkpoint:
+        return {name: value.detach() for name, value in self.net.state_dict().items()}
+
+    def live(self) -> Checkpoint:
+        return self.tensors()
+
+    def tensors(self) -> Checkpoint:
+        """Everything that changes while training, under stable names."""
+        named = {f"net.{n}": v.detach() for n, v in self.net.state_dict().items()}
+        named |= {f"optim.{n}": v for n, v in self.optimiser.tensors().items()}
+        named |= {f"state.{n}": v for n, v in self.state.items()}
+        named["clock"] = self.clock
+        if self.names:
+            named["sums"] = self.sums
+        if self.pseudo is not None:
+            named["pseudo"] = self.pseudo
+        return named
+
+    def load(self, checkpoint: Checkpoint, names: list[str]) -> None:
+        """Go on from a checkpoint of this stage; `names` are those of the losses it summed."""
+        for name in checkpoint:
+            if name.startswith("state."):
+                self.state[name.removeprefix("state.")] = checkpoint[name].to(self.feed.device)
+        if names:
+            self.names, self.sums = names, checkpoint["sums"].to(self.feed.device)
+        if "pseudo" in checkpoint:
+            self.pseudo = checkpoint["pseudo"].to(self.feed.device)
+        for name, value in self.tensors().items():
+            value.copy_(checkpoint[name])
+
+
+@dataclass(frozen=True)
+class Resume:
+    """Where to go on: a step of the stage, and the tensors saved there."""
+
+    step: int
+    tensors: Checkpoint
+    loss_names: list[str]
+
+
+def tables(
+    run: Run, number: int, feed: Feed, pseudo: Tensor | None, first: int, steps: int, turns: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Source rows, target rows (steps, batch) and dropout moments (steps, turns) of a stage's steps first …"""
+    offset = sum(stage.steps for stage in run.plan[:number]) + first
+    source = feed.source_rows(run.sampler, run.seed, offset, steps, run.batch)
+    target = feed.target_rows(pseudo, run.seed, offset, steps, run.batch)
+    noise = random.key("noise", run.seed, number)
+    step_keys = torch.arange(first * turns, (first + steps) * turns, device=feed.device)
+    return source, target, random.hash64(noise, step_keys).view(steps, turns)
+
+
+def built_on(start: Checkpoint, fresh: Checkpoint) -> Checkpoint:
+    """A network's tensors, those of the stages before it where they have them; a method's own parts begin fresh."""
+    strange = [n for n in start if n.partition(".")[0] in ("features", "head") and n not in fresh]
+    if strange:
+        raise UserError(
+            f"The network has no {strange[0]}, as its pre-trained weights do: another askew made them.",
+            "choose another folder with --out, so that pre-training is done again.",
+        )
+    return {name: start.get(name, value) for name, value in fresh.items()}
+
+
+def new_net(run: Run, training_data: TrainingData) -> Net:
+    """The network of a run's last stage, with the weights that its seed gives it."""
+    classes, number = len(training_data.classes), len(run.plan) - 1
+    parts, width = build(run.net, tuple(training_data.source.x.shape[1:]), classes, run.seed)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(random.key("parts", run.seed, number))
+        parts |= run.method.parts(Shape(width, classes, lambda: new_head(run.net, width, classes)))
+    return Net(parts, width, split_norm=run.net.norm == "split")
+
+
+def begin(
+    run: Run,
+    training_data: TrainingData,
+    device: torch.device,
+    start: Checkpoint | None,
+    resume: Resume | None,
+    make: Callable[[Run, int, Feed, Net], Trainer],
+) -> Trainer:
+    """A trainer of the run's last stage, ready to take its first step; `make` chooses its kind."""
+    feed = Feed(training_data, device)
+    net = new_net(run, training_data).to(device)
+    if run.net.name not in OWN:
+        net = net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    net.share_step_key()
+    fresh = {name: value.clone() for name, value in net.state_dict().items()}
+    if start is not None:
+        net.load_state_dict(built_on(start, fresh))
+    trainer = make(run, len(run.plan) - 1, feed, net)
+    if resume is not None:
+        trainer.load(resume.tensors, resume.loss_names)
+    elif run.plan[-1].restart:
+        trainer.refresh(0)  # the last word of the network before
+        net.load_state_dict(fresh)
+    return trainer
+
+
+def fit(
+    run: Run,
+    training_data: TrainingData,
+    device: torch.device,
+    *,
+    start: Checkpoint | None = None,
+    resume: Resume | None = None,
+    graph: bool = True,
+) -> Iterator[Snapshot]:
+    """Train the run's last stage, yielding snapshots.
+
+    It begins from `start`, the weights that the stages before it left (none for a single stage), or goes on from
+    `resume`. It holds no target label: the study has none.
+    """
+    trainer = begin(run, training_data, device, start, resume, partial(Trainer, graph=graph))
+    yield from trainer.train(resume.step if resume else 0)

@@ -1,0 +1,166 @@
+"""The report of an adaptation: what it says, and that no name from somebody's disk can break into it."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import io
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from adaptations import CPU, finish
+from PIL import Image
+from test_run_report import EVIL, TELL, Page, browse, told
+
+from askew.adaptation import report
+from askew.adaptation.findings import remarks
+from askew.adaptation.pipeline import Adaptation, Order, adapt
+from askew.adaptation.report import DOUBTFUL, render_report
+
+__all__ = ["browse"]  # a fixture of the other page's tests
+
+LENGTH = {"pretrain": 10, "rounds": 2, "round": 5, "batch": 8}
+EVIL_NAME = EVIL.replace("/", "∕")  # no file's name has a slash
+
+
+def small_images(file: Path, n: int, names: list[str] | None, seed: int) -> Path:
+    """Images that mini takes: a bright square whose place is the class."""
+    rng = np.random.default_rng(seed)
+    y = np.arange(n) % 3
+    x = rng.integers(0, 60, (n, 32, 32, 3)).astype(np.uint8)
+    for i, k in enumerate(y):
+        x[i, 8:24, 9 * k : 9 * k + 9] += 150
+    np.savez(file, **({"x": x} if names is None else {"x": x, "y": np.array(names)[y]}))
+    return file
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Adaptation:
+    folder = tmp_path_factory.mktemp("letter")
+    source = small_images(folder / "here.npz", 60, ["plain", f"{EVIL}1", "it's 🦉 & more"], 0)
+    target = small_images(folder / "there.npz", 40, None, 1)
+    return finish(adapt(Order(source, target, "coal", training=LENGTH), folder / "out", CPU))
+
+
+@pytest.fixture(scope="module")
+def page(found: Adaptation) -> str:
+    return render_report(found)
+
+
+def poisoned(found: Adaptation) -> Adaptation:
+    """The same with names, sentences and failures that are scripts."""
+    data = found.setup.data
+    target = dataclasses.replace(
+        data.target, names=tuple(f"{EVIL_NAME}{i}.jpg" for i in range(len(data.target.names))), broken=(EVIL,)
+    )
+    source = dataclasses.replace(data.source, broken=(f"{EVIL}: torn",))
+    setup = dataclasses.replace(
+        found.setup, data=dataclasses.replace(data, target=target, source=source, unknown=(EVIL,)), network=EVIL
+    )
+    trained = tuple(
+        dataclasses.replace(t, candidate=dataclasses.replace(t.candidate, name=f"{EVIL}{i}"))
+        for i, t in enumerate(found.trained)
+    )
+    verdict = dataclasses.replace(next(iter(found.verdicts.values())), sentence=EVIL)
+    order = dataclasses.replace(found.order, source=Path(f"/{EVIL_NAME}"), target=Path(f"/{EVIL_NAME}"))
+    return dataclasses.replace(
+        found, setup=setup, trained=trained, verdicts={f"{EVIL}1": verdict}, chosen=1, failed={EVIL: EVIL}, order=order
+    )
+
+
+@pytest.fixture(scope="module")
+def poisoned_page(found: Adaptation) -> str:
+    return render_report(poisoned(found))
+
+
+def test_the_page_is_whole_and_loads_nothing(page: str) -> None:
+    seen = Page(page)
+    for tag, attributes in seen.tags:
+        assert tag not in ("link", "iframe", "object", "embed", "base", "form")
+        assert "href" not in attributes
+        assert str(attributes.get("src", "data:image/")).startswith("data:image/")
+    assert "url(" not in page
+    assert "http" not in page.replace('http-equiv="Content-Security-Policy"', "")
+    assert seen.count("script") == 1
+
+
+def test_the_page_says_what_was_done_and_found(page: str, found: Adaptation) -> None:
+    text = Page(page).text
+    for heading in ("What to mind", "Class mix", "Target pictures", "Both domains", "Label-free scores", "Training"):
+        assert heading in text
+    assert found.sentence in text
+    assert found.diagnosis.sentence in text
+    assert "here.npz → there.npz" in text
+    for k, share in enumerate(found.diagnosis.mix.mix):
+        assert f"{100 * share:.1f}" in text, k
+    for remark in remarks(found):
+        assert f"{remark.code} {remark.what}" in text
+        assert remark.remedy in text
+    for trained, scores in zip(found.trained, found.scores, strict=True):
+        assert trained.candidate.name in text
+        assert all(f"{value:.3f}" in text for value in scores.values())
+
+
+def test_pictures_are_shown_from_doubtful_to_confident_as_the_model_sees_them(page: str, found: Adaptation) -> None:
+    gallery = page.partition("Most doubtful")[2].partition("Most confident")[0]
+    answers = re.findall(r"<figcaption><b>.*?</b> (\d+) %</figcaption>", gallery)
+    assert len(answers) == DOUBTFUL
+    assert [int(a) for a in answers] == sorted(int(a) for a in answers)
+    first = int(np.argsort(-found.probabilities.max(axis=1), kind="stable")[-1])
+    assert f'title="{found.setup.data.target.names[first]}"' in gallery
+    coded = re.findall(r'src="data:image/png;base64,([^"]+)"', gallery)[0]
+    pixels = np.asarray(Image.open(io.BytesIO(base64.b64decode(coded))))
+    original = np.asarray(found.setup.data.task.training_data.target.x[first]).transpose(1, 2, 0)
+    assert (pixels[1::3, 1::3] == original).all(), "a small picture is enlarged without blur"
+
+
+def test_a_page_shows_no_more_classes_than_it_may(found: Adaptation, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "_maps", lambda found: "<h2>Both domains</h2>")
+    spread = dataclasses.replace(found, probabilities=np.eye(3)[np.arange(len(found.probabilities)) % 3])
+    assert "most frequent classes" not in render_report(spread)
+    monkeypatch.setattr(report, "CLASSES", 2)
+    page = render_report(spread)
+    assert "Only the 2 most frequent classes are shown." in page
+    by_class = page.partition("By class")[2].partition("Both domains")[0]
+    assert by_class.count("<details>") == 2
+
+
+def test_a_page_is_the_same_twice(page: str, found: Adaptation) -> None:
+    assert render_report(found) == page
+
+
+def test_names_stay_names(poisoned_page: str) -> None:
+    seen = Page(poisoned_page)
+    assert seen.count("script") == 1
+    assert not [a for _, a in seen.tags if any(name.startswith("on") for name in a)]
+    assert all(str(a.get("src")).startswith("data:image/") for tag, a in seen.tags if tag == "img")
+    assert seen.text.count("document.title='owned'") > 20
+
+
+@pytest.mark.parametrize("guarded", [True, False], ids=["with the page's policy", "without it"])
+def test_a_name_that_is_a_script_does_nothing_in_a_browser(
+    poisoned_page: str, browse: Callable[..., str], guarded: bool
+) -> None:
+    dom = browse(poisoned_page, guarded=guarded)
+    title = re.findall(r"<title>(.*?)</title>", dom, flags=re.S)[0]
+    assert title.startswith("askew: ")
+    assert 'class="js"' in dom, "the page's own script did run"
+
+
+def test_a_browser_shows_the_pictures_and_nothing_wider_than_its_window(page: str, browse: Callable[..., str]) -> None:
+    script = f"""{TELL}
+const images = [...document.querySelectorAll('.gallery img')];
+const shown = images.filter((i) => i.offsetWidth > 0);
+out.textContent = JSON.stringify({{
+  images: images.length, loaded: shown.every((i) => i.complete && i.naturalWidth > 0), shown: shown.length,
+  wide: document.documentElement.scrollWidth > window.innerWidth + 1,
+}});"""
+    seen: dict[str, Any] = told(browse(page, script))
+    assert seen["images"] >= DOUBTFUL
+    assert seen["shown"] >= DOUBTFUL
+    assert seen["loaded"]
+    assert not seen["wide"]

@@ -1,0 +1,209 @@
+"""An adaptation held against labels: what is read, how sure it is, and what is refused."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from commands import assert_refused, files
+from conftest import Command
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import tensor
+
+from askew.adaptation.audit import _rows, audit, draw_sheet, read_truth
+from askew.core.errors import UserError
+from askew.core.files import write_json, write_tensors
+from askew.evaluation.metrics import accurate, gained
+
+CLASSES = ("ant", "bee", "cat")
+NAMES = tuple(f"{name}/{i}.png" for name in CLASSES for i in range(40))
+TRUTH = np.repeat(np.arange(3), 40)
+
+
+def adaptation(folder: Path) -> Path:
+    """What `askew adapt` leaves of a target of 120 images: source-only right on 80 %, COAL on 95 %, MCD on 50 %."""
+    methods = []
+    for name, share in (("source", 0.8), ("coal", 0.95), ("mcd", 0.5)):
+        rng = np.random.default_rng(len(name))
+        predicted = np.where(rng.random(120) < share, TRUTH, (TRUTH + 1) % 3)
+        told = {"source_val": np.eye(3), "source_val_y": np.arange(3), "target": 5 * np.eye(3)[predicted]}
+        run = folder / "runs" / name
+        run.mkdir(parents=True)
+        write_tensors(
+            run / "outputs.safetensors", {k: tensor(v) for k, v in (told | {"seen_mix": np.full(3, 1 / 3)}).items()}, {}
+        )
+        methods.append({"name": name, "run": name, "against_source": None if name == "source" else "helped"})
+        if name == "coal":
+            with (folder / "predictions.csv").open("w", newline="") as file:
+                csv.writer(file).writerows(
+                    [["path", "class"], *([n, CLASSES[k]] for n, k in zip(NAMES, predicted, strict=True))]
+                )
+    summary = {"classes": CLASSES, "chosen": "coal", "target_mix": {"mix": [0.5, 0.25, 0.25]}, "methods": methods}
+    write_json(folder / "summary.json", summary)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return adaptation(tmp_path_factory.mktemp("own") / "out")
+
+
+def labels(file: Path, pairs: list[tuple[str, str]]) -> Path:
+    with file.open("w", newline="") as lines:
+        csv.writer(lines).writerows([("path", "label"), *pairs])
+    return file
+
+
+ALL = [(name, name.partition("/")[0]) for name in NAMES]
+
+
+def test_methods_are_scored_and_a_gain_and_a_loss_are_told_apart(out: Path, tmp_path: Path) -> None:
+    found = audit(out, labels(tmp_path / "all.csv", ALL))
+    source, coal, mcd = found.methods
+    assert source.accuracy.value == pytest.approx(source.scores["per_class_mean"])
+    assert (source.truth, coal.truth, mcd.truth) == ("–", "helped", "hurt")
+    assert coal.gain is not None
+    assert coal.gain.value == pytest.approx(coal.accuracy.value - source.accuracy.value)
+    assert found.sentence.startswith("Adaptation (coal) helped: ")
+    assert found.mix_error == pytest.approx(1 / 6 + 2 / 12)
+    assert found.unseen == ()
+
+
+def test_a_few_labels_leave_it_open(out: Path, tmp_path: Path) -> None:
+    found = audit(out, labels(tmp_path / "few.csv", ALL[:2] + ALL[45:47]))
+    assert found.labelled == 4
+    assert found.unseen == ("cat",)
+    assert found.methods[1].truth == "unclear"
+    assert "made no difference that these labels can show" in found.sentence
+
+
+def test_a_network_that_was_kept_is_said_to_be_the_one_without_adaptation(tmp_path: Path) -> None:
+    out = adaptation(tmp_path / "out")
+    told = json.loads((out / "summary.json").read_text()) | {"chosen": "source"}
+    write_json(out / "summary.json", told)
+    assert audit(out, labels(tmp_path / "all.csv", ALL)).sentence.startswith("The network without adaptation")
+
+
+# --- how sure ---
+
+
+@pytest.mark.parametrize("labelled", [20, 60, 400])
+def test_the_truth_lies_in_most_intervals_however_few_labels_there_are(labelled: int) -> None:
+    """Nine in ten at least: nominally 95 %, and classes without a label are in no mean."""
+    mix, before, after = np.array([0.6, 0.3, 0.1]), np.array([0.9, 0.6, 0.3]), np.array([0.95, 0.7, 0.6])
+    rng = np.random.default_rng(0)
+    inside = []
+    for _ in range(200):
+        y = rng.choice(3, labelled, p=mix)
+        there = np.unique(y)
+        first = np.where(rng.random(labelled) < before[y], y, (y + 1) % 3)
+        then = np.where(rng.random(labelled) < after[y], y, (y + 1) % 3)
+        for found, truth in (
+            (accurate(y, then, 3), after[there].mean()),
+            (gained(y, first, then, 3), (after - before)[there].mean()),
+        ):
+            inside.append(found.low <= 100 * truth <= found.high)
+    assert np.mean(inside) > 0.9
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=60))
+def test_intervals_lie_within_what_is_possible(rows: list[tuple[int, int, int]]) -> None:
+    y, first, then = np.array(rows).T
+    accuracy, gain = accurate(y, then, 5), gained(y, first, then, 5)
+    assert 0 <= accuracy.low <= accuracy.high <= 100
+    assert -100 <= gain.low <= gain.high <= 100
+    swapped = gained(y, then, first, 5)
+    assert swapped.value == pytest.approx(-gain.value)
+    assert gained(y, then, then, 5).value == 0
+
+
+# --- a sheet to fill in ---
+
+
+def test_a_longer_sheet_begins_with_the_images_of_a_shorter_one_and_shows_no_answer(out: Path, tmp_path: Path) -> None:
+    assert (draw_sheet(out, 10, tmp_path / "a.csv"), draw_sheet(out, 500, tmp_path / "b.csv")) == (10, 120)
+    short, long = ((tmp_path / name).read_text().splitlines() for name in ("a.csv", "b.csv"))
+    assert long[:11] == short
+    assert sorted(line.removesuffix(",") for line in long[1:]) == sorted(NAMES)
+
+
+def test_a_sheet_that_is_there_is_not_written_over(cli: Command, out: Path, tmp_path: Path) -> None:
+    sheet = labels(tmp_path / "mine.csv", ALL[:3])
+    before = sheet.read_bytes()
+    assert_refused(cli("audit", str(out), "--draw", "5", "-o", str(sheet)))
+    assert sheet.read_bytes() == before
+
+
+def test_a_sheet_filled_in_halfway_is_scored(cli: Command, out: Path, tmp_path: Path) -> None:
+    sheet = tmp_path / "sheet.csv"
+    assert cli("audit", str(out), "--draw", "60", "-o", str(sheet)).code == 0
+    rows = list(csv.reader(sheet.read_text().splitlines()))
+    labels(sheet, [(path, path.partition("/")[0] if i < 50 else "") for i, (path, _) in enumerate(rows[1:])])
+    before = files(out)
+    told = json.loads(cli("audit", str(out), str(sheet), "--json").out)
+    assert (told["labelled"], told["images"]) == (50, 120)
+    assert [m["name"] for m in told["methods"]] == ["source", "coal", "mcd"]
+    shown = cli("audit", str(out), str(sheet))
+    assert "50 of 120 target images are labelled" in shown.out
+    assert "random sample" in shown.err
+    assert files(out) == before, "an audit writes nothing"
+
+
+# --- which image a label is of ---
+
+
+def test_images_are_found_by_as_much_of_a_path_as_is_unique() -> None:
+    names = ("a/x/1.png", "a/y/1.png", "a/y/2.png")
+    assert _rows(["a/y/1.png", "2.png"], names, Path("l")) == [1, 2]
+    assert _rows(["../elsewhere/x/1.png"], names, Path("l")) == [0]
+    for wrong, why in ((["1.png"], "several"), (["3.png"], "none of"), (["2.png", "y/2.png"], "twice")):
+        with pytest.raises(UserError, match=why):
+            _rows(wrong, names, Path("l"))
+
+
+def test_labels_come_as_a_folder_of_classes_and_as_an_array(tmp_path: Path) -> None:
+    for name in ("ant/1.png", "bee/2.png"):
+        (tmp_path / "tree" / name).parent.mkdir(parents=True)
+        (tmp_path / "tree" / name).touch()
+    rows, y = read_truth(tmp_path / "tree", ["2.png", "1.png", "3.png"], CLASSES)
+    assert (rows.tolist(), y.tolist()) == ([1, 0], [0, 1])
+    np.savez(tmp_path / "a.npz", x=np.zeros((3, 2)), y=np.array(["cat", "ant", "bee"]))
+    rows, y = read_truth(tmp_path / "a.npz", ["0", "1", "2"], CLASSES)
+    assert (rows.tolist(), y.tolist()) == ([0, 1, 2], [2, 0, 1])
+
+
+# --- what is refused ---
+
+
+def test_what_cannot_be_audited_is_refused_in_a_sentence(cli: Command, out: Path, tmp_path: Path) -> None:
+    good = labels(tmp_path / "good.csv", ALL)
+    misspelt = labels(tmp_path / "misspelt.csv", [(NAMES[0], "antt")])
+    strange = labels(tmp_path / "strange.csv", [("elsewhere.png", "ant")])
+    empty = labels(tmp_path / "empty.csv", [(NAMES[0], "")])
+    np.savez(tmp_path / "bare.npz", x=np.zeros((3, 2)))
+    (tmp_path / "other.json").write_text("{}")
+    gone = adaptation(tmp_path / "gone")
+    (gone / "runs" / "mcd" / "outputs.safetensors").unlink()
+    short = adaptation(tmp_path / "short")
+    (short / "predictions.csv").write_text("path,class\nant/1.png,ant\n")
+    for words, why in (
+        ((out,), "no labels to hold"),
+        ((out, good, "--draw", "3"), "not there yet"),
+        ((out, "--draw", "-1"), "--draw"),
+        ((tmp_path, good), "no finished adaptation"),
+        ((out, tmp_path / "missing.csv"), "do not exist"),
+        ((out, misspelt), "did you mean 'ant'"),
+        ((out, strange), "none of the target's"),
+        ((out, empty), "no label in"),
+        ((out, tmp_path / "bare.npz"), "no label in"),
+        ((out, tmp_path / "other.json"), "neither a list"),
+        ((gone, good), "is gone"),
+        ((short, labels(tmp_path / "one.csv", [ALL[1]])), "has 1 rows"),
+    ):  # fmt: skip
+        answer = cli("audit", *map(str, words))
+        assert_refused(answer)
+        assert why in answer.err, answer.err

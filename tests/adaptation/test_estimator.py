@@ -1,0 +1,160 @@
+"""The scikit-learn estimator: scikit-learn's own contract, and what is particular to two domains."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import askew
+from askew import AdaptiveClassifier
+from askew.core.errors import UserError
+
+SHORT = {"pretrain": 0, "rounds": 2, "round": 10}
+NAMES = np.array(["ant", "bee", "cow"])
+
+Array = np.ndarray[Any, Any]
+
+
+def clouds(n: int, shift: float, seed: int, mix: tuple[float, ...] = (1 / 3, 1 / 3, 1 / 3)) -> tuple[Array, Array]:
+    rng = np.random.default_rng(seed)
+    y = rng.choice(3, n, p=mix)
+    return 4 * np.eye(3, 6)[y] + rng.normal(size=(n, 6)) + shift, y
+
+
+XS, YS = clouds(240, 0, 0)
+XT, YT = clouds(300, 0.5, 1, (0.7, 0.2, 0.1))
+
+
+def short(**more: Any) -> AdaptiveClassifier:
+    return AdaptiveClassifier(**{"training": SHORT, "device": "cpu"} | more)
+
+
+@pytest.mark.filterwarnings("ignore")  # scikit-learn's checks hand in odd things on purpose
+@parametrize_with_checks(
+    [short(net="bare", training=SHORT | {"lr": 0.1})],  # the fastest network: what is checked is the same for all
+    expected_failed_checks=lambda _: {
+        "check_classifiers_classes": "it takes -1 for a class, which marks target rows here"
+    },
+)
+def test_scikit_learn_s_own_checks(estimator: AdaptiveClassifier, check: Any) -> None:
+    check(estimator)
+
+
+def test_rows_marked_with_minus_one_are_the_target() -> None:
+    marked = short().fit(np.r_[XT, XS], np.r_[np.full(len(XT), -1), YS])
+    apart = short().fit_domains(XS, YS, XT)
+    assert marked.classes_.tolist() == [0, 1, 2]
+    assert (marked.predict_proba(XT) == apart.predict_proba(XT)).all()
+
+
+def test_names_and_marks_go_together_in_an_array_of_objects() -> None:
+    y = np.r_[NAMES[YS].astype(object), np.full(len(XT), -1, dtype=object)]
+    marked = short().fit(np.r_[XS, XT], y)
+    assert marked.classes_.tolist() == NAMES.tolist()
+    assert (marked.predict(XT) == NAMES[short().fit_domains(XS, YS, XT).predict(XT)]).all()
+
+
+def test_the_target_has_a_say_and_its_mix_is_estimated() -> None:
+    adapted = short(training={"pretrain": 40, "rounds": 2, "round": 10}).fit_domains(XS, YS, XT)
+    alone = short(training={"pretrain": 40, "rounds": 2, "round": 10}).fit(XS, YS)
+    assert not np.allclose(adapted.predict_proba(XT), alone.predict_proba(XT), atol=1e-3)
+    assert (adapted.predict(XT) == YT).mean() > 0.9
+    assert adapted.target_prior_ == pytest.approx([0.7, 0.2, 0.1], abs=0.1)
+    assert alone.target_prior_ is None
+
+
+def test_without_target_rows_it_trains_on_the_source_alone() -> None:
+    one, other = short(method="coal").fit(XS, YS), short(method="source").fit(XS, YS)
+    assert (one.predict_proba(XT) == other.predict_proba(XT)).all()
+
+
+def test_the_prior_is_chosen_when_it_predicts() -> None:
+    model = short().fit_domains(XS, YS, XT)
+    plain = model.predict_proba(XT)
+    assert model.predictor_.card.training_prior == pytest.approx((1 / 3,) * 3), "source batches are balanced"
+    model.set_params(prior="target")
+    weighed = plain * np.clip(model.target_prior_, 1e-3 / 3, None)
+    assert model.predict_proba(XT) == pytest.approx(weighed / weighed.sum(axis=1, keepdims=True), abs=1e-6)
+
+
+def test_hyper_parameters_and_settings_reach_the_run() -> None:
+    model = short(hyper={"alpha": 0.5}, training=SHORT | {"batch": 8}).fit_domains(XS, YS, XT)
+    run = model.predictor_.card.made["run"]
+    assert run["plan"][-1]["method"]["options"]["alpha"] == 0.5
+    assert run["batch"] == 8
+    with pytest.raises(UserError, match="no option of method coal 'alfa'"):
+        short(hyper={"alfa": 1}).fit_domains(XS, YS, XT)
+    with pytest.raises(UserError, match="no method 'cole'"):
+        short(method="cole").fit_domains(XS, YS, XT)
+
+
+def test_it_works_in_pipelines_and_searches() -> None:
+    y = np.r_[YS, np.full(len(XT), -1)]
+    x = np.r_[XS, XT]
+    piped = make_pipeline(StandardScaler(), short(net="bare", training=SHORT | {"lr": 0.5})).fit(x, y)
+    assert (piped.predict(XT) == YT).mean() > 0.6
+    search = GridSearchCV(short(net="bare"), {"random_state": [0, 1]}, cv=2).fit(XS, YS)
+    assert search.best_params_["random_state"] in (0, 1)
+
+
+def test_clones_and_pickles_are_the_same() -> None:
+    model = short(random_state=3)
+    copy = clone(model)
+    assert copy.get_params() == model.get_params()
+    model.fit_domains(XS, YS, XT)
+    assert (copy.fit_domains(XS, YS, XT).predict_proba(XT) == model.predict_proba(XT)).all()
+    assert (pickle.loads(pickle.dumps(model)).predict_proba(XT) == model.predict_proba(XT)).all()
+    assert (clone(model).set_params(random_state=4).fit(XS, YS).predict_proba(XT) != model.predict_proba(XT)).any()
+
+
+@pytest.mark.filterwarnings("ignore::askew.evaluation.priors.UnsureMixWarning")  # two steps teach nothing
+def test_small_images_are_learnt_as_they_are() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 256, (40, 3, 32, 32), dtype=np.uint8)
+    y = np.arange(20) % 2
+    model = short(net="mini", training={"pretrain": 0, "rounds": 1, "round": 2}).fit_domains(x[:20], y, x[20:])
+    assert model.predict(x).shape == (40,)
+    assert model.predictor_.card.shape == (3, 32, 32)
+    with pytest.raises(ValueError, match="20 images and labels of shape"):
+        short(net="mini").fit(x[:20], y[:19])
+
+
+def test_the_trained_model_can_be_saved_and_loaded(tmp_path: Path) -> None:
+    model = short(method="mcd").fit_domains(XS, NAMES[YS], XT)
+    model.predictor_.save(tmp_path / "m")
+    again = askew.load(tmp_path / "m", "cpu")
+    assert again.predict(XT).tolist() == model.predict(XT).tolist()
+    assert again.classes == ("ant", "bee", "cow")
+
+
+@pytest.mark.parametrize(
+    ("y", "said"),
+    [
+        (np.full(len(XS), -1), "no source row to learn from"),
+        (np.zeros(len(XS)), "only one class"),
+        (np.where(YS > 0, NAMES[YS], "-1"), "dtype=object"),
+        (XS[:, 0], "Unknown label type"),
+    ],
+)
+def test_labels_that_cannot_be_learnt_from_are_refused(y: Array, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        short().fit(XS, y)
+
+
+def test_a_target_of_another_width_is_refused() -> None:
+    with pytest.raises(ValueError, match="X has 5 features"):
+        short().fit_domains(XS, YS, XT[:, :5])
+
+
+def test_rows_on_which_training_diverges_are_refused() -> None:
+    with pytest.raises(ValueError, match="scale the rows, or lower lr"):
+        short(net="bare", training=SHORT | {"lr": 1e30}).fit(1e20 * XS, YS)

@@ -1,0 +1,325 @@
+"""Adapting to data of one's own, from files to files."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from adaptations import CPU, LENGTH, finish
+from commands import assert_refused
+from conftest import Answer, Command
+
+from askew.adaptation import pipeline as adapting
+from askew.adaptation.artifacts import predictions, summary, write_artifacts
+from askew.adaptation.findings import remarks
+from askew.adaptation.pipeline import AUTO, Adaptation, Order, adapt, diagnosed
+from askew.core.errors import UserError
+from askew.inference.predictor import load
+
+SHORT = [word for name, value in LENGTH.items() for word in ("-t", f"{name}={value}")]
+NAMES = np.array(["ant", "bee", "cat"])
+
+
+def drawn(n: int, mix: list[float], shift: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Three overlapping clouds in a class mix, moved by `shift`."""
+    rng = np.random.default_rng(seed)
+    y = rng.choice(3, n, p=mix)
+    return (2.5 * np.eye(3, 8)[y] + rng.normal(size=(n, 8)) + shift).astype(np.float32), y
+
+
+def domains(folder: Path, n: int = 120) -> tuple[Path, Path]:
+    """n labelled rows in one mix, and rows without labels in another."""
+    xs, ys = drawn(n, [0.6, 0.3, 0.1], 0.0, 0)
+    xt, _ = drawn(102, [0.1, 0.3, 0.6], 0.4, 1)
+    np.savez(folder / "source.npz", x=xs, y=NAMES[ys])
+    np.savez(folder / "target.npz", x=xt)
+    return folder / "source.npz", folder / "target.npz"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Adaptation, Path]:
+    """One adaptation of rows, with all that it leaves behind."""
+    folder = tmp_path_factory.mktemp("own")
+    found = finish(adapt(Order(*domains(folder), training=LENGTH), folder / "out", CPU))
+    write_artifacts(found, folder / "out")
+    return found, folder / "out"
+
+
+def rows_of(file: Path) -> list[dict[str, str]]:
+    with file.open(newline="") as lines:
+        return list(csv.DictReader(lines))
+
+
+# --- through the installed command ---
+
+
+def test_the_guide_s_embeddings_become_a_model_predictions_a_report_and_a_summary(
+    shell: Command, cli: Command, tmp_path: Path
+) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "adapt.md").read_text().partition("## Embeddings")[2]
+    (code,) = re.findall(r"```python\n(.*?)```", text, flags=re.S)
+    exec(code, {})  # the page's own data, into this folder
+    adapt_words, predict_words, draw_words, *_ = [
+        line.split() for line in re.findall(r"^    askew (.*)$", text, flags=re.M)
+    ]
+    answer: Answer = shell(*adapt_words, *SHORT)
+    assert answer.code == 0, answer.err
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
+        "model", "predictions.csv", "report.html", "runs", "summary.json",
+    ]  # fmt: skip
+    names = ("cat", "dog", "owl")
+    assert all(name in answer.out for name in ("source", "coal", "chosen", *names))
+    assert "report in out/report.html" in answer.err
+    rows = rows_of(tmp_path / "out" / "predictions.csv")
+    assert [row["path"] for row in rows] == [str(i) for i in range(300)]
+    for row in rows:
+        shares = {name: float(row[f"p_{name}"]) for name in names}
+        assert abs(sum(shares.values()) - 1) < 1e-3
+        assert row["class"] == max(shares, key=shares.__getitem__)
+    told = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert [m["name"] for m in told["methods"]] == ["source", "coal"]
+    assert abs(sum(told["target_mix"]["mix"]) - 1) < 1e-6
+    assert cli(*predict_words).code == 0
+    drawn = cli(*draw_words[: draw_words.index("#")])
+    assert "100 target images in out/to-label.csv" in drawn.out
+    audited = cli("audit", "out", "labels.npz")
+    assert audited.code == 0, audited.err
+    assert "300 of 300 target images are labelled" in audited.out
+    same = [a["class"] == b["class"] for a, b in zip(rows, rows_of(tmp_path / "answers.csv"), strict=True)]
+    assert sum(same) >= 298, "but for the rounding of outputs that are kept in half precision"
+
+
+# --- the whole way, in this process ---
+
+
+def test_auto_trains_source_only_first_and_chooses_among_all(made: tuple[Adaptation, Path]) -> None:
+    found, _ = made
+    assert [t.candidate.name for t in found.trained] == [c.name for c in AUTO]
+    assert found.trained[0].candidate.method == "source"
+    assert len(AUTO) <= 5
+    assert set(found.verdicts) == {c.name for c in AUTO[1:]}
+    assert len({t.run.key for t in found.trained}) == len(AUTO)
+
+
+def test_the_predictions_answer_for_an_even_class_mix(made: tuple[Adaptation, Path]) -> None:
+    found, _ = made
+    said = found.winner.said
+    z = said.target - np.log(said.training_prior)
+    expected = np.exp(z) / np.exp(z).sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(found.probabilities, expected, atol=1e-9)
+
+
+def test_the_model_says_what_the_predictions_say(made: tuple[Adaptation, Path]) -> None:
+    found, out = made
+    model = load(out, "cpu")
+    probabilities = model.predict_proba(np.load(out.parent / "target.npz")["x"])
+    np.testing.assert_allclose(probabilities, found.probabilities, atol=5e-3)  # outputs are kept in half precision
+    assert model.card.target_prior is not None
+    np.testing.assert_allclose(model.card.target_prior.mix, found.diagnosis.mix.mix)
+
+
+def test_nothing_is_trained_twice(made: tuple[Adaptation, Path], tmp_path: Path) -> None:
+    found, out = made
+    before = {p: p.stat().st_mtime_ns for p in (out / "runs").rglob("*")}
+    again = finish(adapt(found.order, out, CPU))
+    assert {p: p.stat().st_mtime_ns for p in (out / "runs").rglob("*")} == before
+    assert predictions(again) == predictions(found)
+
+
+def test_work_that_was_stopped_goes_on_where_it_was(made: tuple[Adaptation, Path], tmp_path: Path) -> None:
+    order = dataclasses.replace(made[0].order, method="coal")
+    found = finish(adapt(order, made[1], CPU))
+    work = adapt(order, tmp_path / "out", CPU)
+    first = found.trained[0].run.key
+    for step in work:
+        if (tmp_path / "out" / "runs" / first / "done").exists() and step.key != first:
+            break
+    work.close()
+    stamp = (tmp_path / "out" / "runs" / first / "weights.safetensors").stat().st_mtime_ns
+    again = finish(adapt(order, tmp_path / "out", CPU))
+    assert (tmp_path / "out" / "runs" / first / "weights.safetensors").stat().st_mtime_ns == stamp
+    assert predictions(again) == predictions(found)
+
+
+def test_one_rule_chooses_and_the_alarm_only_warns(
+    made: tuple[Adaptation, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, out = made
+    hurt = dataclasses.replace(next(iter(found.verdicts.values())), verdict="hurt", sentence="It seems to have hurt.")
+    monkeypatch.setattr(adapting, "choose", lambda saids: 2)
+    monkeypatch.setattr(adapting, "judge_transfer", lambda source, adapted, others: hurt)
+    again = finish(adapt(found.order, out, CPU))
+    assert (again.chosen, again.sentence) == (2, hurt.sentence)
+    assert "A109" in {r.code for r in remarks(again)}
+
+
+def test_every_verdict_is_before_all_the_candidates(
+    made: tuple[Adaptation, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, out = made
+    asked: list[list[int]] = []
+
+    def told(source: Any, adapted: Any, others: Any) -> Any:
+        asked.append([id(one) for one in (source, adapted, *others)])
+        return found.verdicts["coal"]
+
+    monkeypatch.setattr(adapting, "judge_transfer", told)
+    saids = [id(t.said) for t in finish(adapt(found.order, out, CPU)).trained]
+    assert [each[:2] for each in asked] == [[saids[0], one] for one in saids[1:]]
+    assert all(sorted(each) == sorted(saids) for each in asked)
+
+
+def test_a_method_that_fails_is_told_and_the_others_go_on(
+    made: tuple[Adaptation, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, out = made
+    whole = adapting.execute
+
+    def failing(run: Any, task: Any, how: Any) -> Any:
+        if run.method.id == "mcd":
+            raise UserError("a loss is not finite.", "lower the rate.")
+        return whole(run, task, how)
+
+    monkeypatch.setattr(adapting, "execute", failing)
+    again = finish(adapt(found.order, out, CPU))
+    assert again.failed == {"mcd": "a loss is not finite."}
+    assert len(again.trained) == len(AUTO) - 1
+    assert "A115" in {r.code for r in remarks(again)}
+
+
+# --- remarks ---
+
+
+def codes(found: Adaptation) -> set[str]:
+    return {remark.code for remark in remarks(found)}
+
+
+def changed(found: Adaptation, **verdict: Any) -> Adaptation:
+    """As if the first method beside source-only had been chosen, with such a verdict."""
+    name = found.trained[1].candidate.name
+    own = dataclasses.replace(found.verdicts[name], **({"verdict": "helped", "collapsed": False} | verdict))
+    return dataclasses.replace(found, chosen=1, verdicts=dict(found.verdicts) | {name: own})
+
+
+def test_each_remark_is_made_where_it_holds_and_only_there(made: tuple[Adaptation, Path]) -> None:
+    found, _ = made
+    fine = changed(found)
+    data, setup = fine.setup.data, fine.setup
+    assert not codes(fine) & {"A101", "A102", "A103", "A104", "A106", "A108", "A109", "A110", "A114", "A115"}
+    cases: dict[str, Callable[[], Adaptation]] = {
+        "A102": lambda: _with_data(fine, target=dataclasses.replace(data.target, broken=("x.jpg: torn",))),
+        "A103": lambda: _with_data(fine, unknown=("zebra",)),
+        "A104": lambda: _with_data(fine, shared=3),
+        "A108": lambda: changed(found, verdict="unclear"),
+        "A109": lambda: changed(found, verdict="hurt"),
+        "A110": lambda: changed(found, collapsed=True),
+        "A113": lambda: dataclasses.replace(fine, probabilities=np.eye(3)[[0, 1] * 51]),
+        "A114": lambda: dataclasses.replace(fine, order=dataclasses.replace(fine.order, quick=True)),
+        "A116": lambda: _source_only_says(fine, np.eye(3)[[2] * 102]),
+        "A115": lambda: dataclasses.replace(fine, failed={"dann": "no"}),
+    }
+    before = codes(dataclasses.replace(fine, probabilities=np.eye(3)[[0, 1, 2] * 34], setup=setup))
+    for code, case in cases.items():
+        assert code not in before, code
+        assert code in codes(case()), code
+
+
+def _source_only_says(found: Adaptation, logits: np.ndarray) -> Adaptation:
+    first = found.trained[0]
+    first = dataclasses.replace(first, said=dataclasses.replace(first.said, target=logits))
+    return dataclasses.replace(found, trained=(first, *found.trained[1:]))
+
+
+def _with_data(found: Adaptation, **changes: Any) -> Adaptation:
+    data = dataclasses.replace(found.setup.data, **changes)
+    return dataclasses.replace(found, setup=dataclasses.replace(found.setup, data=data))
+
+
+# --- refusals: before any work, and nothing is left behind ---
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("-m", "cola"), "There is no method 'cola'."),
+        (("-t", "lrr=1"), "There is no option of training 'lrr'."),
+        (("--backbone", "resnet18"), "The data are rows of numbers, which resnet18 does not take."),
+        (("--seed", "-1"), "--seed must be at least 0, found -1."),
+        (("--device", "tpu"), "There is no device 'tpu'."),
+    ],
+)
+def test_a_wrong_wish_is_refused_and_leaves_nothing(
+    cli: Command, tmp_path: Path, words: tuple[str, ...], sentence: str
+) -> None:
+    domains(tmp_path)
+    answer = cli("adapt", "source.npz", "target.npz", "-o", "out", *words)
+    assert_refused(answer)
+    assert answer.err.startswith(sentence)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_of_somebody_else_is_left_alone(cli: Command, tmp_path: Path) -> None:
+    domains(tmp_path)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.txt").write_text("mine")
+    answer = cli("adapt", "source.npz", "target.npz", "-o", "out")
+    assert_refused(answer)
+    assert answer.err.startswith("The folder out holds other things")
+    assert [p.name for p in (tmp_path / "out").iterdir()] == ["thesis.txt"]
+    assert_refused(cli("adapt", "source.npz", "target.npz", "-o", "source.npz"))
+
+
+# --- diagnose ---
+
+
+def test_diagnose_finds_the_label_shift_and_prints_json(cli: Command, tmp_path: Path) -> None:
+    domains(tmp_path, 600)
+    answer = cli("diagnose", "source.npz", "target.npz", "--json", *SHORT)
+    assert answer.code == 0, answer.err
+    told = json.loads(answer.out)
+    assert told["classes"] == list(NAMES)
+    assert told["kind"] in ("label", "both")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["source.npz", "target.npz"], "what was trained is gone again"
+
+
+def test_diagnose_asks_a_model_that_is_there(made: tuple[Adaptation, Path], tmp_path: Path) -> None:
+    found, out = made
+    order = dataclasses.replace(found.order, method="source")
+    diagnosis, data = finish(diagnosed(order, tmp_path / "no", CPU, out))
+    assert not (tmp_path / "no").exists()
+    assert data.task.training_data.classes == found.classes
+    if not found.chosen:
+        np.testing.assert_allclose(diagnosis.mix.mix, found.diagnosis.mix.mix, atol=0.02)
+    with np.load(order.source) as arrays:
+        np.savez(tmp_path / "other.npz", x=arrays["x"], y=np.array([f"{name}s" for name in arrays["y"]]))
+    with pytest.raises(UserError, match="The model knows the classes ant, bee, cat; the source has ants, bees, cats"):
+        finish(diagnosed(dataclasses.replace(order, source=tmp_path / "other.npz"), tmp_path, CPU, out))
+
+
+def test_the_summary_is_plain_json_with_every_number(made: tuple[Adaptation, Path]) -> None:
+    found, out = made
+    told = json.loads((out / "summary.json").read_text())
+    assert told == json.loads(json.dumps(summary(found)))
+    assert told["predicted"] == np.bincount(found.predicted, minlength=3).tolist()
+    assert [set(m["scores"]) for m in told["methods"]] == [set(found.scores[0])] * len(AUTO)
+
+
+# --- the guide ---
+
+
+def test_the_guide_lists_every_remark() -> None:
+    import inspect
+
+    from askew.adaptation import findings as module
+
+    page = (Path(__file__).parents[2] / "docs" / "reading-the-report.md").read_text()
+    made = re.findall(r'"(A1\d\d)"', inspect.getsource(module))
+    assert len(set(made)) == len(made) > 10
+    assert re.findall(r"^\| (A1\d\d) \|", page, flags=re.M) == made

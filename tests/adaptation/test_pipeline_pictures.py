@@ -1,0 +1,166 @@
+"""Adapting to pictures of one's own: what a frozen backbone embeds, what is trained whole, and what the model holds."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from adaptations import CPU, LENGTH, finish
+from PIL import Image
+
+from askew.adaptation import pipeline as adapting
+from askew.adaptation.artifacts import predictor
+from askew.adaptation.embeddings import embedded, frozen
+from askew.adaptation.findings import remarks
+from askew.adaptation.pipeline import Order, adapt, set_up
+from askew.core.errors import UserError
+from askew.inference.predictor import load
+from askew.nets.network import build
+from askew.nets.spec import NetSpec
+
+
+def photographs(folder: Path, classes: tuple[str, ...], n: int, dark: int) -> Path:
+    """Blobs of a colour a class, on a ground of its own."""
+    for k, name in enumerate(classes):
+        for i in range(n):
+            rng = np.random.default_rng([k, i, dark])
+            pixels = np.full((24, 24, 3), dark, np.uint8)
+            pixels[6:18, 6:18, k % 3] = rng.integers(150, 255, (12, 12))
+            place = folder / name / f"{name} {i}.png" if dark else folder / f"{name} {i}.png"
+            place.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels).save(place)
+    return folder
+
+
+@pytest.fixture
+def small_backbone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Networks see 32 pixels in place of 224, which is forty times faster."""
+    narrow = dataclasses.replace
+    monkeypatch.setattr(adapting, "NetSpec", lambda **values: narrow(NetSpec(**values), crop=32))
+
+
+def test_pictures_on_a_cpu_are_embedded_once_and_the_model_holds_the_backbone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_backbone: None
+) -> None:
+    source, target = (
+        photographs(tmp_path / "s", ("red", "green"), 6, 90),
+        photographs(tmp_path / "t", ("red", "green"), 4, 0),
+    )
+    order = Order(source, target, "coal", "resnet18", "none", training=LENGTH)
+    out = tmp_path / "out"
+    found = finish(adapt(order, out, CPU))
+    assert found.setup.said == "mlp on embeddings of a frozen resnet18"
+    assert found.setup.task.training_data.source.x.shape[1:] == (512,)
+    assert "A101" in {r.code for r in remarks(found)}, "a backbone without weights is weak, and that is said"
+    predictor(found).save(out / "model")
+    model = load(out, "cpu")
+    assert model.card.net.name == "resnet18+mlp"
+    probabilities = model.predict_proba([target / name for name in found.setup.data.target.names])
+    np.testing.assert_allclose(probabilities, found.probabilities, atol=5e-3)
+    monkeypatch.setattr("askew.adaptation.embeddings.frozen", lambda *args: pytest.fail("it was embedded already"))
+    monkeypatch.setattr(adapting, "_fetched", lambda *args: None)
+    finish(set_up(order, out, CPU))
+
+
+def test_embedding_that_was_stopped_goes_on_with_the_next_pictures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_backbone: None
+) -> None:
+    source, target = photographs(tmp_path / "s", ("red", "green"), 5, 90), photographs(tmp_path / "t", ("red",), 4, 0)
+    order = Order(source, target, "source", "resnet18", "none", training=LENGTH)
+    monkeypatch.setattr("askew.adaptation.embeddings._PART", 4)
+    work = adapt(order, tmp_path / "out", CPU)
+    assert [next(work).step for _ in range(2)] == [4, 8]
+    work.close()
+    kept = {p: p.stat().st_mtime_ns for p in (tmp_path / "out" / "embeddings").iterdir()}
+    assert len(kept) == 2
+    first = min(kept)
+    first.write_bytes(first.read_bytes()[:-1])  # damaged since: computed anew
+    finish(adapt(order, tmp_path / "out", CPU))
+    now = {p: p.stat().st_mtime_ns for p in (tmp_path / "out" / "embeddings").iterdir()}
+    assert len(now) == 4
+    assert [now[p] == stamp for p, stamp in kept.items() if p != first] == [True]
+    assert now[first] != kept[first]
+
+
+def test_a_fine_tuned_backbone_is_part_of_the_model(tmp_path: Path) -> None:
+    source, target = photographs(tmp_path / "s", ("red", "green"), 3, 90), photographs(tmp_path / "t", ("red",), 4, 0)
+    training = {"pretrain": 1, "rounds": 1, "round": 1, "batch": 2, "crop": 32, "precision": "float32"}
+    order = Order(source, target, "source", "resnet18", "none", tuned=True, training=training)
+    found = finish(adapt(order, tmp_path / "out", CPU))
+    assert found.setup.said == "resnet18, all of it trained"
+    assert not (tmp_path / "out" / "embeddings").exists()
+    model = predictor(found)
+    assert model.card.net.name == "resnet18"
+    probabilities = model.predict_proba([target / name for name in found.setup.data.target.names])
+    np.testing.assert_allclose(probabilities, found.probabilities, atol=5e-3)
+
+
+def test_a_quick_look_takes_some_pictures_and_one_method(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_backbone: None
+) -> None:
+    source = photographs(tmp_path / "s", ("red", "green"), 8, 90)
+    target = photographs(tmp_path / "t", ("red", "green"), 8, 0)
+    monkeypatch.setattr(adapting, "QUICK_IMAGES", 6)
+    order = Order(source, target, "auto", "resnet18", "none", quick=True, training={"batch": 4, "round": 5})
+    assert [c.name for c in order.candidates] == ["source", "coal"]
+    setup = finish(set_up(order, tmp_path / "out", CPU))
+    training_data = setup.data.task.training_data
+    assert (len(training_data.source) + len(training_data.source_val), len(training_data.target)) == (6, 6)
+    assert setup.training == {**adapting.QUICK, "batch": 4, "round": 5}, "what was asked for goes before what is quick"
+
+
+def test_embeddings_are_what_the_network_says_of_each_picture(tmp_path: Path, small_backbone: None) -> None:
+    source, target = photographs(tmp_path / "s", ("red", "green"), 5, 90), photographs(tmp_path / "t", ("red",), 4, 0)
+    data = adapting.own_data(source, target)
+    spec = NetSpec(name="resnet18", crop=32)
+    task = finish(embedded(data.task, spec, tmp_path / "e", CPU))
+    with torch.no_grad():
+        network = frozen(spec, (3, 256, 256))
+        for view in ("source", "source_val", "target"):
+            images, rows = (getattr(t.training_data, view).x for t in (data.task, task))
+            for i in range(len(rows)):
+                alone = network(torch.from_numpy(np.asarray(images[i : i + 1])))[0].numpy()
+                np.testing.assert_allclose(rows[i], alone, rtol=1e-3, atol=1e-4)
+    assert task.training_data.source.y.tolist() == data.task.training_data.source.y.tolist()
+
+
+def test_small_images_in_an_array_train_a_small_network_whole(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 255, (24, 32, 32, 3)).astype(np.uint8)
+    np.savez(tmp_path / "s.npz", x=x, y=[0, 1] * 12)
+    np.savez(tmp_path / "t.npz", x=x[::-1][:10])
+    order = Order(tmp_path / "s.npz", tmp_path / "t.npz", "source", training=LENGTH)
+    found = finish(adapt(order, tmp_path / "out", CPU))
+    assert (found.setup.network, found.setup.backbone) == ("mini", None)
+    assert found.sentence.startswith("The network was trained on the source alone")
+    assert predictor(found).predict(x[::-1][:10]).shape == (10,)
+    assert "A104" in {r.code for r in remarks(found)}
+
+
+def test_what_stands_on_a_backbone_is_a_network_of_rows() -> None:
+    parts, width = build(NetSpec(name="resnet18+mlp", crop=0), (3, 32, 32), 2, 0)
+    assert width == 256
+    assert parts["features"].eval()(torch.zeros(2, 3, 32, 32, dtype=torch.uint8)).shape == (2, 256)
+    with pytest.raises(UserError, match=r"There is no network 'resnet18\+mini'") as caught:
+        build(NetSpec(name="resnet18+mini"), (3, 32, 32), 2, 0)
+    assert caught.value.hint == "what follows a + is mlp or bare."
+
+
+def test_weights_that_cannot_be_had_are_refused_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = photographs(tmp_path / "s", ("red", "green"), 3, 90), photographs(tmp_path / "t", ("red",), 2, 0)
+
+    def offline(*args: Any) -> Any:
+        raise OSError("no route to host")
+
+    monkeypatch.setattr(adapting, "frozen", offline)
+    with pytest.raises(UserError, match="The weights of resnet18 could not be fetched: no route to host") as caught:
+        finish(set_up(Order(source, target), tmp_path / "out", CPU))
+    assert "--weights none" in caught.value.hint
+    with pytest.raises(UserError, match=r"The weights file no\.safetensors does not exist"):
+        finish(set_up(Order(source, target, weights="no.safetensors"), tmp_path / "out", CPU))

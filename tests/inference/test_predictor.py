@@ -1,0 +1,173 @@
+"""A trained model in use: what it answers, what may be handed to it, and what it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from small_models import CLASSES, SEEN, SOURCE, TARGET, card, images, predictor, refused, rows, softmax, weights
+
+from askew.data.decode import decode
+from askew.inference.inputs import as_picture
+from askew.inference.predictor import Predictor
+from askew.methods import MCD
+
+# --- answers ---
+
+
+def test_a_bare_model_s_logits_are_its_head_s_linear_map() -> None:
+    of = card("bare")
+    state = weights(of)
+    found = Predictor(of, state, "cpu").logits(rows())
+    assert found == pytest.approx(rows() @ state["head.weight"].numpy().T + state["head.bias"].numpy(), abs=1e-5)
+
+
+def test_mcd_s_model_answers_with_the_mean_of_its_two_heads() -> None:
+    of = card("bare", rule=MCD())
+    state = weights(of)
+    state |= {"head2.weight": -state["head.weight"], "head2.bias": state["head.bias"]}
+    found = Predictor(of, state, "cpu").logits(rows())
+    assert found == pytest.approx(np.tile(state["head.bias"].numpy(), (5, 1)), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("prior", "mix"),
+    [
+        ("uniform", (1 / 3, 1 / 3, 1 / 3)),
+        ("source", SOURCE),
+        ("target", TARGET),
+        ("seen", SEEN),
+        ([2, 1, 1], (0.5, 0.25, 0.25)),
+    ],
+)
+def test_a_prior_moves_each_logit_by_the_log_of_its_share_to_the_seen_one(prior: Any, mix: tuple[float, ...]) -> None:
+    model = predictor()
+    wanted = softmax(model.logits(rows()) + np.log(np.array(mix) / np.array(SEEN)))
+    assert model.predict_proba(rows(), prior) == pytest.approx(wanted, abs=1e-6)
+    assert model.predict(rows(), prior).tolist() == [CLASSES[k] for k in wanted.argmax(axis=1)]
+
+
+def test_a_class_that_training_never_saw_is_not_weighed_up() -> None:
+    model = predictor(training_prior=(0.5, 0.5, 0.0))
+    assert model.prior_shift("uniform")[2] == 0
+    assert model.prior_shift("uniform")[:2] == pytest.approx(np.log(2 / 3))
+
+
+def test_the_size_of_batches_does_not_matter() -> None:
+    model = predictor()
+    assert model.logits(rows(7), batch=2) == pytest.approx(model.logits(rows(7)), abs=1e-5)
+    assert model.logits(rows(0)).shape == (0, 3)
+    assert model.predict(rows(0)).shape == (0,)
+
+
+def test_predicting_changes_nothing_in_the_model() -> None:
+    model = predictor()
+    before = {n: t.clone() for n, t in model.classifier.state_dict().items()}
+    assert (model.logits(rows()) == model.logits(rows())).all()
+    assert all((before[n] == t).all() for n, t in model.classifier.state_dict().items())
+
+
+# --- what may be handed over ---
+
+
+def test_arrays_that_can_only_be_read_are_read() -> None:
+    x = rows()
+    x.flags.writeable = False
+    assert (predictor().logits(x) == predictor().logits(rows())).all()
+
+
+def test_images_may_have_their_channels_last_or_none_at_all() -> None:
+    model = predictor("mini", (3, 32, 32))
+    x = images(3, 3, 32, 32)
+    assert (model.logits(x.transpose(0, 2, 3, 1)) == model.logits(x)).all()
+    grey = images(3, 32, 32)
+    assert (model.logits(grey) == model.logits(np.stack([grey] * 3, axis=1))).all()
+    assert (model.logits(torch.from_numpy(x)) == model.logits(x)).all()
+
+
+def test_pictures_are_resized_whether_files_or_in_memory(tmp_path: Path) -> None:
+    model = predictor("mini", (3, 32, 32))
+    picture = Image.fromarray(images(1, 50, 40, 3)[0])
+    picture.save(tmp_path / "é <b>.png")
+    small = np.asarray(picture.resize((32, 32), Image.Resampling.BILINEAR)).transpose(2, 0, 1)
+    wanted = model.logits(small[None])
+    assert (model.logits(picture) == wanted).all()
+    assert (model.logits(tmp_path / "é <b>.png") == wanted).all()
+    assert model.logits([str(tmp_path / "é <b>.png"), picture]) == pytest.approx(np.tile(wanted, (2, 1)), abs=1e-5)
+
+
+def test_a_picture_is_decoded_as_in_training(tmp_path: Path) -> None:
+    Image.fromarray(images(1, 300, 200, 4)[0], "RGBA").save(tmp_path / "clear.png")
+    like = card("resnet18", (3, 256, 256))
+    assert (as_picture(tmp_path / "clear.png", like) == decode(tmp_path / "clear.png")).all()
+
+
+def test_a_grey_network_sees_pictures_in_grey() -> None:
+    picture = Image.fromarray(images(1, 28, 28)[0])
+    assert (as_picture(picture, card("digits-28", (1, 28, 28)))[0] == np.asarray(picture)).all()
+
+
+def test_lists_and_whole_numbers_are_rows_too() -> None:
+    model = predictor()
+    assert (model.logits([[1] * 8, [2] * 8]) == model.logits(np.array([[1.0] * 8, [2.0] * 8]))).all()
+
+
+# --- what is refused ---
+
+
+@pytest.mark.parametrize(
+    ("x", "said"),
+    [
+        (rows(3, 9), "takes rows of 8 numbers, found float32 3 x 9"),
+        (rows(3)[0], "takes rows of 8 numbers, found float32 8"),
+        (np.where(np.arange(8) == 2, np.nan, rows(3)), "3 of 3 rows hold NaN"),
+        (np.full((2, 8), np.inf), "2 of 2 rows hold NaN or infinity"),
+        (np.array([["a"] * 8]), "takes rows of 8 numbers"),
+        (np.array([[None] * 8]), "takes rows of 8 numbers"),
+        (images(2, 3, 32, 32), "takes rows of 8 numbers, found uint8 2 x 3 x 32 x 32"),
+        (Image.new("RGB", (4, 4)), "takes rows of 8 numbers, found a picture"),
+        ([[1.0, 2.0], [1.0]], "rows of different lengths"),
+    ],
+)
+def test_rows_that_do_not_fit_are_refused(x: Any, said: str) -> None:
+    assert said in refused(lambda: predictor().logits(x))
+
+
+@pytest.mark.parametrize(
+    ("x", "said"),
+    [
+        (images(2, 3, 64, 64), "takes uint8 3 x 32 x 32 images, found uint8 2 x 3 x 64 x 64"),
+        (images(2, 3, 32, 32) / 255, "found float64 2 x 3 x 32 x 32"),
+        (rows(), "found float32 5 x 8"),
+        ("no/such.png", "no/such.png cannot be read"),
+        (__file__, "test_predictor.py cannot be read"),
+    ],
+)
+def test_images_that_do_not_fit_are_refused(x: Any, said: str) -> None:
+    assert said in refused(lambda: predictor("mini", (3, 32, 32)).logits(x))
+
+
+@pytest.mark.parametrize(
+    ("prior", "said"),
+    [
+        ("sauce", "no prior 'sauce'"),
+        ([0.5, 0.5], "each of the 3 classes, found 2 numbers"),
+        ([1, 1, -1], "found [1.0, 1.0, -1.0]"),
+        ([0, 0, 0], "found [0.0, 0.0, 0.0]"),
+        ([1, 1, np.nan], "each of the 3 classes"),
+        ([1, 1, "x"], "each of the 3 classes"),
+        (None, "each of the 3 classes"),
+    ],
+)
+def test_a_prior_that_is_none_is_refused(prior: Any, said: str) -> None:
+    assert said in refused(lambda: predictor().predict_proba(rows(), prior))
+
+
+@pytest.mark.parametrize("name", ["source", "target"])
+def test_a_mix_that_the_model_does_not_know_is_no_prior(name: str) -> None:
+    model = predictor(**{f"{name}_prior": None})
+    assert f"does not know the {name}'s class mix" in refused(lambda: model.predict(rows(), name))

@@ -1,0 +1,120 @@
+"""Predictions in parts, by Ray Data: one row an image, only what is missing, the same as on one machine."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import Command
+
+from askew.core.errors import UserError
+from askew.inference.model_card import Card
+from askew.inference.predictor import Predictor
+from askew.inference.ray_predict import Parts, plan, write_part
+from askew.methods import METHODS
+from askew.nets.network import build
+from askew.nets.spec import NetSpec
+
+parquet = pytest.importorskip("pyarrow.parquet")
+WIDTH, ROWS = 3, 11
+
+
+@pytest.fixture
+def predictor() -> Predictor:
+    parts, _ = build(NetSpec(name="bare"), (WIDTH,), 2, 0)
+    weights = {f"{name}.{n}": value for name, part in parts.items() for n, value in part.state_dict().items()}
+    card = Card(
+        net=NetSpec(name="bare"),
+        rule=METHODS["source"](),
+        shape=(WIDTH,),
+        classes=("a", "b"),
+        training_prior=(0.5, 0.5),
+    )
+    return Predictor(card, weights, "cpu")
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    x = np.random.default_rng(0).normal(size=(ROWS, WIDTH)).astype(np.float32)
+    x[7, 1] = np.nan  # one row that is broken
+    np.save(tmp_path / "rows.npy", x)
+    return tmp_path / "rows.npy"
+
+
+def names(parts: Parts) -> list[str]:
+    files = [parts.file(part) for part in range(len(parts.offsets))]
+    return [name for file in files for name in parquet.read_table(file)["path"].to_pylist()]
+
+
+def test_parts_hold_every_input_once_and_in_order(predictor: Predictor, rows: Path, tmp_path: Path) -> None:
+    parts = plan([rows], predictor, "uniform", tmp_path / "out", size=4)
+    assert len(parts.offsets) == 3
+    assert [write_part(predictor, parts, part, "uniform") for part in parts.missing()] == [4, 4, 3]
+    assert names(parts) == [f"{rows}:{i}" for i in range(ROWS)]
+    tally = parts.tally(predictor.classes)
+    assert (tally.images, tally.broken, tally.counts.sum()) == (ROWS, 1, ROWS - 1)
+
+
+def test_only_parts_that_are_missing_are_answered(predictor: Predictor, rows: Path, tmp_path: Path) -> None:
+    parts = plan([rows], predictor, "uniform", tmp_path / "out", size=4)
+    for part in parts.missing():
+        write_part(predictor, parts, part, "uniform")
+    before = parts.file(0).stat().st_mtime_ns
+    parts.file(1).unlink()
+    again = plan([rows], predictor, "uniform", tmp_path / "out", size=4)
+    assert again.missing() == [1]
+    write_part(predictor, again, 1, "uniform")
+    assert names(again) == [f"{rows}:{i}" for i in range(ROWS)]
+    assert parts.file(0).stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize("what", ["other images", "another prior", "something else"])
+def test_a_folder_that_was_begun_otherwise_is_left_alone(
+    predictor: Predictor, rows: Path, tmp_path: Path, what: str
+) -> None:
+    folder = tmp_path / "out"
+    if what == "something else":
+        folder.mkdir()
+        (folder / "thesis.txt").write_text("mine")
+    else:
+        plan([rows], predictor, "uniform", folder)
+    np.save(tmp_path / "other.npy", np.zeros((2, WIDTH), dtype=np.float32))
+    source = tmp_path / "other.npy" if what == "other images" else rows
+    prior = [0.9, 0.1] if what == "another prior" else "uniform"
+    with pytest.raises(UserError, match="holds"):
+        plan([source], predictor, prior, folder)
+
+
+@pytest.mark.soak
+def test_predict_on_ray_says_what_one_machine_says(
+    predictor: Predictor, rows: Path, tmp_path: Path, cli: Command, shell: Command
+) -> None:
+    pytest.importorskip("ray")
+    predictor.save(tmp_path / "model")
+    alone = cli("predict", str(tmp_path / "model"), str(rows), "-o", str(tmp_path / "alone.csv"), "--device", "cpu")
+    assert alone.code == 0
+    done = shell(  # a process of its own, which Ray ends with
+        "predict", str(tmp_path / "model"), str(rows), "--on", "ray", "--jobs", "1", "-o", str(tmp_path / "parts"),
+        "--device", "cpu", "--json",
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["images"] == ROWS
+    found = parquet.read_table(tmp_path / "parts" / "part-00000.parquet").to_pylist()
+    with (tmp_path / "alone.csv").open() as file:
+        wanted = list(csv.DictReader(file))
+    assert [row["path"] for row in found] == [row["path"] for row in wanted]
+    for a, b in zip(found, wanted, strict=True):
+        assert (a["class"] or "") == b["class"]
+        assert a["p_a"] is None or a["p_a"] == pytest.approx(float(b["p_a"]), abs=1e-5)
+    again = cli("predict", str(tmp_path / "model"), str(rows), "--on", "ray", "-o", str(tmp_path / "parts"), "--json")
+    assert json.loads(again.out) == json.loads(done.out)
+
+
+def test_ray_needs_a_folder(predictor: Predictor, rows: Path, tmp_path: Path, cli: Command) -> None:
+    predictor.save(tmp_path / "model")
+    said = cli("predict", str(tmp_path / "model"), str(rows), "--on", "ray")
+    assert said.code == 2
+    assert "name it with -o" in said.err

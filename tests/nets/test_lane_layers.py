@@ -1,0 +1,153 @@
+"""Layers in lanes compute what each lane's layer computes by itself: value, gradient and running statistics."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+import askew.nets
+from askew.nets import lane_layers as layers_in_lanes
+from askew.nets.lane_layers import TOLERATED, WrongKernelWarning, by_products, distance, grouped, one_by_one
+from askew.nets.layers import Conv, Linear, NormRelu1d, NormReluPool2d
+
+LANES, N = 3, 4
+IMAGES, ROWS = (2, 9, 9), (5,)
+LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "convolution": (lambda: Conv(2, 3, 5), IMAGES),
+    "padded convolution": (lambda: Conv(2, 3, 5, padding=2), IMAGES),
+    "linear": (lambda: Linear(5, 3), ROWS),
+    "norm of images": (lambda: NormReluPool2d(2), IMAGES),
+    "norm and pool": (lambda: NormReluPool2d(2, (2, 2, 0)), IMAGES),
+    "norm and overlapping pool": (lambda: NormReluPool2d(2, (3, 2, 1)), IMAGES),
+    "norm of rows": (lambda: NormRelu1d(5), ROWS),
+}
+Tensors = dict[str, Tensor]
+
+
+def stacked(layers: list[nn.Module]) -> tuple[Tensors, Tensors]:
+    params = {n: torch.stack([dict(own.named_parameters())[n].detach() for own in layers]).requires_grad_()
+              for n, _ in layers[0].named_parameters()}  # fmt: skip
+    buffers = {n: torch.stack([dict(own.named_buffers())[n] for own in layers]) for n, _ in layers[0].named_buffers()}
+    return params, buffers
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["own images", "shared images"])
+@pytest.mark.parametrize("training", [True, False], ids=["training", "eval"])
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_layer_in_lanes_is_the_layer_of_each_lane(name: str, training: bool, shared: bool) -> None:
+    make, shape = LAYERS[name]
+    torch.manual_seed(0)
+    layers = [make().double().train(training) for _ in range(LANES)]
+    for layer in layers:
+        for value in layer.parameters():
+            nn.init.normal_(value)
+    x = torch.randn(*(() if shared else (LANES,)), N, *shape, dtype=torch.float64, requires_grad=True)
+    params, buffers = stacked(layers)
+    one = make().double().train(training)
+    one.in_lanes = True
+    out = vmap(lambda p, b, x: functional_call(one, (p, b), (x,)), in_dims=(0, 0, None if shared else 0))(
+        params, buffers, x
+    )
+    weigh = torch.randn_like(out)
+    grads = torch.autograd.grad((out * weigh).sum(), [x, *params.values()])
+    alone = [layer(x if shared else x[i]) for i, layer in enumerate(layers)]
+    own = [p for layer in layers for p in layer.parameters()]
+    wanted = torch.autograd.grad(sum(((a * w).sum() for a, w in zip(alone, weigh, strict=True))), [x, *own])
+    torch.testing.assert_close(out, torch.stack(alone))
+    torch.testing.assert_close(grads[0], wanted[0])
+    for i, value in enumerate(grads[1:]):
+        torch.testing.assert_close(value, torch.stack(wanted[1 + i :: len(params)]))
+    for n, value in buffers.items():
+        torch.testing.assert_close(value, torch.stack([dict(layer.named_buffers())[n] for layer in layers]))
+
+
+def test_gradients_of_stacked_weights_lie_in_memory_as_the_weights_do() -> None:
+    """Else the optimiser has to lay them out anew, which costs as much as the step itself in a large layer."""
+    for name in ("convolution", "linear"):
+        make, shape = LAYERS[name]
+        layers = [make() for _ in range(LANES)]
+        params, buffers = stacked(layers)
+        one = make()
+        one.in_lanes = True
+        out = vmap(lambda p, b, x, one=one: functional_call(one, (p, b), (x,)))(
+            params, buffers, torch.randn(LANES, N, *shape)
+        )
+        for grad, value in zip(torch.autograd.grad(out.sum(), list(params.values())), params.values(), strict=True):
+            assert grad.stride() == value.stride(), name
+
+
+def test_a_stacked_layer_outside_of_lanes_says_so() -> None:
+    layer = Linear(5, 3)
+    layer.in_lanes = True
+    with pytest.raises(AssertionError, match="under vmap only"):
+        layer(torch.zeros(N, 5))
+
+
+@pytest.mark.parametrize("form", [grouped, one_by_one, by_products])
+def test_every_form_of_a_stacked_convolution_is_the_convolution(form: Callable[..., Tensor]) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(LANES, 2, N, 9, 9, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(LANES, 5, 2, 5, 5, dtype=torch.float64, requires_grad=True)
+    bias = torch.randn(LANES, 5, dtype=torch.float64, requires_grad=True)
+    out = form(x, weight, bias, 2)
+    weigh = torch.randn_like(out)
+    wanted = torch.stack([
+        F.conv2d(x[i].transpose(0, 1), weight[i], bias[i], padding=2).transpose(0, 1) for i in range(LANES)
+    ])  # fmt: skip
+    torch.testing.assert_close(out, wanted)
+    inputs = [x, weight, bias]
+    torch.testing.assert_close(
+        torch.autograd.grad((out * weigh).sum(), inputs), torch.autograd.grad((wanted * weigh).sum(), inputs)
+    )
+
+
+SHAPES = (LANES, 2, N, 9, 9), (LANES, 5, 2, 5, 5), (LANES, 5)
+
+
+class WrongGradient(torch.autograd.Function):
+    """A convolution whose value is right; of the images' gradient it forgets the last column."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, padding: int) -> Tensor:
+        ctx.save_for_backward(x, weight, bias)
+        ctx.padding = padding
+        return by_products(x, weight, bias, padding)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        with torch.enable_grad():
+            inputs = [value.detach().requires_grad_() for value in ctx.saved_tensors]
+            dx, *rest = torch.autograd.grad(by_products(*inputs, ctx.padding), inputs, g)
+        dx[..., -1] = 0
+        return dx, *rest, None
+
+
+@pytest.mark.parametrize("gradients", [True, False])
+def test_forms_that_agree_are_no_distance_apart(gradients: bool) -> None:
+    assert distance(one_by_one, by_products, SHAPES, [2], torch.device("cpu"), gradients=gradients) < 1e-5
+
+
+def test_a_form_with_a_wrong_gradient_is_a_distance_apart() -> None:
+    assert distance(WrongGradient.apply, by_products, SHAPES, [2], torch.device("cpu"), gradients=False) < 1e-5
+    assert distance(WrongGradient.apply, by_products, SHAPES, [2], torch.device("cpu")) > 10 * TOLERATED
+
+
+def test_a_kernel_that_is_wrong_on_this_machine_is_not_used_and_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    for wrong, used in ((one_by_one, True), (WrongGradient.apply, False)):
+        fake = SimpleNamespace(Conv=SimpleNamespace(apply=wrong), NormReluPool=SimpleNamespace(apply=None))
+        monkeypatch.setattr(askew.nets, "lane_kernels", fake, raising=False)
+        monkeypatch.setitem(sys.modules, "askew.nets.lane_kernels", fake)
+        layers_in_lanes._tried.cache_clear()
+        warned = contextlib.nullcontext() if used else pytest.warns(WrongKernelWarning, match="convolution of .* off")
+        with warned:
+            assert layers_in_lanes._tried("convolution", SHAPES, (2,), torch.device("cpu")) == used
+    layers_in_lanes._tried.cache_clear()

@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from commands import assert_refused
+from conftest import Command
+from PIL import Image
+
+from askew.core.files import read_tensors
+from askew.reports.features import features_of, task_of
+from askew.reports.figures import sample_images
+from askew.reports.results import collect
+from askew.runs.store import RunFolder, finished_runs
+
+
+def drawn(path: Path) -> bool:
+    """Whether a picture shows more than one colour."""
+    pixels = np.asarray(Image.open(path).convert("L"))
+    return pixels.size > 10_000 and pixels.std() > 1
+
+
+def test_mix_and_samples_need_no_runs_where_tasks_are_named(cli: Command, tmp_path: Path) -> None:
+    for kind in ("mix", "samples"):
+        answer = cli("figure", kind, "--tasks", "mini/syn-uci,mini/uci-syn", "-o", f"{kind}.png")
+        assert answer.code == 0, answer.err
+        assert drawn(tmp_path / f"{kind}.png")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["mix.png", "samples.png"]
+
+
+def test_accuracy_by_class_is_drawn_from_the_scores_alone(cli: Command, mini_runs: Path, tmp_path: Path) -> None:
+    assert cli("figure", "classes", mini_runs, "-o", "classes.svg").code == 0
+    text = (tmp_path / "classes.svg").read_text()
+    assert text.startswith("<?xml")
+    assert cli("figure", "classes", mini_runs, "-o", "again.svg").code == 0
+    assert (tmp_path / "again.svg").read_text() == text  # the same runs, the same file
+
+
+def test_features_are_those_that_the_trained_head_was_given(mini_runs: Path) -> None:
+    (row,) = [r for r in collect(finished_runs(mini_runs)) if r.method == "source"]
+    task, folder = task_of(row.run, None), row.folders[0]
+    found = features_of(folder, row.run, task, most=10_000)
+    tensors, outputs = read_tensors(folder / "weights.safetensors")[0], read_tensors(folder / "outputs.safetensors")[0]
+    (weight,) = [t.numpy() for n, t in tensors.items() if n.startswith("head.") and t.ndim == 2]
+    (bias,) = [t.numpy() for n, t in tensors.items() if n.startswith("head.") and t.ndim == 1]
+    wanted = outputs["exam"].float().numpy()[task.test.paper]
+    assert np.allclose(found.target @ weight.T + bias, wanted, atol=0.05)
+    assert np.array_equal(found.target_y, task.test.y[task.test.paper])
+
+
+def test_features_are_mapped_with_few_images_a_domain(cli: Command, mini_runs: Path, tmp_path: Path) -> None:
+    answer = cli("figure", "features", mini_runs, "--images", 40, "--seed", 1, "-o", "features.png")
+    assert answer.code == 0, answer.err
+    assert drawn(tmp_path / "features.png")
+
+
+def test_accuracy_by_degree_is_drawn_beside_the_paper_s(cli: Command, tmp_path: Path) -> None:
+    from test_results import put
+
+    from askew.runs.store import open_root
+
+    root = open_root(tmp_path / "runs")
+    for degree, score in (("0", 91.0), ("0.4", 85.0), ("1", 80.0)):
+        put(root, degree, score, method="mcd", shift=f"degree:{degree}")
+    assert cli("figure", "degree", root, "-o", "degree.svg").code == 0
+    assert "mcd, paper" in (tmp_path / "degree.svg").read_text()
+
+
+def test_rows_of_numbers_have_no_pictures(task: object) -> None:
+    with pytest.raises(Exception, match="rows of numbers, not images"):
+        sample_images({"toy": task})  # type: ignore[dict-item]
+
+
+WRONG = {
+    "no suffix": (("classes", "-o", "figure"), "Cannot write a figure as 'figure'."),
+    "unknown suffix": (("classes", "-o", "figure.gif"), "Cannot write a figure as 'figure.gif'."),
+    "no such folder": (("classes", "-o", "no/figure.svg"), "Cannot write a file no/figure.svg."),
+    "no such method": (("classes", "--methods", "jan"), "The folder "),
+    "no degrees": (("degree",), "There are no runs under shifts of different degree here."),
+    "no such seed": (("features", "--seed", "7"), "No run there has seed 7."),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_figure_that_cannot_be_drawn_is_refused_and_nothing_is_written(
+    cli: Command, mini_runs: Path, tmp_path: Path, case: str
+) -> None:
+    (kind, *rest), sentence = WRONG[case]
+    answer = cli("figure", kind, mini_runs, *rest)
+    assert_refused(answer)
+    assert answer.err.startswith(sentence)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_other_data_and_missing_weights_are_refused(cli: Command, mini_runs: Path, tmp_path: Path) -> None:
+    root = tmp_path / "runs"
+    shutil.copytree(mini_runs, root)
+    for folder in finished_runs(root):
+        (folder / "weights.safetensors").unlink()
+        RunFolder(folder).finish()
+    answer = cli("figure", "features", root, "-o", "features.png")
+    assert_refused(answer)
+    assert " has no weights." in answer.err
+    for folder in finished_runs(root):
+        record = json.loads((folder / "run.json").read_text())
+        record["run"]["origin"] = "other"
+        (folder / "run.json").write_text(json.dumps(record))
+        RunFolder(folder).finish()
+    answer = cli("figure", "mix", root, "-o", "mix.png")
+    assert_refused(answer)
+    assert answer.err.startswith("The data of mini/syn-uci is not what the run was trained on.")
+    assert [p.name for p in tmp_path.iterdir()] == ["runs"]

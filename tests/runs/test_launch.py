@@ -1,0 +1,334 @@
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from multiprocessing import active_children
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import Command
+
+from askew.core.errors import UserError
+from askew.runs.claims import BEAT
+from askew.runs.config import RunRequest, prepare
+from askew.runs.execute import Busy, Execution, Progress
+from askew.runs.launch.jobs import Event, Failed, Finished, Job, carry_out, note_plan, plan_jobs
+from askew.runs.launch.local import Local
+from askew.runs.status import read_status
+from askew.runs.store import RunFolder, open_root
+
+TRAINING = {"pretrain": 20, "rounds": 2, "round": 10, "batch": 16}
+# long enough to be interrupted, with something new on the disk every few hundredths of a second
+LONG = ("-t", "pretrain=0", "-t", "rounds=2000", "-t", "round=5", "-t", "batch=16", "--checkpoint-every", "0")
+
+with_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc to see who is alive")
+
+
+def request(method: str = "source", seed: int = 0, **training: Any) -> RunRequest:
+    return RunRequest("mini/syn-uci", method, seed, training=TRAINING | {"head": "cosine"} | training)
+
+
+@pytest.fixture
+def how(tmp_path: Path) -> Execution:
+    return Execution(open_root(tmp_path / "runs"), torch.device("cpu"))
+
+
+# --- a command that is alive ---
+
+
+@contextmanager
+def started(command: str, folder: Path, *args: str) -> Iterator[subprocess.Popen[str]]:
+    """A command as the leader of a group of its own, as a shell starts it; whoever is left is killed in the end.
+
+    It hears Ctrl-C, even where these tests were started in the background and do not.
+    """
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(
+        [command, *args], cwd=folder, stdout=pipe, stderr=pipe, text=True, start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
+    try:
+        yield process
+    finally:
+        for pid in alive(process.pid):
+            os.kill(pid, signal.SIGKILL)
+        process.communicate()
+
+
+def alive(group: int) -> list[int]:
+    """The processes of a group that have not ended, its leader first."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            pid, rest = stat.parent.name, stat.read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(rest[2]) == group and rest[0] not in "ZX":
+            found.append(int(pid))
+    return sorted(found)
+
+
+def until(true: Callable[[], Any], seconds: float = 60) -> Any:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if value := true():
+            return value
+        time.sleep(0.01)
+    raise AssertionError("it did not happen in time")
+
+
+def workers(group: int) -> list[int]:
+    """The workers of a command: Python processes that multiprocessing spawned to do a job."""
+
+    def is_worker(pid: int) -> bool:
+        try:
+            return b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+
+    return [pid for pid in alive(group) if is_worker(pid)]
+
+
+def rounds_done(folder: Path) -> int:
+    """Rounds that the runs in a folder have behind them, the pre-trainings apart."""
+    return sum(p.read_text().count("\n") for p in folder.glob("runs/*/trace.jsonl") if not (p.parent / "done").exists())
+
+
+# --- jobs ---
+
+
+def requests_of(jobs: list[Job]) -> list[RunRequest]:
+    return [request for job in jobs for request in job.runs.values()]
+
+
+def job(request: RunRequest) -> Job:
+    return Job({prepare(request)[0].key: request}, pretraining=False)
+
+
+def test_what_is_missing_is_planned_once_and_what_is_done_is_not(how: Execution) -> None:
+    requests = [request("source"), request("coal"), request("coal"), request("coal", seed=1)]
+    keys, shared, rest = plan_jobs(requests, how)
+    assert len(keys) == 4
+    assert len(set(keys)) == 3
+    assert requests_of(shared) == [requests[0], requests[3]]  # one pre-training a seed: the heads agree
+    assert requests_of(rest) == [requests[0], requests[1], requests[3]]
+    assert not list(how.root.glob("*/"))
+    events = list(carry_out([*shared[:1], *rest[:1]], how, Local()))
+    assert [type(e) for e in events if isinstance(e, Finished | Failed)] == [Finished, Finished]
+    _, shared, rest = plan_jobs(requests, how)
+    assert requests_of(shared) == [requests[3]]
+    assert requests_of(rest) == [requests[1], requests[3]]
+
+
+def test_runs_that_others_build_on_come_first_and_then_the_longest(how: Execution) -> None:
+    requests = [request("bbse"), request("coal"), request("source"), request("mcd"), request("dann", rounds=3)]
+    _, shared, rest = plan_jobs(requests, how)
+    assert len(requests_of(shared)) == 1  # the pre-training of all of them
+    assert [w.method for w in requests_of(rest)] == ["source", "mcd", "dann", "bbse", "coal"]
+    alone = plan_jobs([request("bbse")], how)[1:]
+    assert [w.method for jobs in alone for w in requests_of(jobs)] == ["bbse", "bbse"]
+
+
+def test_workers_stay_for_the_next_jobs_unless_they_died_and_go_when_closed(how: Execution) -> None:
+    local = Local(2)
+    list(carry_out([job(request()), job(request(seed=1))], how, local))
+    stayed = [worker.process for worker in local.idle]
+    assert len(stayed) == 2
+    os.kill(stayed[1].pid or 0, signal.SIGKILL)
+    stayed[1].join()
+    free = local._free()
+    assert free is not None
+    assert free.process is stayed[0]
+    assert local._free() is None
+    local.idle.append(free)
+    local.close()
+    assert not stayed[0].is_alive()
+
+
+def test_a_job_that_fails_does_not_stop_the_others(how: Execution) -> None:
+    jobs = [job(request(lr=1e30)), job(request())]
+    ends = [e for e in carry_out(jobs, how, Local()) if isinstance(e, Finished | Failed)]
+    assert [type(e) for e in ends] == [Failed, Finished]
+    assert isinstance(ends[0], Failed)
+    assert "is not finite" in ends[0].reason
+    assert isinstance(ends[1], Finished)
+    assert RunFolder(how.root / ends[1].key).done
+
+
+def test_a_run_that_somebody_else_is_at_comes_last_and_once_it_is_free(how: Execution) -> None:
+    """The first of two is held; it is begun only after the second has ended and its holder has gone."""
+    first, second = job(request(seed=0, pretrain=0)), job(request(seed=1, pretrain=0))
+    held = RunFolder(how.root / next(iter(first.runs)))
+    with contextlib.ExitStack() as holder:
+        holder.enter_context(held.claimed())
+        order = []
+        for event in carry_out([first, second], how, Local()):
+            if isinstance(event, Finished):
+                order.append(event.key)
+                holder.close()
+    assert order == [*second.runs, *first.runs]
+
+
+def test_a_run_whose_pre_training_somebody_else_is_at_waits_for_that(how: Execution) -> None:
+    asked = request("coal")
+    before = prepare(asked)[0].before
+    assert before is not None
+    launched = []
+
+    def launcher(jobs: Sequence[Job], how: Execution) -> Iterator[Event]:
+        launched.append(len(jobs))
+        yield from Local()(jobs, how)
+        if len(launched) == 1:
+            holder.close()
+
+    with contextlib.ExitStack() as holder:
+        holder.enter_context(RunFolder(how.root / before.key).claimed())
+        ends = [e for e in carry_out([job(asked)], how, launcher) if isinstance(e, Finished)]
+    assert [e.key for e in ends] == list(job(asked).runs)
+    assert launched == [1, 1]
+
+
+def test_damaged_results_are_done_anew(how: Execution) -> None:
+    asked = request("coal")
+    assert isinstance(list(carry_out([job(asked)], how, Local()))[-1], Finished)
+    run = prepare(asked)[0]
+    assert run.before is not None
+    own, before = RunFolder(how.root / run.key), RunFolder(how.root / run.before.key)
+    good = {file: file.read_bytes() for file in (own.path / "scores.json", before.path / "weights.safetensors")}
+    for file, content in good.items():
+        file.write_bytes(content[:-3] + b"?" + content[-2:])
+    assert not before.intact(whole=True)
+    keys, shared, rest = plan_jobs([asked], how)
+    assert (keys, len(rest)) == ([run.key], 1)
+    assert isinstance(list(carry_out(shared + rest, how, Local()))[-1], Finished)
+    assert {file: file.read_bytes() for file in good} == good
+
+
+def test_a_folder_that_cannot_be_written_to_stops_all_at_the_first_run(how: Execution) -> None:
+    jobs = [job(request(seed=seed, pretrain=0)) for seed in range(3)]
+    (how.root / next(iter(jobs[0].runs))).write_text("a file in the way")
+    with pytest.raises(UserError, match="Cannot write"):
+        list(carry_out(jobs, how, Local()))
+    assert not list(how.root.glob("*/"))
+
+
+def test_a_folder_that_vanishes_is_not_made_again(how: Execution) -> None:
+    jobs = [job(request(pretrain=0))]
+    shutil.rmtree(how.root)
+    with pytest.raises(UserError, match="is gone"):
+        list(carry_out(jobs, how, Local()))
+    assert not how.root.exists()
+
+
+def test_status_follows_a_grid_from_plan_to_end(how: Execution) -> None:
+    jobs = [job(request(seed=0, pretrain=0)), job(request(seed=1, pretrain=0, lr=1e30))]
+    (good,), (bad,) = (list(j.runs) for j in jobs)
+    note_plan(how, [good, bad], requests_of(jobs))
+    assert set(read_status(how.root).waiting) == {good, bad}
+    for event in carry_out(jobs, replace(how, checkpoint_every=0), Local()):
+        if not isinstance(event, Finished | Failed) and event.key == good:
+            (holder,) = read_status(how.root).running.values()
+            assert (holder.label, holder.pid) == ("mini/syn-uci source seed 0", os.getpid())
+    status = read_status(how.root)
+    assert (status.done, status.running, status.waiting) == (1, {}, {})
+    assert status.failed[bad][0] == "mini/syn-uci source seed 1"
+    assert "is not finite" in status.failed[bad][1]
+
+
+# --- killed ---
+
+
+@with_proc
+def test_the_command_killed_on_its_way_ends_as_an_undisturbed_one(
+    command: str, cli: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = ("run", "mini/syn-uci", "-t", "pretrain=60", "-t", "rounds=12", "-t", "round=10", "-t", "batch=16")
+    ask += ("--checkpoint-every", "0", "--json")
+
+    rough, calm = tmp_path / "rough", tmp_path / "calm"
+    for folder in (rough, calm):
+        folder.mkdir()
+    with started(command, rough, *ask) as process:
+        until(lambda: rounds_done(rough) >= 4)
+        process.kill()
+    again = subprocess.run([command, *ask], cwd=rough, capture_output=True, text=True, check=True)
+    # the undisturbed one in this process: that should not matter either
+    monkeypatch.chdir(calm)
+    assert cli(*ask).out == again.stdout
+    names = sorted(
+        p.relative_to(calm) for p in calm.glob("runs/*/*") if p.name in ("weights.safetensors", "scores.json")
+    )
+    assert len(names) >= 3
+    for name in names:
+        assert (rough / name).read_bytes() == (calm / name).read_bytes(), name
+
+
+@with_proc
+@pytest.mark.parametrize("phase", ["starting", "training"])
+def test_ctrl_c_stops_all_workers_and_says_how_to_go_on(command: str, tmp_path: Path, phase: str) -> None:
+    ask = ("bench", "mini", "--tasks", "syn-uci", "--methods", "source,coal", "--seeds", "1", "--jobs", "2", *LONG)
+    ready: dict[str, Callable[[], Any]] = {
+        "starting": lambda: len(workers(process.pid)) == 2,
+        "training": lambda: rounds_done(tmp_path) >= 4,
+    }
+    with started(command, tmp_path, *ask) as process:
+        until(ready[phase])
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to everybody in the group
+        _, err = process.communicate(timeout=30)
+        assert process.returncode == 130
+        assert err.strip() == "Stopped. Start the same command again to go on from the last checkpoint."
+        until(lambda: not alive(process.pid), 10)
+
+
+@with_proc
+def test_workers_do_not_outlive_a_command_that_is_killed(command: str, tmp_path: Path) -> None:
+    ask = ("bench", "mini", "--tasks", "syn-uci", "--methods", "source", "--seeds", "2", "--jobs", "2", *LONG)
+    with started(command, tmp_path, *ask) as process:
+        until(lambda: rounds_done(tmp_path) >= 4)
+        assert len(workers(process.pid)) == 2
+        process.kill()
+        until(lambda: not workers(process.pid), 15)
+
+
+def test_a_worker_that_is_killed_costs_nothing_but_its_run_which_goes_on_later(how: Execution) -> None:
+    jobs = [job(request(seed=seed, pretrain=0, rounds=20)) for seed in (0, 1)]
+    patient = replace(how, checkpoint_every=0)
+    ends = []
+    for event in carry_out(jobs, patient, Local(2)):
+        if isinstance(event, Finished | Failed):
+            ends.append(event)
+        elif event.step >= 30 and len(active_children()) == 2:
+            active_children()[0].kill()
+    assert sorted(type(e).__name__ for e in ends) == ["Failed", "Finished"]
+    (failed,) = (e for e in ends if isinstance(e, Failed))
+    assert re.fullmatch(r"[^\n]+\.\n\nhint: [^\n]+", failed.reason)
+    _, _, rest = plan_jobs(requests_of(jobs), how)
+    assert requests_of(rest) == [failed.request]
+    assert isinstance(list(carry_out(rest, patient, Local()))[-1], Finished)
+
+
+def test_a_run_that_was_taken_over_is_left_to_whoever_has_it(how: Execution) -> None:
+    """As after a long sleep: others took the holder for dead, and it stops at its next look, without another write."""
+    asked = job(request(pretrain=0, rounds=20))
+    (key,) = asked.runs
+    patient = replace(how, checkpoint_every=0)
+    events = Local()([asked], patient)
+    for event in events:
+        if isinstance(event, Progress) and event.step >= 30:
+            break
+    folder = how.root / key
+    (folder / "claim.1").unlink()  # the one who took over has claim.2
+    left = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
+    time.sleep(BEAT + 0.5)
+    assert list(events) == [Busy(key, folder)]
+    assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir()} == left

@@ -1,0 +1,102 @@
+"""Grids on several engines: a Ray cluster to break, what a grid left, and whether anything was done twice."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+KEPT = ("weights.safetensors", "outputs.safetensors", "reweighted.json", "scores.json")
+
+
+def results(root: Path) -> dict[str, bytes]:
+    """What must not depend on where and how often a grid was started; `done` alone tells how, so it only has to be."""
+    found = {str(p.relative_to(root)): p.read_bytes() for p in root.glob("*/*") if p.name in KEPT}
+    return found | {str(p.relative_to(root)): b"" for p in root.glob("*/done")}
+
+
+def until(true: Callable[[], Any], seconds: float = 300) -> Any:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if value := true():
+            return value
+        time.sleep(0.02)
+    raise AssertionError("it did not happen in time")
+
+
+def finished(root: Path) -> int:
+    return len(list(root.glob("*/done")))
+
+
+def slurm_workers_of(root: Path) -> list[int]:
+    """Processes that submitit's local executor started for a folder of runs."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            line = file.read_bytes()
+            if b"submitit.core._submit" in line and str(root).encode() in line:
+                found.append(int(file.parent.name))
+    return found
+
+
+def kill(pids: list[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def done_once(root: Path) -> Iterator[None]:
+    """Watch that no run is finished a second time: its `done` stays the file that it was."""
+    first: dict[Path, int] = {}
+    again: list[Path] = []
+    over = threading.Event()
+
+    def look() -> None:
+        for path in root.glob("*/done"):
+            with contextlib.suppress(FileNotFoundError):
+                about = path.stat().st_mtime_ns
+                if first.setdefault(path, about) != about:
+                    again.append(path)
+
+    def watch() -> None:
+        while not over.wait(0.05):
+            look()
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
+    look()
+    assert not again
+
+
+@contextlib.contextmanager
+def ray_nodes(count: int) -> Iterator[Any]:
+    """A Ray cluster of a head that does no work and so many nodes of one CPU, all of them on this machine."""
+    import ray.cluster_utils
+
+    head: dict[str, Any] = {"num_cpus": 0, "include_dashboard": False}
+    cluster = ray.cluster_utils.Cluster(initialize_head=True, head_node_args=head)
+    try:
+        for _ in range(count):
+            cluster.add_node(num_cpus=1)
+        yield cluster
+    finally:
+        cluster.shutdown()
+
+
+def a_worker_of(root: Path) -> int | None:
+    """A process that is at a run in this folder, as its claim tells."""
+    from askew.runs.claims import holder_of
+
+    holders = (holder_of(claim.parent) for claim in root.glob("*/claim.*"))
+    return next((holder.pid for holder in holders if holder is not None), None)

@@ -1,0 +1,65 @@
+"""Models of three classes that were never trained, what to ask them, and how they refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from askew.core.errors import UserError
+from askew.inference.model_card import Card, TargetPrior
+from askew.inference.predictor import Predictor
+from askew.methods import COAL
+from askew.methods.base import Method
+from askew.nets.network import build
+from askew.nets.spec import NetSpec
+
+CLASSES = ("cat", "dog", "<script>'\"")
+SEEN, SOURCE, TARGET = (0.5, 0.3, 0.2), (0.6, 0.2, 0.2), (0.1, 0.2, 0.7)
+
+
+def card(net: str = "mlp", shape: tuple[int, ...] = (8,), rule: Method | None = None, **more: Any) -> Card:
+    mixes = {"training_prior": SEEN, "source_prior": SOURCE, "target_prior": TargetPrior(TARGET, "em", SEEN, SEEN)}
+    values: dict[str, Any] = {"net": NetSpec(name=net, crop=32), **mixes, "made": {"by": "me"}} | more
+    return Card(rule=rule or COAL(), shape=shape, classes=CLASSES, **values)
+
+
+def weights(of: Card, seed: int = 0) -> dict[str, torch.Tensor]:
+    """Of a network as a run saves them, with statistics that are not those of a fresh one."""
+    parts, _ = build(of.net, of.shape, len(of.classes), seed)
+    rng = torch.Generator().manual_seed(seed)
+    state = {f"{part}.{n}": t.clone() for part, m in parts.items() for n, t in m.state_dict().items()}
+    for name, tensor in state.items():
+        if "running" in name:
+            state[name] = tensor + 0.1 * torch.rand(tensor.shape, generator=rng)
+    state["head.weight"] *= 10  # a fresh network hardly tells one input from another
+    return state
+
+
+def predictor(net: str = "mlp", shape: tuple[int, ...] = (8,), **more: Any) -> Predictor:
+    of = card(net, shape, **more)
+    return Predictor(of, weights(of), "cpu")
+
+
+def rows(n: int = 5, width: int = 8) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(0).normal(size=(n, width)).astype(np.float32)
+
+
+def images(n: int, *shape: int) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(0).integers(0, 256, (n, *shape), dtype=np.uint8)
+
+
+def softmax(z: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    e = np.exp(z - z.max(axis=1, keepdims=True))
+    return e / e.sum(axis=1, keepdims=True)
+
+
+def refused(call: Callable[[], object]) -> str:
+    with pytest.raises(UserError) as error:
+        call()
+    assert error.value.sentence.endswith("."), error.value.sentence
+    assert error.value.hint
+    return error.value.sentence

@@ -1,0 +1,158 @@
+"""The shape of the code: imports point one way, torch waits until it is needed, and files stay short."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import askew
+
+ROOT = Path(askew.__file__).parent
+LONGEST = 300
+
+ROOMS = (
+    "core", "data", "nets", "evaluation", "methods", "training", "runs", "inference", "reports", "adaptation", "cli",
+)  # fmt: skip
+"""From left to right: a room may import from those before it. `testing`, `__main__` and the package stand behind all."""
+MOST_FILES = 12
+
+
+def modules() -> dict[str, Path]:
+    """Every module below askew, by its name without `askew.`."""
+    found = {}
+    for path in sorted(ROOT.rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def rank(name: str) -> int:
+    """The place of a module's room; the package's own modules come after all rooms."""
+    room = name.partition(".")[0]
+    return ROOMS.index(room) if room in ROOMS else len(ROOMS)
+
+
+def imported(tree: ast.Module, known: set[str]) -> Iterator[tuple[int, str]]:
+    """(line, module) of every import of askew, wherever it stands: at the top, in a function, for types alone."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            base = node.module or ""
+            # `from askew import chance` names a module, `from askew import __version__` does not.
+            names = [base if f"{base}.{a.name}".removeprefix("askew.") not in known else f"{base}.{a.name}"
+                     for a in node.names if (base, a.name) != ("askew", "__version__")]  # fmt: skip
+        else:
+            continue
+        for name in names:
+            if name == "askew" or name.startswith("askew."):
+                yield node.lineno, name.removeprefix("askew").removeprefix(".")
+
+
+def breaches(name: str, tree: ast.Module, known: set[str]) -> list[str]:
+    """Imports of a room to the right of the module's own, of the package as a whole, or of what is not there."""
+    return [
+        f"askew.{name}, line {line}, imports askew.{other}"
+        for line, other in imported(tree, known)
+        if other not in known or not other or rank(other) > rank(name)
+    ]
+
+
+def test_every_folder_of_the_package_is_a_room() -> None:
+    assert {p.name for p in ROOT.iterdir() if p.is_dir() and p.name != "__pycache__"} == set(ROOMS)
+    assert {p.stem for p in ROOT.glob("*.py")} == {"__init__", "__main__", "testing"}
+
+
+def test_a_room_holds_no_more_files_than_a_reader_can_keep_in_mind() -> None:
+    for folder in (p for p in ROOT.rglob("*") if p.is_dir() and p.name != "methods"):
+        assert len([p for p in folder.glob("*.py") if p.stem != "__init__"]) <= MOST_FILES, folder
+
+
+@pytest.mark.parametrize("name", [name for name in modules() if name])
+def test_imports_only_point_to_the_left(name: str) -> None:
+    assert not breaches(name, ast.parse(modules()[name].read_text()), set(modules()))
+
+
+def test_no_two_modules_import_each_other() -> None:
+    known = set(modules())
+    uses = {
+        name: {other for _, other in imported(ast.parse(path.read_text()), known)}
+        for name, path in modules().items() if name
+    }  # fmt: skip
+    done: set[str] = set()
+    while ready := {name for name, others in uses.items() if name not in done and others & uses.keys() <= done}:
+        done |= ready
+    assert not uses.keys() - done
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from askew.training.trainer import fit",
+        "import askew.cli",
+        "import askew",
+        "from askew.training import trainer",
+        "def f():\n    from askew.runs.api import run",
+        "if TYPE_CHECKING:\n    from askew.training.run import Run",
+        "from askew.no_such_module import x",
+    ],
+)
+def test_an_import_to_the_right_would_be_found(source: str) -> None:
+    assert breaches("nets.network", ast.parse(source), set(modules()))
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["from askew.core import random", "from askew import __version__", "import torch", "from askew.nets.spec import N"],
+)
+def test_an_import_to_the_left_is_no_breach(source: str) -> None:
+    assert not breaches("nets.network", ast.parse(source), set(modules()))
+
+
+def test_the_package_itself_imports_nothing_of_its_own_when_imported() -> None:
+    tree = ast.parse((ROOT / "__init__.py").read_text())
+    outright = ast.Module([node for node in tree.body if not isinstance(node, ast.If)], [])
+    assert not list(imported(outright, set(modules())))
+
+
+def test_every_name_that_the_package_offers_is_there() -> None:
+    assert all(getattr(askew, name) is not None for name in askew.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        askew.nonsense  # noqa: B018
+
+
+def run(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    return done.stdout
+
+
+def test_importing_askew_does_not_import_torch() -> None:
+    assert run("import sys, askew; print('torch' in sys.modules, 'numpy' in sys.modules)") == "False False\n"
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["bench", "--help"], ["tasks", "--json"]])
+def test_help_does_not_import_torch(arguments: list[str]) -> None:
+    code = f"""
+import sys
+from askew.cli import main
+sys.argv = ["askew", *{arguments!r}]
+try:
+    main()
+except SystemExit as end:
+    assert not end.code, end.code
+print("torch" in sys.modules)
+"""
+    output = run(code)
+    assert len(output.splitlines()) > 5, "it did answer"
+    assert output.endswith("False\n")
+
+
+@pytest.mark.parametrize("name", modules())
+def test_no_file_is_longer_than_a_reader_likes(name: str) -> None:
+    assert len(modules()[name].read_text().splitlines()) <= LONGEST

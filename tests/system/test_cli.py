@@ -1,0 +1,171 @@
+"""The command line: what there is, and run, bench and table from the command to what lies on disk."""
+
+from __future__ import annotations
+
+import json
+import platform
+import re
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+from commands import RUN, files
+from conftest import TINY, Command
+
+from askew import __version__
+
+MINE = '''\
+from dataclasses import dataclass
+from typing import Annotated
+
+import askew
+from askew.methods.losses import cross_entropy
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mine(askew.Method):
+    """Learns from the source, at a weight."""
+
+    id = "mine"
+    weight: Annotated[float, askew.Between(0)] = 1.0
+    """Weight of the loss."""
+
+    def losses(self, net, batch, state, t):
+        fs, _ = askew.both(net, batch)
+        return {"label": self.weight * cross_entropy(net["head"](fs), batch.ys)}
+'''
+
+# --- what there is ---
+
+
+def test_help_does_not_import_torch() -> None:
+    code = """
+import sys
+from askew.cli import main
+sys.argv = ["askew", *sys.argv[1:]]
+try:
+    main()
+except SystemExit as end:
+    assert not end.code, end.code
+assert "torch" not in sys.modules and "numpy" not in sys.modules
+"""
+    for args in (["--help"], ["run", "--help"]):
+        done = subprocess.run([sys.executable, "-c", code, *args], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert "Usage:" in done.stdout
+
+
+def test_a_bare_command_shows_the_help(cli: Command) -> None:
+    answer = cli()
+    assert "Usage:" in answer.out
+    assert answer.err == ""
+
+
+def test_the_version_says_what_is_installed(cli: Command) -> None:
+    said = cli("--version")
+    assert said.code == 0
+    assert said.out == f"askew {__version__}, torch {version('torch')}, Python {platform.python_version()}\n"
+
+
+def test_tasks_are_listed(cli: Command) -> None:
+    assert "mini/syn-uci" in cli("tasks").out
+    listing = {t["task"]: t for t in json.loads(cli("tasks", "--json").out)}
+    assert listing["mini/syn-uci"]["network"] == "mini"
+    assert listing["digits/usps-uci"]["role"] == "development"
+
+
+def test_methods_are_listed(cli: Command) -> None:
+    assert "coal" in cli("methods").out
+    assert {"source", "coal"} <= {m["method"] for m in json.loads(cli("methods", "--json").out)}
+
+
+def test_a_method_is_explained(cli: Command) -> None:
+    text = cli("methods", "coal").out
+    assert "L_H  = E_t −Σ_i h_i(x) log h_i(x)" in text
+    assert "pseudo-class" in text
+    told = json.loads(cli("methods", "coal", "--json").out)
+    assert {o["option"] for o in told["options"]} >= {"alpha", "k0", "k_step", "k_max"}
+    assert all(o["help"] for o in told["options"] + told["training"])
+
+
+def test_an_explanation_is_printed_as_it_is_written(cli: Command) -> None:
+    assert "E_s −log h(x)[y]." in cli("methods", "source").out  # [y] is no markup
+
+
+# --- run, bench, table ---
+
+
+def test_a_run_prints_its_scores_and_says_where_it_lies(cli: Command, tmp_path: Path) -> None:
+    answer = cli("run", "mini/syn-uci", *TINY)
+    assert answer.code == 0
+    assert "whole test part" in answer.out
+    assert "the paper's exam" in answer.out
+    (key,) = re.findall(r"^run ([0-9a-f]{16}) in runs/\1$", answer.err, re.MULTILINE)
+    assert (tmp_path / "runs" / key / "done").exists()
+
+
+def test_the_installed_command_prints_json_alone_and_is_quiet_in_a_pipe(shell: Command, tmp_path: Path) -> None:
+    answer = shell("run", "mini/syn-uci", *TINY, "--json")
+    assert answer.code == 0
+    told = json.loads(answer.out)
+    assert set(told) == {"key", "folder", "scores"}
+    assert json.loads((tmp_path / told["folder"] / "scores.json").read_text()) == told["scores"]
+    assert answer.err == ""
+
+
+def test_a_bench_in_a_pipe_shows_no_bars_and_no_escapes(shell: Command) -> None:
+    answer = shell("bench", "mini", "--tasks", "syn-uci", "--methods", "source", "--seeds", 2, "--jobs", 1, *TINY)
+    assert answer.code == 0
+    assert answer.err == ""
+    assert "\x1b" not in answer.out
+    assert re.search(r"mini/syn-uci +source +2 +\d", answer.out)
+
+
+def test_a_bench_run_again_runs_nothing_and_a_seed_more_runs_that_seed_alone(cli: Command, tmp_path: Path) -> None:
+    ask = ["bench", "mini", "--tasks", "syn-uci", "--methods", "source,coal", "--jobs", 1, *TINY]
+    first = cli(*ask, "--seeds", 1, "--json")
+    assert first.code == 0
+    assert [(r["method"], r["n"]) for r in json.loads(first.out)] == [("source", 1), ("coal", 1)]
+    before = files(tmp_path)
+    assert cli(*ask, "--seeds", 1, "--json").out == first.out
+    assert files(tmp_path) == before
+    more = cli(*ask, "--seeds", 2, "--json")
+    assert [r["seeds"] for r in json.loads(more.out)] == [[0, 1], [0, 1]]
+    after = files(tmp_path)
+    assert after | before == after
+    folders = {name.split("/")[1] for name in after.keys() - before.keys() if name.count("/") > 1}
+    assert len(folders) == 4  # two runs, and a pre-training for either head
+    assert all(json.loads((tmp_path / "runs" / f / "run.json").read_text())["run"]["seed"] == 1 for f in folders)
+    assert json.loads(cli("table", "--json").out) == json.loads(more.out)
+    assert "source" in cli("table").out
+
+
+def test_a_method_from_a_file_is_explained_run_and_compared(shell: Command, cli: Command, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(MINE)
+    told = json.loads(cli("methods", "mine.py:Mine", "--json").out)
+    assert told["options"][0]["help"] == "Weight of the loss."
+    one = json.loads(cli("run", "mini/syn-uci", "-m", "mine.py:Mine", "-o", "weight=1", *TINY, "--json").out)
+    both = ["bench", "mini", "--tasks", "syn-uci", "--methods", "source,mine.py:Mine", "--seeds", 2, "--jobs", 2]
+    answer = shell(*both, *TINY, "--json")
+    assert answer.code == 0, answer.err
+    rows = {r["method"]: r for r in json.loads(answer.out)}
+    assert rows["mine"]["whole"]["values"][0] == one["scores"]["whole"]["per_class_mean"]
+    assert rows["mine"]["n"] == rows["source"]["n"] == 2
+    # another text is another method
+    (tmp_path / "mine.py").write_text(MINE + "# changed\n")
+    again = json.loads(cli("run", "mini/syn-uci", "-m", "mine.py:Mine", *TINY, "--json").out)
+    assert again["key"] != one["key"]
+
+
+def test_settings_of_one_s_own_are_used(cli: Command, tmp_path: Path) -> None:
+    (tmp_path / "my.toml").write_text("[train]\nlr = 0.125\n[task.syn-uci.method.coal]\nalpha = 0.5\n")
+    told = json.loads(cli("run", "mini/syn-uci", "--settings", "my.toml", *TINY, "--json").out)
+    run = json.loads((tmp_path / told["folder"] / "run.json").read_text())["run"]
+    assert run["plan"][1]["optim"]["lr"] == 0.125
+    assert run["plan"][1]["method"]["options"]["alpha"] == 0.5
+
+
+def test_a_shift_has_one_name_however_it_is_typed(cli: Command) -> None:
+    lower, upper = (json.loads(cli(*RUN, "--shift", shift, "--json").out)["key"] for shift in ("rs-ut", "RS-UT"))
+    assert lower == upper

@@ -1,0 +1,116 @@
+"""What the documents say can be done is done."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import Command
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), flags=re.M | re.S)
+
+
+def files(page: Path) -> dict[str, str]:
+    """Python by the file it belongs to: blocks that begin with `# name.py` go there, one after another."""
+    found: dict[str, str] = {}
+    for block in blocks(page, "python"):
+        named = re.match(r"# (\w+\.py)\n", block)
+        name = named[1] if named else "page.py"
+        found[name] = found.get(name, "") + block
+    return found
+
+
+def write_files(page: Path, folder: Path) -> list[str]:
+    for name, text in files(page).items():
+        (folder / name).write_text(text)
+    return list(files(page))
+
+
+def commands(page: Path) -> list[tuple[list[str], list[str]]]:
+    """Every command of a page in its words, and the lines that the page shows below it."""
+    found = []
+    for block in blocks(page, "console"):
+        for command in re.split(r"^\$ ", block.replace("\\\n", " "), flags=re.M)[1:]:
+            line, *shown = command.splitlines()
+            found.append((shlex.split(line), shown))
+    return found
+
+
+GUIDES = [p for p in PAGES if files(p).keys() - {"page.py"}]
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if "page.py" in files(p)], ids=lambda p: p.name)
+def test_python_in_a_document_runs_from_top_to_bottom(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # runs go to ./runs
+    names = write_files(page, tmp_path)  # files, because a method's help texts are read from its source
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in names:
+        monkeypatch.delitem(sys.modules, name.removesuffix(".py"), raising=False)
+    importlib.import_module("page")
+
+
+def test_there_is_a_guide_to_follow() -> None:
+    assert [p.name for p in GUIDES] == ["add-a-method.md"]
+
+
+def words(line: str) -> str:
+    """A line of a table but for its numbers and spaces, which another machine may print otherwise."""
+    return re.sub(r"\d[\d.]*", "0", " ".join(line.split())).removesuffix(" chosen")
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=lambda p: p.name)
+def test_a_guide_s_commands_end_well_and_print_what_it_shows(page: Path, cli: Command, tmp_path: Path) -> None:
+    write_files(page, tmp_path)
+    ran = set()
+    for (program, command, *rest), shown in commands(page):
+        assert program == "askew"
+        alone = ["--jobs", "1"] if command in ("bench", "tune") else []  # in this process, which has torch already
+        answer = cli(command, *rest, *alone)
+        assert answer.code == 0, answer.err
+        printed = [words(line) for line in answer.out.splitlines()]
+        assert [line for line in shown if words(line) not in printed] == [], answer.out
+        if command == "bench":
+            assert sum(line.startswith("mini/syn-uci coral 0 ") for line in printed) == 1, answer.out
+        if command == "tune":
+            rows = [line for line in answer.out.splitlines() if line.split()[:1] == ["coral.py:CORAL"]]
+            assert len(rows) == 3
+            assert sum(line.rstrip().endswith("chosen") for line in rows) == 1
+        ran.add(command)
+    assert ran == {"methods", "bench", "tune"}
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=lambda p: p.name)
+def test_a_guide_s_own_tests_pass(page: Path, tmp_path: Path) -> None:
+    tests = [name for name in write_files(page, tmp_path) if name.startswith("test_")]
+    ask = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
+    done = subprocess.run(ask, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_links_between_documents_lead_somewhere(page: Path) -> None:
+    prose = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S)
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)", prose):
+        assert (page.parent / target).exists(), f"{page.name} links to {target}, which is not there"
+
+
+def test_every_command_that_a_document_names_exists() -> None:
+    from askew.cli import app
+
+    known = {c.name or c.callback.__name__ for c in app.registered_commands if c.callback}
+    for page in PAGES:
+        for block in blocks(page, "console"):
+            named = re.findall(r"^\$ askew (\w+)", block, flags=re.M)
+            assert set(named) <= known, f"{page.name} names {set(named) - known}"

@@ -1,0 +1,94 @@
+"""What is hashed, seeded or stored keeps its meaning: files and numbers that an earlier askew made, held to today's.
+
+`tests/golden` was written before the package was divided into rooms, by `askew adapt source.npz target.npz -o adaptation
+--backbone bare --method coal -t pretrain=20 -t rounds=2 -t round=10 -t batch=12` and by asking runs for their keys.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import Command
+
+import askew
+from askew.data.domains import Labeled
+from askew.data.task import TrainingData
+from askew.methods import COAL, SourceOnly
+from askew.nets.spec import NetSpec
+from askew.runs.config import RunRequest, prepare
+from askew.runs.store import RunFolder
+from askew.training.batches import Feed
+from askew.training.optim import Optim
+from askew.training.run import Run, Stage
+from askew.training.trainer import tables
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+KEYS: dict[str, str] = json.loads((GOLDEN / "run_keys.json").read_text())
+BATCHES: dict[str, Any] = json.loads((GOLDEN / "batches.json").read_text())
+OTHER = RunRequest(
+    "mini/syn-uci", "coal", seed=3, draw=1, shift="natural", hyper={"alpha": 0.5},
+    training={"rounds": 2, "target_sampler": "balanced", "norm": "split", "head": "linear"},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_a_run_has_the_key_that_it_always_had(name: str) -> None:
+    task, method, seed, *other = name.split()
+    request = OTHER if other else RunRequest(task, method, int(seed))
+    assert prepare(request)[0].key == KEYS[name]
+
+
+@pytest.mark.parametrize("sampler", ["natural", "balanced"])
+def test_a_seed_draws_the_batches_and_dropout_masks_that_it_always_drew(sampler: Any) -> None:
+    y = np.array([0] * 7 + [1] * 5 + [2] * 3)
+    x = np.arange(60, dtype=np.float32).reshape(15, 4)
+    data = TrainingData(
+        Labeled(x, y),
+        Labeled(x[:3], y[:3]),
+        Labeled(x[:11], y[:11]).unlabeled(),
+        Labeled(x[:2], y[:2]).unlabeled(),
+        ("a", "b", "c"),
+    )
+    stages = (Stage(SourceOnly(), 1, 4, Optim()), Stage(COAL(), 3, 4, Optim()))
+    run = Run(
+        task="toy", shift="natural", draw=0, origin="o", net=NetSpec(name="mlp"), plan=stages, batch=6,
+        sampler=sampler, target_sampler=sampler, precision="float32", seed=5, threads=1,
+    )  # fmt: skip
+    pseudo = torch.tensor([0, 0, 1, 2, 1, 0, 0, 2, 1, 1, 0]) if sampler == "balanced" else None
+    source, target, dropout = tables(run, 1, Feed(data, torch.device("cpu")), pseudo, 3, 3, 2)
+    found = {"key": run.key, "source": source.tolist(), "target": target.tolist(), "dropout": dropout.tolist()}
+    assert found == BATCHES[sampler]
+
+
+def test_runs_of_before_are_read_and_found_whole() -> None:
+    folders = [p for p in (GOLDEN / "adaptation" / "runs").iterdir() if p.is_dir()]
+    assert len(folders) == 4
+    for folder in folders:
+        assert RunFolder(folder).done
+        assert RunFolder(folder).intact(whole=True)
+
+
+def test_a_model_of_before_predicts_what_it_predicted() -> None:
+    model = askew.load(GOLDEN / "adaptation")
+    with (GOLDEN / "adaptation" / "predictions.csv").open(newline="") as file:
+        told = list(csv.DictReader(file))
+    p = model.predict_proba(np.load(GOLDEN / "target.npz")["x"])
+    assert model.classes == ("ash", "birch", "cedar")
+    assert p == pytest.approx(np.array([[float(row[f"p_{name}"]) for name in model.classes] for row in told]), abs=2e-4)
+
+
+def test_an_adaptation_of_before_is_gone_on_with_and_not_done_again(cli: Command, tmp_path: Path) -> None:
+    out = shutil.copytree(GOLDEN / "adaptation", tmp_path / "out")
+    weights = {p: p.stat().st_mtime_ns for p in out.glob("runs/*/weights.safetensors")}
+    short = ("-t", "pretrain=20", "-t", "rounds=2", "-t", "round=10", "-t", "batch=12")
+    paths = (GOLDEN / "source.npz", GOLDEN / "target.npz", "-o", out)
+    answer = cli("adapt", *paths, "--backbone", "bare", "--method", "coal", *short)
+    assert answer.code == 0, answer.err
+    assert {p: p.stat().st_mtime_ns for p in out.glob("runs/*/weights.safetensors")} == weights

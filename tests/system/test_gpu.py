@@ -1,0 +1,167 @@
+"""What only a GPU can show: the captured step computes what the plain step computes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from askew.methods import METHODS, SourceOnly
+from askew.methods.base import Batch, Losses, State
+from askew.nets import lane_layers
+from askew.nets.network import Net
+from askew.runs.config import RunRequest, prepare
+from askew.training.batches import Feed
+from askew.training.lanes import fit_lanes
+from askew.training.loop import NoGraphWarning, Snapshot
+from askew.training.trainer import fit, new_net
+
+kernels = pytest.importorskip("askew.nets.lane_kernels", reason="Triton is missing", exc_type=ImportError)
+pytestmark = [pytest.mark.gpu, pytest.mark.real_data]
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.filterwarnings(
+    "ignore::askew.evaluation.priors.UnsureMixWarning"
+)  # an untrained network can tell no class mix
+def test_a_captured_graph_trains_to_the_same_weights_as_plain_steps(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, task = prepare(RunRequest("digits/usps-uci", method, training={"round": 10, "rounds": 2, "pretrain": 0}))
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+    last = {}
+    for graph in (False, True):
+        *_, last[graph] = fit(run, task.training_data, torch.device("cuda"), graph=graph)
+        assert (last[graph]._trained.captured is not None) == graph
+    plain, captured = last[False].weights(), last[True].weights()
+    for name, value in plain.items():
+        torch.testing.assert_close(captured[name], value, rtol=1e-3, atol=1e-4, msg=name)
+    assert last[True].losses == pytest.approx(last[False].losses, rel=1e-3, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("task", "method", "steps"),
+    [
+        *(("usps-uci", method, 20) for method in METHODS),
+        *(("svhn-mnist", method, 4) for method in ("source", "mcd", "coal")),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::askew.evaluation.priors.UnsureMixWarning")
+def test_a_lane_trains_to_the_same_weights_as_a_run_by_itself(
+    task: str, method: str, steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To a twentieth of the way that a tensor went: sums are taken in another order, and a ReLU or a pool that is
+    undecided takes rounding for an answer, which later steps build on. The larger network builds on it so fast
+    (`benchmarks/rounding.py`) that after 20 steps nothing could be told; hence its few."""
+    training = {"round": steps // 2, "rounds": 2, "pretrain": 0, "precision": "float32"}
+    prepared = [prepare(RunRequest(f"digits/{task}", method, seed, training=training)) for seed in (0, 1)]
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    device = torch.device("cuda")
+    runs, training_data = [run for run, _ in prepared], prepared[0][1].training_data
+    *_, together = fit_lanes(runs, [training_data, training_data], device, starts=[None, None])
+    for run, lane in zip(runs, together, strict=True):
+        *_, alone = fit(run, training_data, device)
+        assert isinstance(lane, Snapshot)
+        begun = new_net(run, training_data).state_dict()
+        for name, value in alone.weights().items():
+            moved = (value.cpu().double() - begun[name].double()).norm()
+            apart = (lane.weights()[name].double() - value.double()).norm()
+            assert apart < 0.05 * moved + 1e-4 * value.double().norm() + 1e-3, f"{name} is {apart:.2g} apart"
+        assert lane.losses == pytest.approx(alone.losses, rel=1e-2, abs=1e-4)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waits(SourceOnly):
+    """A method that looks at the device in every step."""
+
+    id = "waits"
+
+    def losses(self, net: Net, batch: Batch, state: State, t: Tensor) -> Losses:
+        losses = super().losses(net, batch, state, t)
+        return losses | {"seen": 0 * losses["label"] * float(losses["label"].item())}
+
+
+def test_a_step_that_cannot_be_captured_is_taken_plainly_and_says_why() -> None:
+    run, task = prepare(RunRequest("digits/usps-uci", "source", training={"round": 5, "rounds": 1, "pretrain": 0}))
+    waits = replace(run, plan=(replace(run.plan[-1], method=Waits()),))
+    here = torch.cuda.current_stream()
+    with pytest.warns(NoGraphWarning, match="cannot be captured"):
+        *_, slow = fit(waits, task.training_data, torch.device("cuda"))
+    assert torch.cuda.current_stream() == here
+    torch.rand(1, device="cuda")  # torch's own generator must not wait for the end of a capture that failed
+    *_, plain = fit(run, task.training_data, torch.device("cuda"), graph=False)
+    assert slow.losses["label"] == pytest.approx(plain.losses["label"], rel=1e-3)
+
+
+def test_batches_and_dropout_are_the_same_on_the_gpu_and_on_the_cpu() -> None:
+    _, task = prepare(RunRequest("digits/usps-uci", "coal"))
+    tables = {}
+    for name in ("cpu", "cuda"):
+        feed = Feed(task.training_data, torch.device(name))
+        tables[name] = [
+            feed.source_rows("balanced", 0, 7, 50, 32).cpu(),
+            feed.source_rows("natural", 0, 7, 50, 32).cpu(),
+            feed.target_rows(None, 0, 7, 50, 32).cpu(),
+        ]
+    for cpu, cuda in zip(tables["cpu"], tables["cuda"], strict=True):
+        assert torch.equal(cpu, cuda)
+
+
+LANES = 3
+
+
+def close(found: Sequence[Tensor], wanted: Sequence[Tensor], apart: float = 2e-5) -> None:
+    for a, b in zip(found, wanted, strict=True):
+        assert (a - b).norm() < apart * b.norm()
+
+
+@pytest.mark.parametrize(
+    ("cin", "cout", "side", "padding", "n"),
+    [
+        (1, 32, 28, 0, 64),
+        (32, 48, 12, 0, 64),  # digits-28
+        (3, 64, 32, 2, 64),
+        (64, 64, 16, 2, 64),
+        (64, 128, 8, 2, 64),  # digits-32
+        (3, 20, 12, 2, 6),
+        (20, 7, 9, 2, 6),
+    ],
+)
+def test_every_form_of_a_stacked_convolution_is_the_convolution_on_a_gpu_too(
+    cin: int, cout: int, side: int, padding: int, n: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    torch.manual_seed(0)
+    x = torch.randn(LANES, n, cin, side, side, device="cuda").transpose(1, 2).requires_grad_()
+    weight = torch.randn(LANES, cout, cin, 5, 5, device="cuda", requires_grad=True)
+    bias = torch.randn(LANES, cout, device="cuda", requires_grad=True)
+    weigh = torch.randn(LANES, cout, n, *[side + 2 * padding - 4] * 2, device="cuda")
+    results = []
+    for form in (kernels.Conv.apply, lane_layers.one_by_one, lane_layers.by_products):
+        out = form(x, weight, bias, padding)
+        results.append([out, *torch.autograd.grad((out * weigh).sum(), [x, weight, bias])])
+    close(results[0], results[2])
+    close(results[1], results[2], 2e-3)  # cuDNN is free to take Winograd's way, which rounds more
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize(
+    ("side", "pool"),
+    [(24, (2, 2, 0)), (8, (2, 2, 0)), (1, (1, 1, 0)), (32, (3, 2, 1)), (16, (3, 2, 1)), (8, (1, 1, 0)), (7, (3, 2, 1))],
+)
+def test_the_kernels_of_norm_relu_and_pool_are_torchs(side: int, pool: lane_layers.Pool, training: bool) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(LANES, 5, 64, side, side, device="cuda", requires_grad=True)
+    weight, bias = (torch.randn(LANES, 5, device="cuda", requires_grad=True) for _ in range(2))
+    results = []
+    for form in (kernels.NormReluPool.apply, lane_layers.normed):
+        mean, var = torch.full((LANES, 5), 0.3, device="cuda"), torch.full((LANES, 5), 2.0, device="cuda")
+        out = form(x, weight, bias, mean, var, 0.1, 1e-5, pool, training)
+        weigh = torch.linspace(-1, 1, out.numel(), device="cuda").view(out.shape)
+        grads = torch.autograd.grad((out * weigh).sum(), [x, weight, bias]) if training else ()
+        results.append([out, mean, var, *grads])
+    close(*results)

@@ -1,0 +1,105 @@
+"""The judge of label-free scores: what it prints of real runs is what their labels say."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from worlds import world
+
+FILE = Path(__file__).parents[2] / "benchmarks" / "judge.py"
+
+
+@pytest.fixture(scope="module")
+def judge() -> ModuleType:
+    found = importlib.util.spec_from_file_location("judge", FILE)
+    assert found is not None
+    assert found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    sys.modules["judge"] = module  # dataclasses look their module up
+    found.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def candidates(judge: ModuleType) -> list[Any]:
+    """Source-only, one that is better by three points, one that is worse by two, and one that is nearly the same."""
+    truth = world(150, 200).target_y
+    mix = np.bincount(truth, minlength=10) / len(truth)
+    accuracies = {"source": 70.0, "better": 73.0, "worse": 68.0, "same": 70.5}
+    return [
+        judge.Candidate(name, world(150, 200, moved=i / 4).said, accuracy, 140 - accuracy, mix)
+        for i, (name, accuracy) in enumerate(accuracies.items())
+    ]
+
+
+def test_regret_is_how_far_the_pick_is_below_the_best(judge: ModuleType, candidates: list[Any]) -> None:
+    from askew.evaluation.validators import choose, score_all
+
+    found = judge.judge_scores(candidates)
+    values = [each["entropy"] for each in score_all([one.said for one in candidates])]
+    assert found["entropy"]["regret"] == pytest.approx(73.0 - candidates[int(np.argmax(values))].accuracy)
+    assert found["choose"]["regret"] == pytest.approx(73.0 - candidates[choose([c.said for c in candidates])].accuracy)
+    assert found["source only"]["regret"] == pytest.approx(3.0)
+    assert found["any (mean)"]["regret"] == pytest.approx(73.0 - 70.375)
+
+
+def test_ranks_that_agree_correlate_and_a_score_that_tells_nothing_apart_does_not(judge: ModuleType) -> None:
+    accuracy = np.array([1.0, 5.0, 3.0])
+    assert judge.spearman(np.array([0.1, 0.9, 0.2]), accuracy) == pytest.approx(1)
+    assert judge.spearman(np.array([9.0, 1.0, 3.0]), accuracy) == pytest.approx(-1)
+    assert judge.spearman(np.array([2.0, 2.0, 2.0]), accuracy) == 0
+
+
+def test_the_alarm_is_held_against_a_difference_of_more_than_a_point(judge: ModuleType, candidates: list[Any]) -> None:
+    found = judge.judge_alarm(candidates)
+    assert [(one["method"], one["truth"]) for one in found] == [
+        ("better", "helped"),
+        ("worse", "hurt"),
+        ("same", "unclear"),
+    ]
+    assert [one["truth_overall"] for one in found] == ["hurt", "helped", "unclear"]
+
+
+def test_mix_errors_are_distances_to_the_true_mix(judge: ModuleType, candidates: list[Any]) -> None:
+    found = judge.judge_mixes(candidates)
+    said = [one.said.target.argmax(axis=1) for one in candidates]
+    off = [np.abs(np.bincount(s, minlength=10) / len(s) - candidates[0].true_mix).sum() for s in said]
+    assert found["counting"] == {"before": pytest.approx(off[0]), "after": pytest.approx(np.mean(off[1:]))}
+    assert found["em"]["before"] < found["em"]["after"], "the others see the target moved"
+
+
+def test_a_folder_of_runs_is_judged_from_its_files(
+    judge: ModuleType,
+    mini_runs: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["judge.py", str(mini_runs), "--json", str(tmp_path / "judged.json")])
+    judge.main()
+    printed = capsys.readouterr().out
+    assert "mini/syn-uci: 2 choices." in printed
+    assert "of 2 adapted runs" in printed
+    judged = json.loads((tmp_path / "judged.json").read_text())
+    assert [[one["method"] for one in of["candidates"]] for of in judged] == [["source", "coal"]] * 2
+    row = next(line for line in printed.splitlines() if line.startswith("| em before"))
+    errors = [of["mixes"]["em"]["before"] for of in judged]
+    assert row == f"| em before | {np.mean(errors):.2f} | {np.mean(errors):.2f} |"
+
+
+def test_a_folder_without_a_choice_is_refused(
+    judge: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from askew.runs.store import open_root
+
+    monkeypatch.setattr(sys, "argv", ["judge.py", str(open_root(tmp_path / "runs"))])
+    with pytest.raises(SystemExit) as end:
+        judge.main()
+    assert end.value.code == 2

@@ -1,0 +1,142 @@
+"""Every method stays finite where batches, domains or classes are as poor as they can be."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import rows
+
+from askew.core.errors import EmptyClassWarning
+from askew.data.domains import Labeled, Unlabeled
+from askew.data.task import TrainingData
+from askew.methods import BBSE, METHODS, SourceOnly
+from askew.methods.base import Method
+from askew.nets.spec import NetSpec
+from askew.training.loop import Checkpoint, Snapshot
+from askew.training.optim import Optim
+from askew.training.run import Run, Stage
+from askew.training.trainer import fit
+
+CPU = torch.device("cpu")
+CLASSES = ("a", "b", "c")
+
+# A network that has learnt for five steps, or from one class, may well not tell classes apart, and BBSE says so.
+pytestmark = pytest.mark.filterwarnings("ignore::askew.evaluation.priors.UnsureMixWarning")
+
+
+def only(images: Labeled, *classes: int) -> Labeled:
+    return images.take(np.flatnonzero(np.isin(images.y, classes)))
+
+
+def study_of(source: Labeled, source_val: Labeled, target: Unlabeled) -> TrainingData:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", EmptyClassWarning)
+        return TrainingData(source, source_val, target, rows(12, 0.5, 3).unlabeled(), CLASSES)
+
+
+def plain() -> TrainingData:
+    return study_of(rows(30, 0, 0), rows(12, 0, 1), rows(24, 0.5, 2).unlabeled())
+
+
+def with_source_classes(*classes: int) -> TrainingData:
+    """Neither the source nor what is held out of it has any other class."""
+    return study_of(only(rows(30, 0, 0), *classes), only(rows(12, 0, 1), *classes), rows(24, 0.5, 2).unlabeled())
+
+
+def with_one_target_image() -> TrainingData:
+    return study_of(rows(30, 0, 0), rows(12, 0, 1), rows(1, 0.5, 2).unlabeled())
+
+
+def with_equal_inputs(value: float) -> TrainingData:
+    """Every row of both domains is the same."""
+
+    def flat(images: Labeled) -> Labeled:
+        return Labeled(np.full_like(images.x, value), images.y)
+
+    return study_of(flat(rows(30, 0, 0)), flat(rows(12, 0, 1)), flat(rows(24, 0, 2)).unlabeled())
+
+
+def run_of(method: Method, head: str, **how: Any) -> Run:
+    """Five steps of source alone, then two rounds of six of the method."""
+    net = NetSpec(name=how.pop("net", "mlp"), head=head, norm=how.pop("norm", "joint"))  # type: ignore[arg-type]
+    optim = Optim(lr=0.05, features_lr=0.05)
+    plan = (Stage(SourceOnly(), 1, 5, optim), Stage(method, 2, 6, optim, restart=method.restarts))
+    settings: dict[str, Any] = {"batch": 6, "sampler": "balanced", "target_sampler": "natural"}
+    return Run(
+        task="toy",
+        shift="natural",
+        draw=0,
+        origin="",
+        net=net,
+        plan=plan,
+        precision="float32",
+        seed=0,
+        threads=1,
+        **settings | how,
+    )
+
+
+def last_of(run: Run, training_data: TrainingData) -> Snapshot:
+    """The run's end, after the end of the run before it."""
+    start: Checkpoint | None = None
+    if run.before is not None:
+        start = {name: value.clone() for name, value in last_of(run.before, training_data).weights().items()}
+    *_, last = fit(run, training_data, CPU, start=start)
+    return last
+
+
+def small(cls: type[Method]) -> Method:
+    """With a narrow critic, where it has one: width costs time and changes nothing here."""
+    return cls(**{f.name: 16 for f in dataclasses.fields(cls) if f.name == "hidden"})
+
+
+CASES: dict[str, tuple[Callable[[], TrainingData], dict[str, Any]]] = {
+    "a batch of two": (plain, {"batch": 2}),
+    "a batch of two, split norm": (plain, {"batch": 2, "norm": "split"}),
+    "one class in every batch": (lambda: with_source_classes(1), {"sampler": "natural"}),
+    "a class missing in the source": (lambda: with_source_classes(0, 2), {}),
+    "one target image": (with_one_target_image, {}),
+    "balanced target": (plain, {"target_sampler": "balanced"}),
+    "split norm": (plain, {"norm": "split"}),
+    "equal inputs": (lambda: with_equal_inputs(0.7), {}),
+    "equal features": (lambda: with_equal_inputs(0.7), {"net": "bare"}),
+    "no features": (lambda: with_equal_inputs(0.0), {"net": "bare"}),
+}
+
+
+@pytest.mark.parametrize("head", ["linear", "cosine"])
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("name", METHODS)
+def test_everything_stays_finite(name: str, case: str, head: str) -> None:
+    make, how = CASES[case]
+    last = last_of(run_of(small(METHODS[name]), head, **how), make())
+    assert last.step == 12
+    assert_finite(last)
+
+
+def assert_finite(last: Snapshot) -> None:
+    outputs = last.outputs
+    found = {
+        **last.checkpoint(),
+        **{f"loss {term}": torch.tensor(value) for term, value in last.losses.items()},
+        "exam": outputs.test,
+        "target": outputs.target,
+        "source_val": outputs.source_val,
+        "seen mix": last.training_prior,
+    }
+    assert [what for what, value in found.items() if not torch.isfinite(value).all()] == []
+    assert last.training_prior.sum().item() == pytest.approx(1)
+
+
+def test_bbse_survives_a_network_that_names_only_a_class_that_the_source_lacks() -> None:
+    run, training_data = run_of(BBSE(), "linear", sampler="natural"), with_source_classes(1)
+    start = {name: value.clone() for name, value in last_of(run.before, training_data).weights().items()}  # type: ignore[arg-type]
+    start["head.bias"] = torch.tensor([1e3, 0.0, 0.0])
+    *_, last = fit(run, training_data, CPU, start=start)
+    assert_finite(last)

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from pathlib import Path
+
+import pytest
+from conftest import TINY
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("dist")
+    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(ROOT)]
+    subprocess.run(build, check=True, capture_output=True)
+    (path,) = folder.glob("*.whl")
+    return path
+
+
+def test_the_wheel_holds_settings_numbers_licence_and_type_marker_but_no_tests(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as file:
+        names = set(file.namelist())
+    wanted = {"runs/settings/mini.toml", "runs/settings/digits.toml", "reports/paper.json", "py.typed"}
+    wanted |= {f"reports/templates/{name}" for name in ("report.html", "report.js", "letter.css")}
+    assert {f"askew/{name}" for name in wanted} <= names
+    assert any(name.endswith("dist-info/licenses/LICENSE") for name in names)
+    assert {name.split("/")[0].split("-")[0] for name in names} == {"askew"}
+    assert not any("test_" in name or name.endswith((".npz", ".safetensors", ".pyc")) for name in names)
+
+
+def test_the_wheel_works_where_the_source_tree_is_not(wheel: Path, tmp_path: Path) -> None:
+    home = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(home)], check=True)
+    python = home / "bin" / "python"
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps", "--no-index"]
+    subprocess.run([*pip, str(wheel)], check=True)
+    # Everything else comes from here. A path in a .pth brings the packages, but not our editable install's own .pth.
+    (site,) = home.glob("lib/python*/site-packages")
+    (site / "rest.pth").write_text(f"{sysconfig.get_path('purelib')}\n{sysconfig.get_path('platlib')}\n")
+    clean = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
+
+    def ask(*command: str) -> str:
+        done = subprocess.run(command, cwd=tmp_path, env=clean, check=True, capture_output=True, text=True)
+        return done.stdout
+
+    assert Path(ask(str(python), "-c", "import askew; print(askew.__file__)").strip()).is_relative_to(site)
+    askew = str(home / "bin" / "askew")
+    assert "mini/syn-uci" in [task["task"] for task in json.loads(ask(askew, "tasks", "--json"))]
+    answer = json.loads(ask(askew, "run", "mini/syn-uci", *TINY, "--json"))
+    assert 0 <= answer["scores"]["whole"]["per_class_mean"] <= 100

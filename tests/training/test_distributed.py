@@ -1,0 +1,317 @@
+"""One run on several processes ends as on one: this process leads, a second one follows."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from conftest import TINY, Command, rows
+from torch import Tensor
+
+from askew.core.errors import UserError
+from askew.data.domains import Labeled
+from askew.data.task import TrainingData
+from askew.evaluation.priors import UnsureMixWarning
+from askew.methods import METHODS, SourceOnly, make_method
+from askew.nets.layers import Crop, Dropout
+from askew.nets.spec import NetSpec
+from askew.training import distributed, trainer
+from askew.training.distributed import Team, fit_together, own_device, serve
+from askew.training.loop import Checkpoint, NotFinite, Snapshot
+from askew.training.optim import Optim
+from askew.training.run import Run, Stage
+from askew.training.trainer import Resume, fit
+
+CPU = torch.device("cpu")
+PATIENCE = datetime.timedelta(seconds=60)
+"""Before a process that waits for another in vain fails."""
+PORTION = 16
+"""Rows predicted at a time, so that each process has some."""
+TOLERANCE = 1e-3
+"""Of a tensor's size, in float32: sums are of two halves, which tensors near nought feel most."""
+
+
+@pytest.fixture(autouse=True)
+def calm() -> Iterator[None]:
+    """An untrained network can tell no class mix, which BBSE says."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UnsureMixWarning)
+        yield
+
+
+# --- what both processes know ---
+
+
+def pictures(n: int, seed: int) -> Labeled:
+    """A bright stripe in a place for each of three classes, in noise."""
+    rng = np.random.default_rng(seed)
+    y = np.arange(n) % 3
+    x = rng.integers(0, 120, (n, 3, 32, 32))
+    for k in range(3):
+        x[y == k, :, 6 + 8 * k : 10 + 8 * k] += 100
+    return Labeled(x.astype(np.uint8), y.astype(np.int64))
+
+
+def study_of(net: str) -> TrainingData:
+    part = [rows(n, n / 100, n) if net == "mlp" else pictures(n, n) for n in (90, 30, 61, 32)]
+    return TrainingData(part[0], part[1], part[2].unlabeled(), part[3].unlabeled(), ("a", "b", "c"))
+
+
+def run_of(
+    method: str, net: str = "mlp", batch: int = 7, rounds: int = 2, round_steps: int = 2, lr: float = 0.01, **spec: Any
+) -> Run:
+    chosen = make_method(method, {})
+    optim = Optim(lr=lr, features_lr=lr)
+    return Run(
+        task="toy",
+        shift="natural",
+        draw=0,
+        origin=net,
+        net=NetSpec(name=net, head=chosen.head, **spec),
+        plan=(Stage(SourceOnly(), 1, 5, optim), Stage(chosen, rounds, round_steps, optim, restart=chosen.restarts)),
+        batch=batch,
+        sampler="balanced",
+        target_sampler="balanced" if method == "dan" else "natural",
+        precision="float32",
+        seed=0,
+        threads=1,
+    )
+
+
+LONG = run_of("coal", "mini", batch=9, round_steps=25)
+SPLIT = run_of("dann", norm="split")
+VISION = run_of("dann", "resnet18", batch=3, rounds=1, round_steps=1, crop=24)
+BROKEN = run_of("source", lr=1e25, round_steps=4)
+TWELVE = {method: run_of(method) for method in METHODS}
+RUNS = {run.key: run for run in (LONG, SPLIT, VISION, BROKEN, *TWELVE.values())}
+
+
+def find(key: str) -> tuple[Run, TrainingData]:
+    return RUNS[key], study_of(RUNS[key].origin)
+
+
+def join(rank: int, store: Path) -> Team:
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2, timeout=PATIENCE)
+    return Team(rank, 2)
+
+
+def follower(store: Path) -> None:
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore", UnsureMixWarning)
+    trainer.PREDICT_ROWS = PORTION
+    team = join(1, store)
+    serve(team, find)
+    team.part()
+
+
+@pytest.fixture(scope="module")
+def team(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Team]:
+    """Two processes, of which this is the first; all tests pass through the one group, one after another."""
+    store = tmp_path_factory.mktemp("team") / "store"
+    other = multiprocessing.get_context("spawn").Process(target=follower, args=(store,), daemon=True)
+    other.start()
+    team = join(0, store)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trainer, "PREDICT_ROWS", PORTION)
+        yield team
+    team.part()
+    other.join(PATIENCE.total_seconds())
+    ended = other.exitcode
+    other.kill()
+    assert ended == 0, "the other process was not let go"
+
+
+# --- equal to one process ---
+
+
+def started(run: Run) -> Checkpoint:
+    """The weights that its pre-training leaves, trained by this process alone."""
+    assert run.before is not None
+    *_, last = fit(run.before, study_of(run.origin), CPU)
+    return copied(last.weights())
+
+
+def copied(tensors: Checkpoint) -> Checkpoint:
+    return {name: value.clone() for name, value in tensors.items()}
+
+
+def apart(one: Checkpoint, two: Checkpoint) -> float:
+    """The largest difference of two tensors, as a part of the tensor's size."""
+    assert one.keys() == two.keys()
+    return max(float((two[n].double() - v.double()).norm() / v.double().norm().clamp(min=1e-3)) for n, v in one.items())
+
+
+def both_ways(team: Team, run: Run, start: Checkpoint | None) -> tuple[Snapshot, Snapshot]:
+    training_data = study_of(run.origin)
+    *_, one = fit(run, training_data, CPU, start=start)
+    *_, two = fit_together(team, run, training_data, CPU, start=start)
+    return one, two
+
+
+def test_fifty_steps_of_coal_with_a_refresh_between_end_in_the_weights_of_one_process(team: Team) -> None:
+    start = started(LONG)
+    one, two = both_ways(team, LONG, start)
+    assert two.step == 50
+    moved = apart(copied(start), {name: two.weights()[name] for name in start})
+    assert apart(one.checkpoint(), two.checkpoint()) < 1e-4
+    assert moved > 0.1
+    assert one.losses == pytest.approx(two.losses, rel=TOLERANCE)
+    for name in ("test", "target", "source_val"):
+        torch.testing.assert_close(getattr(two.outputs, name), getattr(one.outputs, name), rtol=TOLERANCE, atol=0.01)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_ends_as_on_one_process_though_rows_do_not_divide(team: Team, method: str) -> None:
+    start = started(TWELVE[method])
+    one, two = both_ways(team, TWELVE[method], start)
+    assert apart(one.checkpoint(), two.checkpoint()) < TOLERANCE
+    assert one.losses == pytest.approx(two.losses, rel=TOLERANCE, abs=1e-5)
+
+
+@pytest.mark.parametrize("run", [SPLIT, VISION], ids=["domains normed apart", "torchvision's network, cropped"])
+def test_other_networks_too(team: Team, run: Run) -> None:
+    one, two = both_ways(team, run, None)
+    assert apart(one.checkpoint(), two.checkpoint()) < TOLERANCE
+
+
+def test_a_run_begun_by_one_process_goes_on_with_two(team: Team) -> None:
+    run = TWELVE["dann"]
+    training_data = study_of(run.origin)
+    snapshots = fit(run, training_data, CPU)
+    half = next(snapshots)
+    resume = Resume(half.step, copied(half.checkpoint()), list(half.losses))
+    *_, one = snapshots
+    *_, two = fit_together(team, run, training_data, CPU, resume=resume)
+    assert (half.step, two.step) == (2, 4)
+    assert apart(one.checkpoint(), two.checkpoint()) < TOLERANCE
+
+
+def test_numbers_that_are_not_finite_end_a_run_and_not_the_team(team: Team) -> None:
+    with pytest.raises(NotFinite):
+        list(fit_together(team, BROKEN, study_of("mlp"), CPU))
+    *_, last = fit_together(team, TWELVE["source"], study_of("mlp"), CPU)
+    assert last.step == 4
+
+
+# --- a process's share ---
+
+
+@pytest.mark.parametrize(("n", "size"), [(8, 2), (7, 2), (10, 4), (3, 3), (64, 5)])
+def test_shares_cover_all_rows_in_order_and_differ_by_one_at_most(n: int, size: int) -> None:
+    shares = [range(n)[Team(rank, size).share(n)] for rank in range(size)]
+    assert [row for share in shares for row in share] == list(range(n))
+    assert {len(share) for share in shares} <= {n // size, -(-n // size)}
+
+
+def in_shares(layer: Dropout | Crop, x: Tensor, each: int = 1) -> Tensor:
+    """What processes make of their rows of x, `each` rows of x being one of the batch."""
+    n = len(x) // each
+    parts = []
+    for rank in range(3):
+        share = Team(rank, 3).share(n)
+        layer.share = (share.start, share.stop - share.start)
+        parts.append(layer(x[each * share.start : each * share.stop]))
+    return torch.cat(parts)
+
+
+@pytest.mark.parametrize("whole_rows", [False, True])
+@pytest.mark.parametrize("each", [1, 4])
+def test_dropout_of_a_share_is_that_of_the_batch(whole_rows: bool, each: int) -> None:
+    layer = Dropout(0.5, 1, whole_rows)
+    layer.step_key.fill_(12345)
+    x = torch.ones(8 * each, 3, 5)
+    whole = layer(x)
+    assert 0 < (whole == 0).float().mean() < 1
+    assert torch.equal(in_shares(layer, x, each), whole)
+
+
+def test_crops_of_a_share_are_those_of_the_batch() -> None:
+    layer = Crop(6)
+    layer.step_key.fill_(12345)
+    x = torch.arange(8 * 3 * 9 * 9).view(8, 3, 9, 9)
+    whole = layer(x)
+    assert len({int(row[0, 0, 0]) % 81 for row in whole}) > 3, "places differ"
+    assert torch.equal(in_shares(layer, x), whole)
+
+
+# --- what a user does wrong ---
+
+
+def test_a_batch_smaller_than_the_team_is_refused() -> None:
+    with pytest.raises(UserError, match="8 processes cannot share batches of 7 images"):
+        next(fit_together(Team(0, 8), TWELVE["coal"], study_of("mlp"), CPU))
+
+
+def test_a_process_cannot_be_given_a_certain_gpu() -> None:
+    with pytest.raises(UserError, match="found --device cuda:1"):
+        own_device("cuda:1")
+
+
+def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    with pytest.raises(UserError, match="2 processes for 1 GPUs"):
+        own_device("cuda")
+
+
+def test_a_process_that_torchrun_did_not_start_is_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")  # some clusters set it for everybody
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    with distributed.together() as team:
+        assert team is None
+
+
+# --- from the command line ---
+
+
+def torchrun(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    launcher = Path(sys.executable).with_name("torchrun")
+    command = [launcher, "--standalone", "--nproc-per-node", "2", "-m", "askew", *args]
+    return subprocess.run(
+        list(map(str, command)), cwd=folder, capture_output=True, text=True, timeout=300, check=False,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+
+
+def test_torchrun_gives_the_scores_of_one_process(tmp_path: Path, cli: Command) -> None:
+    command = ("run", "mini/syn-uci", "--method", "coal", *TINY, "--device", "cpu", "--json")
+    done = torchrun(tmp_path, *command, "--out", "two")
+    assert done.returncode == 0, done.stderr
+    two = json.loads(done.stdout)  # said by one process alone
+    one = json.loads(cli(*command, "--out", "one").out)
+    assert one["key"] == two["key"]
+    for test, scores in one["scores"].items():
+        # a picture or two on the edge between two classes may fall to the other side
+        assert two["scores"][test]["overall"] == pytest.approx(scores["overall"], abs=0.5)
+    record = json.loads((tmp_path / "two" / two["key"] / "run.json").read_text())
+    assert record["processes"] == 2
+    assert not record["graph"]
+
+
+@pytest.mark.soak
+def test_under_torchrun_a_wrong_wish_is_told_once_and_leaves_nothing(tmp_path: Path) -> None:
+    done = torchrun(tmp_path, "run", "mini/syn-uci", "--method", "nonsense")
+    assert done.returncode != 0
+    assert done.stderr.count("There is no method 'nonsense'") == 1
+    assert "hint: " in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.soak
+def test_under_torchrun_a_run_that_diverges_is_told_once(tmp_path: Path) -> None:
+    done = torchrun(tmp_path, "run", "mini/syn-uci", "--method", "source", *TINY, "-t", "lr=1e30", "--device", "cpu")
+    assert done.returncode != 0
+    assert done.stderr.count("not finite") == 1
+    assert not list(tmp_path.glob("runs/*/done"))

@@ -1,0 +1,61 @@
+"""A study that stays on the host trains as one that lies on the device."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from askew.data.domains import Labeled, RowSubset, Unlabeled
+from askew.data.task import TrainingData
+from askew.training.batches import DomainTensor, Feed
+from askew.training.prefetch import Ahead
+from askew.training.trainer import fit
+
+CPU = torch.device("cpu")
+
+
+def on_host(training_data: TrainingData) -> TrainingData:
+    """The same rows, as picks of a larger array that is read when asked."""
+
+    def picked(x: Any) -> Any:
+        base = np.concatenate([np.full_like(x, np.nan), x[::-1]])
+        return RowSubset(base, np.arange(len(base) - 1, len(x) - 1, -1))
+
+    source, val = (Labeled(picked(part.x), part.y) for part in (training_data.source, training_data.source_val))
+    target, test = (Unlabeled(picked(part.x)) for part in (training_data.target, training_data.test_images))
+    return dataclasses.replace(training_data, source=source, source_val=val, target=target, test_images=test)
+
+
+def test_it_trains_to_the_same_weights_and_says_the_same(training_data: TrainingData, make_run: Any) -> None:
+    run = make_run(rounds=2, round_steps=25, pretrain=0)  # more than a chunk, and a chunk that is not full
+    away = on_host(training_data)
+    assert Feed(training_data, CPU).resident
+    assert not Feed(away, CPU).resident
+    (*_, here), (*_, there) = fit(run, training_data, CPU), fit(run, away, CPU)
+    assert all(torch.equal(value, there.weights()[name]) for name, value in here.weights().items())
+    assert torch.equal(here.outputs.target, there.outputs.target)
+
+
+def test_every_step_finds_its_rows_at_the_same_place(training_data: TrainingData) -> None:
+    domain = DomainTensor(np.arange(30, dtype=np.float32)[:, None], CPU, resident=False)
+    ahead = Ahead([domain, domain], 4, CPU)
+    places = [place.data_ptr() for place in ahead.places]
+    for seed in range(3):
+        tables = torch.randint(0, 30, (2, 7, 4), generator=torch.Generator().manual_seed(seed))
+        ahead.begin(list(tables))
+        for step in range(7):
+            ahead.put(step)
+            for place, table in zip(ahead.places, tables, strict=True):
+                assert place.flatten().tolist() == table[step].tolist()
+    assert [place.data_ptr() for place in ahead.places] == places
+
+
+def test_a_failure_to_read_is_not_lost() -> None:
+    ahead = Ahead([DomainTensor(np.zeros((3, 1), dtype=np.float32), CPU, resident=False)], 2, CPU)
+    ahead.begin([torch.tensor([[0, 99]])])
+    with pytest.raises((IndexError, RuntimeError)):
+        ahead.put(0)
