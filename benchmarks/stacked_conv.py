@@ -5,7 +5,8 @@
 Forms: `grouped` is what torch.func.vmap makes of F.conv2d; `grouped, last` the same on channels-last memory; `unfold`
 gathers patches with F.unfold and multiplies lane by lane in one batched product; `strided` gathers them through a view
 of channels-last memory; `rows` gathers only horizontally and adds up one product a row of the kernel, with its gradient
-written out; `askew` is what lanes do (askew.nets.lane_layers); `compiled` is `strided` through torch.compile. cuDNN multiplies
+written out; `askew` is what lanes do (askew.nets.lane_layers); `compiled` is `strided` through torch.compile.
+cuDNN multiplies
 in TF32 by default, products only with --tf32; --try-all lets cuDNN try its kernels.
 """
 

@@ -1,6 +1,7 @@
 """A small network, and its weights as plain float64 formulas that methods are held against.
 
-Nothing here calls askew.methods.losses. A reversed gradient is told by the share of a term that each part descends: −0.5 says
+Nothing here calls askew.methods.losses. A reversed gradient is told by the share of a term that each part descends:
+−0.5 says
 that the part climbs it half as fast. (A second conftest.py would hide the first from `from conftest import …`.)
 """
 

@@ -56,7 +56,8 @@ def run_of(
     stage = Stage(method, 2, 10, Optim(lr=0.01, features_lr=0.01), restart=method.restarts)
     net = NetSpec(name="mlp", head=method.head)
     return Run(
-        task="toy", shift="natural", draw=0, origin=training_data.origin, net=net, plan=(stage,), batch=12, sampler="balanced",
+        task="toy", shift="natural", draw=0, origin=training_data.origin, net=net, plan=(stage,), batch=12,
+        sampler="balanced",
         target_sampler=target_sampler, precision="float32", seed=seed, threads=1,  # type: ignore[arg-type]
     )  # fmt: skip
 

@@ -42,7 +42,7 @@ class Dropout(nn.Module):
 
     step_key: Tensor
     share = (0, 1)
-    """Of a batch that processes share (askew.training.distributed): how many of its rows come before those here, and how many are."""
+    """Of a batch that processes share: how many of its rows come before those here, and how many are."""
 
     def __init__(self, p: float, layer: int, rows: bool = False) -> None:
         super().__init__()
