@@ -1,4 +1,4 @@
-"""The programs in benchmarks/ can be started, and the one that chooses settings does what results were made with."""
+"""The programs in benchmarks/ can be started, and its grids name options and tasks that exist."""
 
 from __future__ import annotations
 
@@ -7,66 +7,68 @@ import itertools
 import json
 import runpy
 import sys
+import tomllib
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from askew.core.options import checked
+from askew.data.benchmarks import task_infos
+from askew.methods import make_method
+from askew.runs.config import RunRequest, Training
+from askew.runs.grid import read_grid
+
 FOLDER = Path(__file__).parents[2] / "benchmarks"
-PROGRAMS = sorted(p.name for p in FOLDER.glob("*.py") if "__main__" in p.read_text())
+PROGRAMS = sorted(p for p in FOLDER.rglob("*.py") if "__main__" in p.read_text())
+GRIDS = sorted((FOLDER / "grids").rglob("*.toml"))
+DEVELOPMENT = [grid for grid in GRIDS if grid.parent.name == "development"]
 
 
-def start(monkeypatch: pytest.MonkeyPatch, program: str, *words: str) -> None:
-    monkeypatch.syspath_prepend(FOLDER)
-    monkeypatch.setattr(sys, "argv", [program, *words])
-    runpy.run_path(str(FOLDER / program), run_name="__main__")
+def test_there_are_programs_and_grids() -> None:
+    assert {"judge.py", "own.py", "speed.py", "lane_conv.py"} <= {p.name for p in PROGRAMS}
+    assert {p.stem for p in DEVELOPMENT} == {"first", "schedule", "length", "final"}
 
 
-def test_there_are_programs_to_start() -> None:
-    assert {"develop.py", "judge.py", "speed.py"} <= set(PROGRAMS)
-
-
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.name)
 def test_a_program_starts_and_explains_itself(
-    program: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    program: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if program == "stacked_conv.py":
-        pytest.importorskip("triton")
+    monkeypatch.syspath_prepend(program.parent)
+    monkeypatch.setattr(sys, "argv", [program.name, "--help"])
     with pytest.raises(SystemExit) as end:
-        start(monkeypatch, program, "--help")
+        runpy.run_path(str(program), run_name="__main__")
     assert end.value.code == 0
     assert "usage: " in capsys.readouterr().out
 
 
-def test_variants_are_run_on_their_tasks_and_compared(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    short = "train = { pretrain = 5, rounds = 2, round = 3, batch = 8 }"
-    (tmp_path / "my.toml").write_text(
-        f'[plain]\nmethod = "source"\n{short}\n[strong]\nhyper = {{ alpha = 0.3 }}\n{short}\n'
-        f'[elsewhere]\ntasks = ["uci-syn"]\n{short}\n'
-    )
-    words = [str(tmp_path / "my.toml"), "--seeds", "1", "--out", str(tmp_path / "runs"), "--tasks", "mini/syn-uci"]
-    start(monkeypatch, "develop.py", *words, "--device", "cpu")
-    said = capsys.readouterr().out
-    assert "2 pre-trainings and 2 runs are missing" in said, said
-    assert [line.split()[:2] for line in said.splitlines()[-2:]] == [
-        ["mini/syn-uci", "plain"],
-        ["mini/syn-uci", "strong"],
-    ]
-    start(monkeypatch, "develop.py", *words, "--device", "cpu")
-    assert "0 pre-trainings and 0 runs are missing" in capsys.readouterr().out
+@pytest.mark.parametrize("path", GRIDS, ids=lambda p: p.stem)
+def test_every_run_of_a_grid_has_options_that_exist(path: Path) -> None:
+    for _, request in read_grid(path).requests(RunRequest("", "", 0)):
+        make_method(request.method, request.hyper)
+        checked(Training, request.training, "training")
+
+
+@pytest.mark.parametrize("path", DEVELOPMENT, ids=lambda p: p.stem)
+def test_a_development_grid_names_development_tasks_alone_and_all_that_it_was_run_with(path: Path) -> None:
+    content = tomllib.loads(path.read_text())
+    assert {"rounds", "schedule", "temperature", "precision"} <= content["train"].keys()
+    for variant in read_grid(path).variants:
+        assert {task_infos()[task].role for task in variant.tasks} == {"development"}
+        if "coal" in variant.methods:
+            assert {"alpha", "k0", "k_step", "k_max"} <= variant.hyper.keys(), variant.name
 
 
 def test_settings_for_embeddings_are_tried_on_pairs_that_nothing_reports(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.syspath_prepend(FOLDER)
+    monkeypatch.syspath_prepend(FOLDER / "studies")
     own = importlib.import_module("own")
     assert len(own.PAIRS) == 8
     assert not own.REPORTED & set(own.PAIRS)
     monkeypatch.setattr(own, "PAIRS", [("cartoon", "sketch")])
+    monkeypatch.setattr(own, "DOMAINS", ("cartoon", "sketch"))
     rng = np.random.default_rng(0)
     for domain, kind in itertools.product(own.DOMAINS, ("cat", "dog")):
         (tmp_path / "pacs" / domain / kind).mkdir(parents=True)
@@ -74,18 +76,18 @@ def test_settings_for_embeddings_are_tried_on_pairs_that_nothing_reports(
             picture = Image.fromarray(rng.integers(0, 256, (16, 16, 3), dtype=np.uint8))
             picture.save(tmp_path / "pacs" / domain / kind / f"{i}.png")
     own.embed(tmp_path / "pacs", tmp_path / "rows", "resnet18", "none")
-    found = np.load(tmp_path / "rows" / "photo.npz")
-    assert found["x"].shape == (12, 512)
-    assert sorted(set(found["y"].tolist())) == ["cat", "dog"]
+    rows = np.load(tmp_path / "rows" / "sketch.npz")
+    assert rows["x"].shape == (12, 512)
+    assert sorted(set(rows["y"].tolist())) == ["cat", "dog"]
     short = "train = { pretrain = 2, rounds = 1, round = 2, batch = 2 }"
     (tmp_path / "my.toml").write_text(f"[base]\n{short}\n[strong]\nhyper = {{ coal = {{ alpha = 0.3 }} }}\n{short}\n")
     results = tmp_path / "results.jsonl"
     for _ in range(2):  # the second time there is nothing to do
         own.run_variants(tmp_path / "my.toml", tmp_path / "rows", results, auto=True)
-        told = [json.loads(line) for line in results.read_text().splitlines()]
-        assert len(told) == 12
-    chosen = [row["mean"] for row in told if row["method"] == "auto"]
-    assert set(chosen) <= {row["mean"] for row in told if row["method"] != "auto"}
+        found = [json.loads(line) for line in results.read_text().splitlines()]
+        assert len(found) == 12
+    chosen = [row["mean"] for row in found if row["method"] == "auto"]
+    assert set(chosen) <= {row["mean"] for row in found if row["method"] != "auto"}
     own.print_table(results)
-    rows = [line.split(" | ")[0] for line in capsys.readouterr().out.splitlines()[-2:]]
-    assert rows == ["| base", "| strong"]
+    variants = [line.split(" | ")[0] for line in capsys.readouterr().out.splitlines()[-2:]]
+    assert variants == ["| base", "| strong"]

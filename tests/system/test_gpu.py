@@ -55,7 +55,7 @@ def test_a_lane_trains_to_the_same_weights_as_a_run_by_itself(
 ) -> None:
     """To a twentieth of the way that a tensor went: sums are taken in another order, and a ReLU or a pool that is
     undecided takes rounding for an answer, which later steps build on. The larger network builds on it so fast
-    (`benchmarks/rounding.py`) that after 20 steps nothing could be told; hence its few."""
+    (`benchmarks/speed/rounding.py`) that after 20 steps nothing could be told; hence its few."""
     training = {"round": steps // 2, "rounds": 2, "pretrain": 0, "precision": "float32"}
     prepared = [prepare(RunRequest(f"digits/{task}", method, seed, training=training)) for seed in (0, 1)]
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)

@@ -1,4 +1,4 @@
-"""The judge of label-free scores: what it prints of real runs is what their labels say."""
+"""The judge of label-free scores: what it prints for real runs follows from their labels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from worlds import world
 
-FILE = Path(__file__).parents[2] / "benchmarks" / "judge.py"
+FILE = Path(__file__).parents[2] / "benchmarks" / "studies" / "judge.py"
 
 
 @pytest.fixture(scope="module")
@@ -31,10 +31,10 @@ def judge() -> ModuleType:
 def candidates(judge: ModuleType) -> list[Any]:
     """Source-only, one that is better by three points, one that is worse by two, and one that is nearly the same."""
     truth = world(150, 200).target_y
-    mix = np.bincount(truth, minlength=10) / len(truth)
+    prior = np.bincount(truth, minlength=10) / len(truth)
     accuracies = {"source": 70.0, "better": 73.0, "worse": 68.0, "same": 70.5}
     return [
-        judge.Candidate(name, world(150, 200, moved=i / 4).said, accuracy, 140 - accuracy, mix)
+        judge.Candidate(name, world(150, 200, moved=i / 4).said, accuracy, 140 - accuracy, prior)
         for i, (name, accuracy) in enumerate(accuracies.items())
     ]
 
@@ -43,22 +43,24 @@ def test_regret_is_how_far_the_pick_is_below_the_best(judge: ModuleType, candida
     from askew.evaluation.validators import choose, score_all
 
     found = judge.judge_scores(candidates)
-    values = [each["entropy"] for each in score_all([one.said for one in candidates])]
+    values = [each["entropy"] for each in score_all([one.outputs for one in candidates])]
     assert found["entropy"]["regret"] == pytest.approx(73.0 - candidates[int(np.argmax(values))].accuracy)
-    assert found["choose"]["regret"] == pytest.approx(73.0 - candidates[choose([c.said for c in candidates])].accuracy)
+    assert found["choose"]["regret"] == pytest.approx(
+        73.0 - candidates[choose([c.outputs for c in candidates])].accuracy
+    )
     assert found["source only"]["regret"] == pytest.approx(3.0)
-    assert found["any (mean)"]["regret"] == pytest.approx(73.0 - 70.375)
+    assert found["random pick (mean)"]["regret"] == pytest.approx(73.0 - 70.375)
 
 
-def test_ranks_that_agree_correlate_and_a_score_that_tells_nothing_apart_does_not(judge: ModuleType) -> None:
+def test_equal_ranks_correlate_and_a_constant_score_does_not(judge: ModuleType) -> None:
     accuracy = np.array([1.0, 5.0, 3.0])
     assert judge.spearman(np.array([0.1, 0.9, 0.2]), accuracy) == pytest.approx(1)
     assert judge.spearman(np.array([9.0, 1.0, 3.0]), accuracy) == pytest.approx(-1)
     assert judge.spearman(np.array([2.0, 2.0, 2.0]), accuracy) == 0
 
 
-def test_the_alarm_is_held_against_a_difference_of_more_than_a_point(judge: ModuleType, candidates: list[Any]) -> None:
-    found = judge.judge_alarm(candidates)
+def test_a_verdict_is_compared_with_a_difference_of_more_than_a_point(judge: ModuleType, candidates: list[Any]) -> None:
+    found = judge.judge_verdicts(candidates)
     assert [(one["method"], one["truth"]) for one in found] == [
         ("better", "helped"),
         ("worse", "hurt"),
@@ -67,10 +69,10 @@ def test_the_alarm_is_held_against_a_difference_of_more_than_a_point(judge: Modu
     assert [one["truth_overall"] for one in found] == ["hurt", "helped", "unclear"]
 
 
-def test_mix_errors_are_distances_to_the_true_mix(judge: ModuleType, candidates: list[Any]) -> None:
-    found = judge.judge_mixes(candidates)
-    said = [one.said.target.argmax(axis=1) for one in candidates]
-    off = [np.abs(np.bincount(s, minlength=10) / len(s) - candidates[0].true_mix).sum() for s in said]
+def test_errors_of_a_prior_are_distances_to_the_true_one(judge: ModuleType, candidates: list[Any]) -> None:
+    found = judge.judge_priors(candidates)
+    predicted = [one.outputs.target.argmax(axis=1) for one in candidates]
+    off = [np.abs(np.bincount(p, minlength=10) / len(p) - candidates[0].true_prior).sum() for p in predicted]
     assert found["counting"] == {"before": pytest.approx(off[0]), "after": pytest.approx(np.mean(off[1:]))}
     assert found["em"]["before"] < found["em"]["after"], "the others see the target moved"
 
@@ -90,7 +92,7 @@ def test_a_folder_of_runs_is_judged_from_its_files(
     judged = json.loads((tmp_path / "judged.json").read_text())
     assert [[one["method"] for one in of["candidates"]] for of in judged] == [["source", "coal"]] * 2
     row = next(line for line in printed.splitlines() if line.startswith("| em before"))
-    errors = [of["mixes"]["em"]["before"] for of in judged]
+    errors = [of["priors"]["em"]["before"] for of in judged]
     assert row == f"| em before | {np.mean(errors):.2f} | {np.mean(errors):.2f} |"
 
 

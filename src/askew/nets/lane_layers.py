@@ -132,7 +132,7 @@ class _Conv(_Stacked):
 
 
 def _fastest(x: Tensor, weight: Tensor, bias: Tensor, padding: int) -> Form:
-    """Which form to take, as measured on an H200 (benchmarks/stacked_conv.py; docs/performance.md has the numbers)."""
+    """The fastest form as measured on an H200 (benchmarks/speed/lane_conv.py; docs/performance.md has the numbers)."""
     lanes, _, cin, _, _ = weight.shape
     if x.is_cuda and cin >= 16 and lanes % 8 == 0:  # cuDNN is slow for other numbers of groups
         return grouped

@@ -1,10 +1,10 @@
-"""What a grid takes on so many GPUs: a simulation from measured step times, and the scheduler's own share, measured.
+"""How long a grid takes on several GPUs: a simulation from measured step times, and the scheduler's overhead, measured.
 
-    python benchmarks/scale.py                    # the paper's full benchmark on 1, 8 and 64 GPUs
-    python benchmarks/scale.py --share 4          # four jobs on a GPU
-    python benchmarks/scale.py --measure ray      # what Ray takes to hand over runs of one second
+    python benchmarks/speed/scale.py                    # the paper's full benchmark on 1, 8 and 64 GPUs
+    python benchmarks/speed/scale.py --share 4          # four jobs on a GPU
+    python benchmarks/speed/scale.py --measure ray      # Ray's overhead for runs of one second
 
-The tables below are all that goes in. Step times are of COAL; what was not measured says so.
+All inputs are in the tables below. Step times are of COAL; what is assumed is marked as such.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STEP_MS = {
     "resnet50": 1000 * 32 / 3339,  # measured: 3,339 images/s at 16 + 16 images, bf16
 }
 START_S = 8.0  # a job's process, its data, its graph: assumed
-DISPATCH_MS = 5.0  # the driver's time a job, measured on two busy CPU cores: --measure ray --runs 400 --seconds 0
+DISPATCH_MS = 5.0  # the driver's time per job, measured on two busy CPU cores: --measure ray --runs 400 --seconds 0
 
 METHODS, SEEDS, DEGREES = 12, 5, 6
 
@@ -45,7 +45,7 @@ class Benchmark:
     pretrain: int
     rounds: int
     heads: int = 2
-    """Pre-trainings a task, seed and degree: one for methods with a linear head, one for the cosine one."""
+    """Pre-trainings per task, seed and degree: one for methods with a linear head, one for those with a cosine head."""
 
     def seconds(self, steps: float) -> float:
         return START_S + steps * STEP_MS[self.net] / 1000
@@ -66,7 +66,7 @@ PAPER = (
 
 
 def makespan(jobs: Sequence[float], slots: int, dispatch: float, began: float = 0.0) -> float:
-    """When the last of the jobs ends: the driver hands over one at a time to whoever is free first."""
+    """When the last of the jobs ends: the driver gives one at a time to the slot that is free first."""
     free = [began] * slots
     driver = began
     for seconds in jobs:
@@ -76,7 +76,7 @@ def makespan(jobs: Sequence[float], slots: int, dispatch: float, began: float = 
 
 
 def simulate(benchmarks: Sequence[Benchmark], gpus: int, share: int) -> tuple[float, float]:
-    """Hours, and the part of them that GPUs are busy; `share` jobs on a GPU are taken to slow each other that much."""
+    """Hours, and the share of them that GPUs are busy; n jobs on one GPU are assumed to be n times slower each."""
     combinations = SEEDS * DEGREES
     before = [b.seconds(b.pretrain) * share for b in benchmarks for _ in range(b.tasks * b.heads * combinations)]
     after = [b.run * share for b in benchmarks for _ in range(b.tasks * METHODS * combinations)]
@@ -95,7 +95,7 @@ def report(share: int) -> None:
         mean = sum(b.run * b.tasks for b in part) / sum(b.tasks for b in part)
         cells = [f"{hours:8.1f} ({busy:4.0%})" for hours, busy in (simulate(part, g, share) for g in (1, 8, 64))]
         print(f"{name:20} {count:6} {mean:7.0f}  {' '.join(cells)}")
-    print("\nThe driver keeps n GPUs busy while runs are longer than n times its time a job:")
+    print("\nThe driver keeps n GPUs busy while runs are longer than n times its time per job:")
     for gpus in (8, 64, 512):
         print(f"{gpus:6} GPUs, {share} jobs each: {gpus * share * DISPATCH_MS / 1000:6.2f} s")
 
@@ -104,7 +104,7 @@ def report(share: int) -> None:
 
 
 def measure_ray(runs: int, seconds: float) -> None:
-    """Time of a grid of jobs that only sleep, beyond what they sleep, once its workers have started."""
+    """The time of a grid of jobs that only sleep, beyond their sleep, once its workers have started."""
     import ray
     import torch
 
@@ -115,26 +115,26 @@ def measure_ray(runs: int, seconds: float) -> None:
     from askew.runs.launch.remote import Environment, JobGroup, drive
     from askew.runs.store import open_root
 
-    def nap(jobs: Sequence[Job], how: Execution, standpoint: Environment) -> list[Event]:
+    def nap(jobs: Sequence[Job], how: Execution, environment: Environment) -> list[Event]:
         time.sleep(seconds)
         return [Finished(key) for job in jobs for key in job.runs]
 
     slots = os.cpu_count() or 1
     where = Ray()
     where.connect()
-    crew: Any = _Backend(where)
-    crew.task = ray.remote(num_cpus=1, max_retries=0)(nap)
+    backend: Any = _Backend(where)
+    backend.task = ray.remote(num_cpus=1, max_retries=0)(nap)
     with TemporaryDirectory() as scratch:
         how = Execution(open_root(Path(scratch) / "runs"), torch.device("cpu"))
         for count in (2 * slots, runs):
-            loads = [JobGroup([Job({f"{i:016x}": RunRequest("mini/syn-uci", "coal")}, False)]) for i in range(count)]
+            groups = [JobGroup([Job({f"{i:016x}": RunRequest("mini/syn-uci", "coal")}, False)]) for i in range(count)]
             began = time.monotonic()
-            assert sum(isinstance(event, Finished) for event in drive(loads, how, crew)) == count
+            assert sum(isinstance(event, Finished) for event in drive(groups, how, backend)) == count
             took = time.monotonic() - began
     ideal = -(-runs // slots) * seconds
     share = f", {took / ideal - 1:.1%} more" if ideal else ""
     print(f"{runs} runs of {seconds} s, {slots} at a time: {took:.2f} s for {ideal:.0f} s{share}")
-    print(f"{1000 * (took - ideal) / runs:.1f} ms a run")
+    print(f"{1000 * (took - ideal) / runs:.1f} ms per run")
 
 
 if __name__ == "__main__":

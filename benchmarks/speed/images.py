@@ -1,6 +1,6 @@
-"""ResNet-50 from uint8 images: askew's whole step against the bare one, in images a second (source and target).
+"""ResNet-50 from uint8 images: askew's whole step against the bare one, in images per second (source and target).
 
-    python benchmarks/images.py [--net resnet50] [--batches 16,64] [--method coal] [--device auto]
+    python benchmarks/speed/images.py [--net resnet50] [--batches 16,64] [--method coal] [--device auto]
 
 The bare step takes one ready float batch on the device through forward, backward and torch's fused SGD, channels last,
 in the same precision: nothing is gathered, cropped or normalised. Pictures are random, 256 pixels, on the device.
@@ -55,31 +55,34 @@ def main() -> None:
     data = training_data(args.images)
     feed = Feed(data, device)
     for batch in map(int, args.batches.split(",")):
-        method = METHODS[args.method]()
-        stage = Stage(method, 1, args.steps, Optim(lr=0.001, features_lr=0.0001))
-        spec = NetSpec(name=args.net, head=method.head)
-        run = Run(
-            "images", "natural", 0, data.origin, spec, (stage,), batch, "balanced", "natural", args.precision, 0, 1
-        )
-        works: dict[str, Callable[[], object]] = {"bare step": bare(spec, batch, args, device)}
-        for graph in (False, True) if device.type == "cuda" else (False,):
-            net = new_net(run, data).to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-            net.share_step_key()
-            trainer = Trainer(run, 0, feed, net, graph)
-            trainer.refresh(0)
-            works["askew, graph" if graph else "askew"] = lambda trainer=trainer: advance(trainer, args.steps)
-        for work in works.values():
-            work()
-        rates: dict[str, list[float]] = {label: [] for label in works}
-        for _ in range(args.repeats):
-            for label, work in works.items():
-                rates[label].append(2 * batch * args.steps / seconds(work, device))
-        best = statistics.median(rates["bare step"])
-        for label, values in rates.items():
-            rate = statistics.median(values)
-            print(
-                f"{batch:3} + {batch:3}  {label:14} {rate:8.0f} images/s  {100 * rate / best:5.1f} % of the bare step"
-            )
+        rates = measure(batch, args, feed, data, device)
+        for label, rate in rates.items():
+            share = 100 * rate / rates["bare step"]
+            print(f"{batch:3} + {batch:3}  {label:14} {rate:8.0f} images/s  {share:5.1f} % of the bare step")
+
+
+def measure(
+    batch: int, args: argparse.Namespace, feed: Feed, data: TrainingData, device: torch.device
+) -> dict[str, float]:
+    """Median images per second of the bare step, of askew's, and (on a GPU) of askew's as a CUDA graph."""
+    method = METHODS[args.method]()
+    stage = Stage(method, 1, args.steps, Optim(lr=0.001, features_lr=0.0001))
+    spec = NetSpec(name=args.net, head=method.head)
+    run = Run("images", "natural", 0, data.origin, spec, (stage,), batch, "balanced", "natural", args.precision, 0, 1)
+    works: dict[str, Callable[[], object]] = {"bare step": bare(spec, batch, args, device)}
+    for graph in (False, True) if device.type == "cuda" else (False,):
+        net = new_net(run, data).to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        net.share_step_key()
+        trainer = Trainer(run, 0, feed, net, graph)
+        trainer.refresh(0)
+        works["askew, graph" if graph else "askew"] = lambda trainer=trainer: advance(trainer, args.steps)
+    for work in works.values():
+        work()
+    rates: dict[str, list[float]] = {label: [] for label in works}
+    for _ in range(args.repeats):
+        for label, work in works.items():
+            rates[label].append(2 * batch * args.steps / seconds(work, device))
+    return {label: statistics.median(values) for label, values in rates.items()}
 
 
 def bare(spec: NetSpec, batch: int, args: argparse.Namespace, device: torch.device) -> Callable[[], object]:

@@ -1,7 +1,7 @@
-"""Four methods as one writes them by hand in plain eager PyTorch: what askew's speed is measured against.
+"""Four methods written by hand in plain eager PyTorch: what askew's speed is measured against.
 
-Not a straw man: data lies on the device, batches are gathered there, gradients are set to none, torch's fused SGD
-updates the weights, and nothing is ever read back.
+A fair one: data lies on the device, batches are gathered there, gradients are set to none, torch's fused SGD updates
+the weights, and nothing is ever read back.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from askew.training.batches import Feed
 
 
 def with_torchs_dropout(module: nn.Module) -> nn.Module:
-    """The same network with nn.Dropout, which draws from torch's own stream."""
+    """The same network with nn.Dropout, which uses torch's own random generator."""
     for name, child in module.named_children():
         if isinstance(child, Dropout):
             setattr(module, name, nn.Dropout(child.p))

@@ -1,6 +1,6 @@
 """Time of a training step: plain eager PyTorch against askew plain, as a CUDA graph, and as lanes, in one run.
 
-    python benchmarks/speed.py [--data DATA] [--device auto] [--methods all] [--lanes 8,32] [--json FILE]
+    python benchmarks/speed/speed.py [--data DATA] [--device auto] [--methods all] [--lanes 8,32] [--json FILE]
 
 All variants of a row are interleaved, so that a machine that slows down slows all of them. Floors are counted from
 the step's FLOPs and bytes, against the rates that this machine reaches on a large product and a large copy.
@@ -79,12 +79,12 @@ def counted(loop: Trainer) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to train: so many runs at once, and the work of `--steps` steps."""
+    """One way to train: `lanes` runs at once, and the work of `--steps` steps."""
 
     work: Callable[[], object]
     lanes: int = 1
     drawing: float = 0.0
-    """Seconds a step for drawing batches, which the engine does some thousand steps ahead and `work` leaves out."""
+    """Seconds per step for drawing batches, which the trainer does thousands of steps ahead and `work` leaves out."""
 
 
 def drawing(loop: Loop[Any], device: torch.device) -> float:
@@ -92,13 +92,13 @@ def drawing(loop: Loop[Any], device: torch.device) -> float:
 
 
 def advance(loop: Loop[Any], steps: int) -> None:
-    """Take that many steps in the engine's own chunks, from batches that are drawn already."""
+    """Take that many steps in the trainer's own chunks, from batches that are drawn already."""
     loop.clock.zero_()
     for first in range(0, steps, loop.chunk):
         loop.advance(first, min(loop.chunk, steps - first))
 
 
-def main() -> None:
+def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--device", default="auto")
@@ -110,22 +110,25 @@ def main() -> None:
     parser.add_argument("--try-all", action="store_true", help="Let cuDNN try its kernels, for all variants.")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--figure", type=Path, help="Draw the times there, as .svg or .png.")
-    args = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = parsed()
     device = pick_device(args.device)
-    cuda = device.type == "cuda"
     torch.set_num_threads(1)
-    torch.set_float32_matmul_precision("high")  # for plain PyTorch too, as the settings say for askew
+    torch.set_float32_matmul_precision("high")  # for plain PyTorch too, as in askew's digits settings
     torch.backends.cudnn.benchmark = args.try_all
-    flops, bandwidth = ceilings(device)
-    name = torch.cuda.get_device_name(device) if cuda else "CPU, one thread"
+    limits = ceilings(device)
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU, one thread"
     print(
         f"{name}, torch {torch.__version__}; median of {args.repeats} x {args.steps} steps, batch 32 + 32, interleaved"
     )
-    print(f"ceilings: {flops / 1e12:.2f} TFLOP/s (float32 product), {bandwidth / 1e9:.0f} GB/s (copy)", flush=True)
+    print(f"ceilings: {limits[0] / 1e12:.2f} TFLOP/s (float32 product), {limits[1] / 1e9:.0f} GB/s (copy)", flush=True)
     rows = []
     for task in args.tasks.split(","):
         for method in METHODS if args.methods == "all" else args.methods.split(","):
-            rows += measure(task, method, args, device, flops, bandwidth)
+            rows += measure(task, method, args, device, limits)
     if args.json:
         args.json.write_text(json.dumps({"device": name, "torch": torch.__version__, "rows": rows}, indent=1))
     if args.figure:
@@ -133,7 +136,7 @@ def main() -> None:
 
 
 def draw(rows: list[dict[str, Any]], name: str, file: Path) -> None:
-    """A bar a variant, in a group a method, in a panel a task; the floor as a line across the group."""
+    """One panel per task, one group of bars per method, one bar per variant; the floor as a line across the group."""
     import matplotlib.pyplot as plt
 
     tasks = list(dict.fromkeys(row["task"] for row in rows))
@@ -151,84 +154,101 @@ def draw(rows: list[dict[str, Any]], name: str, file: Path) -> None:
             floor = next(r["floor_ms"] for r in rows if r["task"] == task and r["method"] == method)
             panel.hlines(floor, place - 0.45, place + 0.45, colors="black", linestyles="dotted")
         panel.set(title=task, yscale="log", xticks=range(len(methods)), xticklabels=methods)
-    panels[0][0].set_ylabel("ms a model-step (dotted: floor)")
+    panels[0][0].set_ylabel("ms per model-step (dotted: floor)")
     figure.legend(bars.values(), bars, loc="outside lower center", ncols=len(bars), frameon=False)
     figure.suptitle(name)
     figure.savefig(file)
 
 
-def measure(
-    task: str, method: str, args: argparse.Namespace, device: torch.device, flops: float, bandwidth: float
-) -> list[dict[str, Any]]:
-    """All variants of one method on one task."""
-    cuda = device.type == "cuda"
-    run, loaded = prepare(RunRequest(task, method, data=args.data, training={"round": args.steps, "pretrain": 0}))
-    training_data = loaded.training_data
-    feed = Feed(training_data, device)
-    number = len(run.plan) - 1
-    variants: dict[str, Variant] = {}
-    memory: dict[str, float] = {}
+class Bench:
+    """The variants of one method on one task, each warmed up, and the GPU memory that it took."""
 
-    def add(label: str, make: Callable[[], Variant]) -> None:
-        before = torch.cuda.memory_allocated() if cuda else 0
-        if cuda:
+    def __init__(self, task: str, method: str, args: argparse.Namespace, device: torch.device) -> None:
+        training = {"round": args.steps, "pretrain": 0}
+        self.run, loaded = prepare(RunRequest(task, method, data=args.data, training=training))
+        self.training_data = loaded.training_data
+        self.feed = Feed(self.training_data, device)
+        self.steps, self.device, self.cuda = args.steps, device, device.type == "cuda"
+        self.variants: dict[str, Variant] = {}
+        self.memory: dict[str, float] = {}
+        if method in PLAIN:
+            self.add("plain PyTorch", lambda: self.plain(method))
+        self.add("askew", lambda: self.alone(False))
+        if self.cuda:
+            self.add("askew, graph", lambda: self.alone(True))
+        for count in [int(n) for n in args.lanes.split(",") if n]:
+            self.add(f"askew, {count} lanes", lambda count=count: self.lanes(count))
+
+    def add(self, label: str, make: Callable[[], Variant]) -> None:
+        before = torch.cuda.memory_allocated() if self.cuda else 0
+        if self.cuda:
             torch.cuda.reset_peak_memory_stats()
         variant = make()
         variant.work()  # warm-up, and the graph's capture
-        synchronize(device)
-        memory[label] = (torch.cuda.max_memory_allocated() - before) / 2**20 if cuda else 0.0
-        variants[label] = variant
+        synchronize(self.device)
+        self.memory[label] = (torch.cuda.max_memory_allocated() - before) / 2**20 if self.cuda else 0.0
+        self.variants[label] = variant
 
-    def plain() -> Variant:
-        hand = PLAIN[method](run.net, tuple(training_data.source.x.shape[1:]), feed, run.batch)
-        return Variant(lambda: [hand.step() for _ in range(args.steps)])
+    def plain(self, method: str) -> Variant:
+        shape = tuple(self.training_data.source.x.shape[1:])
+        by_hand = PLAIN[method](self.run.net, shape, self.feed, self.run.batch)
+        return Variant(lambda: [by_hand.step() for _ in range(self.steps)])
 
-    def askew(graph: bool) -> Variant:
-        net = new_net(run, training_data).to(device)
+    def trainer(self, graph: bool) -> Trainer:
+        net = new_net(self.run, self.training_data).to(self.device)
         net.share_step_key()
-        trainer = Trainer(run, number, feed, net, graph)
+        trainer = Trainer(self.run, len(self.run.plan) - 1, self.feed, net, graph)
         trainer.refresh(0)
-        return Variant(lambda: advance(trainer, args.steps), 1, drawing(trainer, device))
+        return trainer
 
-    def lanes(count: int) -> Variant:
-        runs = [dataclasses.replace(run, seed=seed) for seed in range(count)]
-        together = Lanes(runs, [feed] * count, [new_net(r, training_data) for r in runs], cuda)
+    def alone(self, graph: bool) -> Variant:
+        trainer = self.trainer(graph)
+        return Variant(lambda: advance(trainer, self.steps), 1, drawing(trainer, self.device))
+
+    def lanes(self, count: int) -> Variant:
+        runs = [dataclasses.replace(self.run, seed=seed) for seed in range(count)]
+        nets = [new_net(run, self.training_data) for run in runs]
+        together = Lanes(runs, [self.feed] * count, nets, self.cuda)
         together.refresh(0)
-        return Variant(lambda: advance(together, args.steps), count, drawing(together, device))
+        return Variant(lambda: advance(together, self.steps), count, drawing(together, self.device))
 
-    if method in PLAIN:
-        add("plain PyTorch", plain)
-    add("askew", lambda: askew(False))
-    if cuda:
-        add("askew, graph", lambda: askew(True))
-    for count in [int(n) for n in args.lanes.split(",") if n]:
-        add(f"askew, {count} lanes", lambda count=count: lanes(count))
-    times: dict[str, list[float]] = {label: [] for label in variants}
-    for _ in range(args.repeats):
-        for label, variant in variants.items():
-            step = seconds(variant.work, device) / args.steps + variant.drawing
-            times[label].append(1000 * step / variant.lanes)
+    def times(self, repeats: int) -> dict[str, list[float]]:
+        """Milliseconds per model-step of every variant, all variants in turn."""
+        found: dict[str, list[float]] = {label: [] for label in self.variants}
+        for _ in range(repeats):
+            for label, variant in self.variants.items():
+                step = seconds(variant.work, self.device) / self.steps + variant.drawing
+                found[label].append(1000 * step / variant.lanes)
+        return found
 
-    net = new_net(run, training_data).to(device)
-    net.share_step_key()
-    trainer = Trainer(run, number, feed, net, False)
-    trainer.refresh(0)
-    trainer.draw(0, 1)
-    work_flops, work_bytes = counted(trainer)
-    floor = 1000 * max(work_flops / flops, work_bytes / bandwidth)
-    base = statistics.median(times.get("plain PyTorch", times["askew"]))
+    def floor(self, flops: float, bandwidth: float) -> float:
+        """The least milliseconds that this machine could take for one step."""
+        trainer = self.trainer(False)
+        trainer.draw(0, 1)
+        work_flops, work_bytes = counted(trainer)
+        return 1000 * max(work_flops / flops, work_bytes / bandwidth)
+
+
+def measure(
+    task: str, method: str, args: argparse.Namespace, device: torch.device, limits: tuple[float, float]
+) -> list[dict[str, Any]]:
+    """All variants of one method on one task."""
+    bench = Bench(task, method, args, device)
+    times = {label: statistics.median(values) for label, values in bench.times(args.repeats).items()}
+    floor = bench.floor(*limits)
+    base = times.get("plain PyTorch", times["askew"])
     rows = []
-    for label, values in times.items():
-        ms = statistics.median(values)
+    for label, ms in times.items():
+        rate, memory = 2 * bench.run.batch * 1000 / ms, bench.memory[label]
         rows.append(
             {
                 "task": task, "method": method, "variant": label, "ms": ms, "ratio": base / ms, "floor_ms": floor,
-                "images_per_s": 2 * run.batch * 1000 / ms, "memory_mib": memory[label],
+                "images_per_s": rate, "memory_mib": memory,
             }
         )  # fmt: skip
         print(
-            f"{task:20} {method:7} {label:18} {ms:8.3f} ms a model-step  {base / ms:6.2f} x  "
-            f"{64_000 / ms:9.0f} images/s  floor {floor:.3f} ms ({100 * floor / ms:4.1f} %)  {memory[label]:7.0f} MiB",
+            f"{task:20} {method:7} {label:18} {ms:8.3f} ms per model-step  {base / ms:6.2f} x  "
+            f"{rate:9.0f} images/s  floor {floor:.3f} ms ({100 * floor / ms:4.1f} %)  {memory:7.0f} MiB",
             flush=True,
         )
     return rows

@@ -1,9 +1,9 @@
-"""How far rounding alone carries a run: the same plain run from weights that differ in their last digits.
+"""How far rounding alone moves a run: the same plain run from weights that differ in their last digits.
 
-    python benchmarks/rounding.py TASK [--methods source,mcd,coal] [--steps 5,10,20] [--data DATA] [--device cpu]
+    python benchmarks/speed/rounding.py TASK [--methods source,mcd,coal] [--steps 5,10,20] [--data DATA] [--device cpu]
 
-The largest distance that a weight tensor ends at, in % of the way it went since the start. What a fast path (a graph, a
-lane, another machine) differs by has to be read against this. Markdown goes to stdout.
+The largest distance between two trained weight tensors, in % of how far the tensor moved in training. Differences of a
+fast path (a graph, a lane, another machine) have to be compared with this. Markdown goes to stdout.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def main() -> None:
             run, task = prepare(RunRequest(args.task, method, data=args.data, training=training))
             begun = new_net(run, task.training_data).state_dict()
             ended = [trained(run, task.training_data, device, changed(begun, by)) for by in CHANGES]
-            # the first change is none: it says whether the device repeats itself
+            # the first change is none: it shows whether the device is deterministic
             reference = trained(run, task.training_data, device, begun)
             cells = [f"{100 * farthest(begun, reference, end):.1f} %" for end in ended]
             print(f"| {method} | {steps} | " + " | ".join(cells) + " |", flush=True)
@@ -63,7 +63,7 @@ def trained(
 
 
 def farthest(begun: Mapping[str, Tensor], one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
-    """Over matrices and kernels; norms' and biases' few numbers say little."""
+    """The largest relative distance, over matrices and convolution kernels: norms and biases are too few numbers."""
     large = [name for name, value in one.items() if value.dim() > 1]
     return max(float((one[n] - other[n]).norm() / (one[n] - begun[n].double()).norm()) for n in large)
 

@@ -1,9 +1,9 @@
-"""Judge the label-free scores, the alarm and the mix estimators on finished runs, whose target labels we have.
+"""Judge the label-free scores, the verdict and the estimates of the target prior on finished runs with known labels.
 
-    python benchmarks/judge.py RUNS [RUNS …] [--data DATA] [--json FILE]
+    python benchmarks/studies/judge.py RUNS [RUNS …] [--data DATA] [--json FILE]
 
-Runs of one task, shift, draw and seed are candidates of one choice, as a user without labels would have them; numbers
-are means over these choices. Markdown goes to stdout.
+Runs of one task, shift, draw and seed are the candidates of one choice, as a user without labels would have them;
+numbers are means over these choices. Markdown goes to stdout.
 """
 
 from __future__ import annotations
@@ -31,25 +31,29 @@ from askew.runs.store import RunFolder, finished_runs
 SOURCE_ONLY = "source"
 MATTERS = 1.0
 """Points of per-class mean accuracy from which a difference counts as help or harm."""
-ANSWERS = ("helped", "unclear", "hurt")
+VERDICTS = ("helped", "unclear", "hurt")
 COUNTED = "counting"
-"""The share of target images that each class is said of: what an estimator has to beat."""
+"""The share of target images that each class is predicted for: what an estimator has to beat."""
+RANDOM_PICK = "random pick (mean)"
+
+Choice = tuple[str, ...]
+"""Task, shift, draw and seed."""
 
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """A finished run, with what only a judge may know of it."""
+    """A finished run, with what is known from its target labels."""
 
     method: str
-    said: DomainOutputs
+    outputs: DomainOutputs
     accuracy: float
-    """Per-class mean on the whole test part, in points."""
+    """Per-class mean accuracy on the whole test split, in points."""
     overall: float
-    """Share of right answers in the target's own mix (the unbalanced test part, where there is one), in points."""
-    true_mix: Floats | None
+    """Accuracy under the target's own label distribution (the unbalanced test split, if there is one), in points."""
+    true_prior: Floats | None
 
 
-Choices = dict[tuple[str, ...], list[Candidate]]
+Choices = dict[Choice, list[Candidate]]
 
 
 def read_choices(roots: Sequence[Path], data: Path | None) -> Choices:
@@ -69,15 +73,15 @@ def read_choices(roots: Sequence[Path], data: Path | None) -> Choices:
 
 
 def _candidate(folder: RunFolder, method: str, task: Task) -> Candidate:
-    outputs, _ = read_tensors(folder.path / "outputs.safetensors")
+    logits, _ = read_tensors(folder.path / "outputs.safetensors")
     seen = json.loads((folder.path / "reweighted.json").read_text())["seen_mix"]
-    said = DomainOutputs.of(outputs["source_val"], task.training_data.source_val.y, outputs["target"], seen)
+    outputs = DomainOutputs.of(logits["source_val"], task.training_data.source_val.y, logits["target"], seen)
     assert task.test is not None, "a benchmark's task has one"
     sizes = task.test.target_sizes
-    true = None if sizes is None else sizes / sizes.sum()
+    prior = None if sizes is None else sizes / sizes.sum()
     scores = folder.scores()
     overall = scores.get("paper", scores["whole"])["overall"]
-    return Candidate(method, said, scores["whole"]["per_class_mean"], overall, true)
+    return Candidate(method, outputs, scores["whole"]["per_class_mean"], overall, prior)
 
 
 def judge_scores(candidates: Sequence[Candidate]) -> dict[str, dict[str, float]]:
@@ -85,28 +89,28 @@ def judge_scores(candidates: Sequence[Candidate]) -> dict[str, dict[str, float]]
     from scipy.stats import rankdata
 
     accuracy = np.array([one.accuracy for one in candidates])
-    saids = [one.said for one in candidates]
-    values = score_all(saids)
+    outputs = [one.outputs for one in candidates]
+    values = score_all(outputs)
     columns = {name: np.array([each[name] for each in values]) for name in values[0]}
     columns["choose"] = np.sum([rankdata(columns[name].round(9)) for name in CHOOSERS], axis=0)
     found = {name: {"rank": spearman(v, accuracy), "pick": int(v.argmax())} for name, v in columns.items()}
-    assert found["choose"]["pick"] == choose(saids)
+    assert found["choose"]["pick"] == choose(outputs)
     found["source only"] = {"rank": math.nan, "pick": 0}
     judged = {
         name: {"rank": f["rank"], "regret": accuracy.max() - accuracy[int(f["pick"])]} for name, f in found.items()
     }
-    return judged | {"any (mean)": {"rank": 0.0, "regret": accuracy.max() - accuracy.mean()}}
+    return judged | {RANDOM_PICK: {"rank": 0.0, "regret": accuracy.max() - accuracy.mean()}}
 
 
 def spearman(scores: Floats, accuracy: Floats) -> float:
-    """0 where a score tells no candidates apart."""
+    """The rank correlation; 0 where all candidates score the same."""
     from scipy.stats import spearmanr
 
     return float(spearmanr(scores, accuracy).statistic) if np.ptp(scores) and np.ptp(accuracy) else 0.0
 
 
-def judge_alarm(candidates: Sequence[Candidate]) -> list[dict[str, Any]]:
-    """The alarm's verdict on every adapted run beside what is true."""
+def judge_verdicts(candidates: Sequence[Candidate]) -> list[dict[str, Any]]:
+    """The verdict on every adapted run, beside what is true."""
     before, *adapted = candidates
     found = []
     for after in adapted:
@@ -114,7 +118,7 @@ def judge_alarm(candidates: Sequence[Candidate]) -> list[dict[str, Any]]:
             "truth": _truth(after.accuracy - before.accuracy),
             "truth_overall": _truth(after.overall - before.overall),
         }
-        verdict = judge_transfer(before.said, after.said, [one.said for one in adapted if one is not after])
+        verdict = judge_transfer(before.outputs, after.outputs, [one.outputs for one in adapted if one is not after])
         found.append({"method": after.method, **truths, **verdict.as_dict()})
     return found
 
@@ -123,18 +127,23 @@ def _truth(gain: float) -> str:
     return "helped" if gain > MATTERS else "hurt" if gain < -MATTERS else "unclear"
 
 
-def judge_mixes(candidates: Sequence[Candidate]) -> dict[str, dict[str, float]]:
-    """L1 error of every estimate of the mix, before adaptation and, on average over the runs, after."""
+def judge_priors(candidates: Sequence[Candidate]) -> dict[str, dict[str, float]]:
+    """L1 error of every estimate of the target prior, before adaptation and, on average over the runs, after."""
     errors: dict[str, list[float]] = {}
     for one in candidates:
-        if one.true_mix is None:
+        if one.true_prior is None:
             continue
-        said = one.said.target.argmax(axis=1)
-        mixes = {COUNTED: np.bincount(said, minlength=one.said.classes) / len(said)}
-        mixes |= {name: target_prior_of(one.said, name) for name in ESTIMATORS}
-        for name, mix in mixes.items():
-            errors.setdefault(name, []).append(float(np.abs(mix - one.true_mix).sum()))
+        predicted = one.outputs.target.argmax(axis=1)
+        priors = {COUNTED: np.bincount(predicted, minlength=one.outputs.classes) / len(predicted)}
+        priors |= {name: target_prior_of(one.outputs, name) for name in ESTIMATORS}
+        for name, prior in priors.items():
+            errors.setdefault(name, []).append(float(np.abs(prior - one.true_prior).sum()))
     return {name: {"before": values[0], "after": mean(values[1:])} for name, values in errors.items()}
+
+
+# --- Markdown ---
+
+Judged = Mapping[Choice, Mapping[str, Any]]
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -142,50 +151,59 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 
 
-def by_task(judged: Mapping[tuple[str, ...], Any], value: Callable[[Any], float]) -> dict[str, float]:
+def by_task(judged: Judged, value: Callable[[Any], float]) -> list[float]:
     """Means over the choices of each task, and over tasks."""
     tasks: dict[str, list[float]] = {}
     for key, of_choice in judged.items():
         tasks.setdefault(key[0], []).append(value(of_choice))
-    means = {task: mean(values) for task, values in sorted(tasks.items())}
-    return means | {"mean": mean(list(means.values()))}
+    means = [mean(values) for _, values in sorted(tasks.items())]
+    return [*means, mean(means)]
 
 
-def markdown(judged: dict[tuple[str, ...], dict[str, Any]]) -> str:
-    tasks = sorted({key[0] for key in judged})
-    counts = [sum(key[0] == task for key in judged) for task in tasks]
-    head = ["score", *tasks, "mean"]
-    names = [*SCORES, *ENSEMBLE, "choose", "any (mean)", "source only"]
-    parts = [", ".join(f"{task}: {n} choices" for task, n in zip(tasks, counts, strict=True)) + ".\n"]
-    for title, what, form in (
-        ("Spearman's rank correlation with true per-class mean accuracy", "rank", "{:.2f}"),
-        ("Regret of the pick, in points below the best (the oracle's is 0)", "regret", "{:.1f}"),
-    ):
-        rows = []
-        for name in names:
-            values = by_task(judged, lambda of, name=name, what=what: of["scores"][name][what])
-            rows.append([name, *("–" if math.isnan(v) else form.format(v) for v in values.values())])
-        parts += [f"{title}:\n", table(head, rows)]
-    alarms = [one for of in judged.values() for one in of["alarm"]]
-    for by, measure in (("truth", "per-class mean"), ("truth_overall", "accuracy in the target's own mix")):
-        rows = [
-            [truth, *(str(sum(a[by] == truth and a["verdict"] == said for a in alarms)) for said in ANSWERS)]
-            for truth in ANSWERS
-        ]
-        right = mean([float(a[by] == a["verdict"]) for a in alarms])
-        wrong = mean([float({a[by], a["verdict"]} == {"helped", "hurt"}) for a in alarms])
-        told = f"right {100 * right:.0f} %, opposite to the truth {100 * wrong:.0f} % of {len(alarms)} adapted runs"
-        parts += [f"The alarm, by {measure} ({told}):\n", table(["true \\ said", *ANSWERS], rows)]
+def scores_table(judged: Judged, tasks: Sequence[str], what: str, form: str) -> str:
+    rows = []
+    for name in (*SCORES, *ENSEMBLE, "choose", RANDOM_PICK, "source only"):
+        values = by_task(judged, lambda of, name=name: of["scores"][name][what])
+        rows.append([name, *("–" if math.isnan(v) else form.format(v) for v in values)])
+    return table(["score", *tasks, "mean"], rows)
+
+
+def verdicts_table(judged: Judged, by: str, measure: str) -> str:
+    found = [one for of in judged.values() for one in of["verdicts"]]
     rows = [
-        [
-            f"{name} {when}",
-            *(f"{v:.2f}" for v in by_task(judged, lambda of, n=name, w=when: of["mixes"][n][w]).values()),
-        ]
+        [truth, *(str(sum(v[by] == truth and v["verdict"] == verdict for v in found)) for verdict in VERDICTS)]
+        for truth in VERDICTS
+    ]
+    right = mean([float(v[by] == v["verdict"]) for v in found])
+    wrong = mean([float({v[by], v["verdict"]} == {"helped", "hurt"}) for v in found])
+    share = f"right {100 * right:.0f} %, opposite to the truth {100 * wrong:.0f} % of {len(found)} adapted runs"
+    return f"The verdict, by {measure} ({share}):\n\n" + table(["true \\ verdict", *VERDICTS], rows)
+
+
+def priors_table(judged: Judged, tasks: Sequence[str]) -> str:
+    rows = [
+        [f"{name} {when}", *(f"{v:.2f}" for v in by_task(judged, lambda of, n=name, w=when: of["priors"][n][w]))]
         for name in (COUNTED, *ESTIMATORS)
         for when in ("before", "after")
     ]
-    parts += ["L1 error of the estimated target mix, before (source-only) and after adaptation:\n"]
-    return "\n".join([*parts, table(["estimator", *tasks, "mean"], rows)])
+    return table(["estimator", *tasks, "mean"], rows)
+
+
+def markdown(judged: Judged) -> str:
+    tasks = sorted({key[0] for key in judged})
+    counts = [sum(key[0] == task for key in judged) for task in tasks]
+    parts = [
+        ", ".join(f"{task}: {n} choices" for task, n in zip(tasks, counts, strict=True)) + ".\n",
+        "Spearman's rank correlation with true per-class mean accuracy:\n",
+        scores_table(judged, tasks, "rank", "{:.2f}"),
+        "Regret of the pick, in points below the best (the oracle's is 0):\n",
+        scores_table(judged, tasks, "regret", "{:.1f}"),
+        verdicts_table(judged, "truth", "per-class mean accuracy"),
+        verdicts_table(judged, "truth_overall", "accuracy under the target's own label distribution"),
+        "L1 error of the estimated target prior, before (source-only) and after adaptation:\n",
+        priors_table(judged, tasks),
+    ]
+    return "\n".join(parts)
 
 
 def main() -> None:
@@ -198,14 +216,14 @@ def main() -> None:
         key: {
             "candidates": [{"method": one.method, "accuracy": one.accuracy} for one in candidates],
             "scores": judge_scores(candidates),
-            "alarm": judge_alarm(candidates),
-            "mixes": judge_mixes(candidates),
+            "verdicts": judge_verdicts(candidates),
+            "priors": judge_priors(candidates),
         }
         for key, candidates in read_choices(args.runs, args.data).items()
     }
     if not judged:
         parser.exit(
-            2, "There is no choice to judge: a task needs a finished source-only run and another of its seed.\n"
+            2, "There is no choice to judge: a task needs a finished source-only run and another one of its seed.\n"
         )
     if args.json:
         args.json.write_text(json.dumps([{"choice": key, **of} for key, of in judged.items()], indent=1))

@@ -1,12 +1,13 @@
-"""Compare settings for data of one's own: frozen embeddings of PACS, on pairs of domains that no table reports.
+"""Compare settings for your own data: frozen embeddings of PACS, on pairs of domains that no table reports.
 
-    python benchmarks/own.py embed PACS EMBEDDINGS --backbone resnet50.v1 --weights FILE.safetensors
-    python benchmarks/own.py try benchmarks/develop/own.toml EMBEDDINGS --out RESULTS.jsonl [--shard 0/2]
-    python benchmarks/own.py table RESULTS.jsonl
+    python benchmarks/studies/own.py embed PACS EMBEDDINGS --backbone resnet50.v1 --weights FILE.safetensors
+    python benchmarks/studies/own.py try benchmarks/studies/own.toml EMBEDDINGS --out RESULTS.jsonl [--shard 0/2]
+    python benchmarks/studies/own.py table RESULTS.jsonl
 
-`embed` writes an array a domain. `try` trains every method that `askew adapt` does, with every variant of the file
+`embed` writes one array per domain. `try` trains every method that `askew adapt` does, with every variant of the file
 ([NAME] with train, hyper of each method, backbone and methods, over the committed settings), on every pair under RS-UT,
-and scores it with the target's labels, which may be looked at here; interrupted, it goes on. Shards run side by side.
+and scores it with the target labels, which may be used on these development pairs; interrupted, it resumes. Shards can
+run in parallel. (Embeddings are not a benchmark's task, so this is not a grid of `askew bench`.)
 """
 
 from __future__ import annotations
@@ -25,11 +26,12 @@ import torch
 from numpy.typing import NDArray
 
 from askew.adaptation.embeddings import frozen
-from askew.adaptation.pipeline import AUTO, Order, said, set_up
+from askew.adaptation.pipeline import AUTO, Candidate, Order, Setup, said, set_up
 from askew.cli.terminal import watch
 from askew.data import label_shift
 from askew.data.custom import read_side
 from askew.evaluation.metrics import score
+from askew.evaluation.outputs import DomainOutputs
 from askew.evaluation.validators import choose
 from askew.nets.spec import NetSpec, file_hash
 from askew.runs.config import RunRequest, plan_run
@@ -42,7 +44,7 @@ PAIRS = [pair for pair in itertools.permutations(DOMAINS, 2) if pair not in REPO
 
 
 def embed(pacs: Path, out: Path, backbone: str, weights: str) -> None:
-    """One .npz a domain: rows of the backbone's features, and names of classes."""
+    """One .npz per domain: one row of the backbone's features per image, and the classes' names."""
     out.mkdir(parents=True, exist_ok=True)
     file = weights not in ("hub", "none")
     spec = NetSpec(name=backbone, weights=weights, weights_hash=file_hash(Path(weights)) if file else "")
@@ -73,30 +75,32 @@ def draw(embeddings: Path, pair: tuple[str, str], folder: Path) -> tuple[Path, P
 def trials(
     variant: dict[str, Any], embeddings: Path, pair: tuple[str, str], seeds: int, auto: bool
 ) -> Iterator[dict[str, Any]]:
-    """Every method on one pair, and what is chosen among them without labels."""
-    cpu = torch.device("cpu")
+    """Every method on one pair, and on request what is chosen among them without labels."""
+    candidates = [one for one in AUTO if one.method in variant.get("methods", [one.method])]
     with tempfile.TemporaryDirectory(prefix="askew-") as scratch:
         source, target, y = draw(embeddings, pair, Path(scratch))
         order = Order(source, target, backbone=variant.get("backbone", ""), training=variant.get("train", {}))
-        setup = watch(set_up(order, Path(scratch), cpu))
-        how = Execution(open_root(Path(scratch) / "runs"), cpu)
+        setup = watch(set_up(order, Path(scratch), torch.device("cpu")))
         for seed in range(seeds):
-            saids = []
-            candidates = [one for one in AUTO if one.method in variant.get("methods", [one.method])]
-            for candidate in candidates:
-                training = dict(setup.training) | dict(candidate.training)
-                hyper = variant.get("hyper", {}).get(candidate.method, {})
-                request = RunRequest(
-                    setup.task.name, candidate.method, seed, shift="natural", hyper=hyper, training=training
-                )
-                run = plan_run(request, setup.task, setup.network)
-                for _ in execute(run, setup.task, how):
-                    pass
-                saids.append(said(how.root / run.key))
-            named = [*zip((candidate.name for candidate in candidates), saids, strict=True)]
-            for name, told in [*named, ("auto", saids[choose(saids)])] if auto else named:
-                scores = score(y, told.target_evenly.argmax(axis=1), told.classes)
+            outputs = [trained(one, variant, setup, seed, Path(scratch)) for one in candidates]
+            found = dict(zip((one.name for one in candidates), outputs, strict=True))
+            if auto:
+                found["auto"] = outputs[choose(outputs)]
+            for name, of_network in found.items():
+                scores = score(y, of_network.target_evenly.argmax(axis=1), of_network.classes)
                 yield {"pair": "-".join(pair), "method": name, "seed": seed, "mean": scores["per_class_mean"]}
+
+
+def trained(candidate: Candidate, variant: dict[str, Any], setup: Setup, seed: int, scratch: Path) -> DomainOutputs:
+    """Train one method, and return its outputs."""
+    how = Execution(open_root(scratch / "runs"), torch.device("cpu"))
+    training = dict(setup.training) | dict(candidate.training)
+    hyper = variant.get("hyper", {}).get(candidate.method, {})
+    request = RunRequest(setup.task.name, candidate.method, seed, shift="natural", hyper=hyper, training=training)
+    run = plan_run(request, setup.task, setup.network)
+    for _ in execute(run, setup.task, how):
+        pass
+    return said(how.root / run.key)
 
 
 def run_variants(
@@ -115,7 +119,7 @@ def run_variants(
 
 
 def print_table(out: Path) -> None:
-    """Means over pairs, and how they differ from the first variant's, ± the standard error of that."""
+    """Means over pairs and, in brackets, the difference to the first variant ± its standard error."""
     found: dict[tuple[str, str], dict[tuple[str, int], float]] = {}
     for row in map(json.loads, out.read_text().splitlines()):
         found.setdefault((row["variant"], row["method"]), {})[row["pair"], row["seed"]] = row["mean"]
@@ -149,8 +153,8 @@ def main() -> None:
     two.add_argument("embeddings", type=Path)
     two.add_argument("--out", type=Path, required=True)
     two.add_argument("--seeds", type=int, default=1)
-    two.add_argument("--shard", default="0/1", help="Which part of the work: 0/2 and 1/2 share it.")
-    two.add_argument("--auto", action="store_true", help="Say what is chosen without labels, too.")
+    two.add_argument("--shard", default="0/1", help="Which part of the work: 0/2 and 1/2 make the whole.")
+    two.add_argument("--auto", action="store_true", help="Also score what is chosen without labels.")
     three = commands.add_parser("table")
     three.add_argument("out", type=Path)
     args = parser.parse_args()
