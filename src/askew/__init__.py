@@ -1,4 +1,4 @@
-"""askew: class-imbalanced domain adaptation, with numbers that can be trusted.
+"""askew: class-imbalanced domain adaptation with reproducible results.
 
 import askew
 
@@ -77,8 +77,12 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    # torch takes seconds to import, so nothing is imported before it is asked for.
+    # torch takes seconds to import, so a module is imported when one of its names is first used.
     for home, names in _HOMES.items():
         if name in names:
             return getattr(import_module(home), name)
     raise AttributeError(f"module 'askew' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

@@ -1,8 +1,9 @@
-"""One contract for all methods, as scikit-learn's `check_estimator` is for estimators."""
+"""The contract that every method keeps, as scikit-learn's `check_estimator` checks that of estimators."""
 
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,24 +31,27 @@ from askew.training.trainer import fit
 ROWS, WIDTH, CLASSES = 24, 6, 3
 
 
-def check_method(method: Method) -> None:
-    """Hold a method to its contract on a tiny study; AssertionError says in one sentence what is wrong.
+def check_method(method: Method, *, help_texts: bool = True) -> None:
+    """Check a method against the contract on a tiny task; AssertionError tells in one sentence what is wrong.
 
-    Losses are finite named scalars, every part learns, lanes under `torch.func.vmap` equal serial runs, the same
-    seed gives the same numbers, float hyper-parameters may be tensors, and each hyper-parameter is explained.
+    Losses are finite named scalars that depend on their arguments alone, every part of the network gets a gradient,
+    several runs under `torch.func.vmap` equal each run by itself, the same seed gives the same weights, float
+    hyper-parameters may be tensors, and (unless `help_texts` is False) each hyper-parameter has a help text.
     """
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a method may well find that this network has learnt nothing
+        warnings.simplefilter("ignore")  # a method may warn, rightly, that this network has learnt nothing
         torch.manual_seed(0)
-        _check_options(method)
+        if help_texts:
+            _check_help_texts(method)
         lanes = [_lane(method, seed) for seed in (0, 1)]
         _check_losses(method, lanes[0])
+        _check_determinism(method, lanes[0])
         _check_lanes(method, lanes)
-        _check_repeats(method)
+        _check_training(method)
 
 
 class _Lane(NamedTuple):
-    """One of several runs that train side by side: its network, and what its losses take."""
+    """One of several runs that are trained in one step: its network, and the arguments of its losses."""
 
     net: Net
     batch: Batch
@@ -55,14 +59,14 @@ class _Lane(NamedTuple):
     t: Tensor
 
 
-def _expect(method: Method, truth: bool | Tensor, otherwise: str) -> None:
-    if not truth:
+def _expect(method: Method, condition: bool | Tensor, otherwise: str) -> None:
+    if not condition:
         raise AssertionError(f"The method {type(method).__name__}: {otherwise}.")
 
 
 @contextmanager
-def _running(method: Method, what: str) -> Iterator[None]:
-    """Turn whatever a method raises into a sentence that says where."""
+def _calling(method: Method, what: str) -> Iterator[None]:
+    """Turn whatever a method raises into a sentence that tells where."""
     try:
         yield
     except Exception as error:
@@ -70,13 +74,17 @@ def _running(method: Method, what: str) -> Iterator[None]:
         _expect(method, False, f"{what} raised {type(error).__name__} ({reason})")
 
 
-def _check_options(method: Method) -> None:
+def _check_help_texts(method: Method) -> None:
+    try:
+        inspect.getsource(type(method))
+    except (OSError, TypeError):  # defined in `python -` or in a notebook, where help texts cannot be read
+        return
     for option in options(type(method)).values():
         _expect(method, bool(option.help), f"the hyper-parameter '{option.name}' has no help text below it")
 
 
-def _study(seed: int) -> TrainingData:
-    """Rows around one point a class; the target's are moved."""
+def _training_data(seed: int) -> TrainingData:
+    """Rows around one point per class; those of the target are shifted."""
     y = np.arange(ROWS) % CLASSES
     noise = np.random.default_rng(seed).standard_normal((4, ROWS, WIDTH))
     x = (np.eye(CLASSES, WIDTH)[y] + 0.3 * noise + np.array([0, 0, 0.5, 0.5])[:, None, None]).astype(np.float32)
@@ -84,66 +92,92 @@ def _study(seed: int) -> TrainingData:
 
 
 def _lane(method: Method, seed: int) -> _Lane:
-    """A network at the start of its second round; predictions and refresh are checked on the way."""
-    feed = Feed(_study(seed), torch.device("cpu"))
+    """A network at the start of its second round; `parts`, `predict` and `refresh` are checked on the way."""
+    feed = Feed(_training_data(seed), torch.device("cpu"))
     spec = NetSpec(name="mlp", head=method.head)
     parts, width = build(spec, (WIDTH,), CLASSES, seed)
-    with _running(method, "parts"):
+    with _calling(method, "parts"):
         shape = Shape(width, CLASSES, lambda: new_head(spec, width, CLASSES))
         net = Net(parts | method.parts(shape), width, split_norm=False)
     net.share_step_key()
     net.set_step_key(torch.tensor(random.key("check", seed)))
-    outputs = NetworkOutputs(lambda domain: method.predict(net.eval(), domain.x), feed, "balanced")
-    with torch.no_grad():
-        with _running(method, "predict"):
-            sound = outputs.target.shape == (ROWS, CLASSES) and outputs.target.isfinite().all()
-        _expect(method, sound, "predict does not return one finite logit a row and class")
-        with _running(method, "refresh"):
-            first, second = method.refresh(outputs, 0), method.refresh(outputs, 1)
-    state = first | second
-    for name, value in state.items():
-        sound = isinstance(value, Tensor) and value.isfinite().all()
-        _expect(method, sound, f"the entry '{name}' of refresh is not a finite tensor")
-        same = name in first and getattr(first[name], "shape", None) == value.shape
-        _expect(method, same, f"the entry '{name}' of refresh changes its shape from round to round")
+    state = _refreshed(method, NetworkOutputs(lambda domain: method.predict(net.eval(), domain.x), feed, "balanced"))
     rows = torch.arange(ROWS)
     return _Lane(net.train(), feed.batch(rows, rows.flip(0)), state, torch.tensor((1 + seed) / 4))
 
 
+@torch.no_grad()
+def _refreshed(method: Method, outputs: NetworkOutputs) -> State:
+    """The state after two refreshes: finite tensors whose shapes stay as they are."""
+    with _calling(method, "predict"):
+        valid = outputs.target.shape == (ROWS, CLASSES) and outputs.target.isfinite().all()
+    _expect(method, valid, "predict does not return one finite logit per row and class")
+    with _calling(method, "refresh"):
+        first, second = method.refresh(outputs, 0), method.refresh(outputs, 1)
+    state = first | second
+    for name, value in state.items():
+        valid = isinstance(value, Tensor) and value.isfinite().all()
+        _expect(method, valid, f"the entry '{name}' of refresh is not a finite tensor")
+        same = name in first and getattr(first[name], "shape", None) == value.shape
+        _expect(method, same, f"the entry '{name}' of refresh changes its shape from round to round")
+    return state
+
+
 def _check_losses(method: Method, lane: _Lane) -> None:
-    """Finite named scalars at any progress, and a gradient for every part."""
-    idle = set(lane.net)
+    """Finite named scalars at any progress, and a gradient for every part of the network."""
+    without_gradient = set(lane.net)
     named: set[str] = set()
     for number, phase in enumerate(method.phases()):
         trained = set(lane.net if phase.trains is None else phase.trains)
-        strange = sorted(trained - set(lane.net))
-        _expect(method, not strange, f"phase {number} trains {strange}, which the network does not have")
+        unknown = sorted(trained - set(lane.net))
+        _expect(method, not unknown, f"phase {number} trains {unknown}, which the network does not have")
         for t in (0.0, 1.0, 0.5):
-            with _running(method, f"losses of phase {number}"):
+            with _calling(method, f"losses of phase {number}"):
                 losses = phase.losses(lane.net, lane.batch, lane.state, torch.tensor(t))
-            _expect(method, len(losses) > 0, f"phase {number} has no loss")
-            twice = sorted(named & set(losses))
-            _expect(method, not twice, f"phase {number} names its loss {twice} as an earlier phase does")
-            for name, value in losses.items():
-                what = f"the loss '{name}' of phase {number}"
-                _expect(method, isinstance(value, Tensor) and value.ndim == 0, f"{what} is not a scalar tensor")
-                _expect(method, value.isfinite(), f"{what} is not finite at t = {t:g}")
-                _expect(method, value.requires_grad, f"{what} has no gradient")
+            _check_scalars(method, losses, number, t)
+        twice = sorted(named & set(losses))
+        _expect(method, not twice, f"phase {number} names its loss {twice} as an earlier phase does")
         named |= set(losses)
         for name, value in _values(losses, dict(lane.net.named_parameters())).items():
             _expect(method, value.isfinite().all(), f"{name} of phase {number} is not finite")
-            idle -= {part for part in trained if name.startswith(f"∂{part}.") and value.any()}
-    _expect(method, not idle, f"no phase has a gradient for {sorted(idle)}")
+            without_gradient -= {part for part in trained if name.startswith(f"∂{part}.") and value.any()}
+    _expect(method, not without_gradient, f"no phase has a gradient for {sorted(without_gradient)}")
+
+
+def _check_scalars(method: Method, losses: Losses, number: int, t: float) -> None:
+    _expect(method, len(losses) > 0, f"phase {number} has no loss")
+    for name, value in losses.items():
+        what = f"the loss '{name}' of phase {number}"
+        _expect(method, isinstance(value, Tensor) and value.ndim == 0, f"{what} is not a scalar tensor")
+        _expect(method, value.isfinite(), f"{what} is not finite at t = {t:g}")
+        _expect(method, value.requires_grad, f"{what} has no gradient")
+
+
+def _check_determinism(method: Method, lane: _Lane) -> None:
+    """Losses depend on their arguments alone: not on a global random generator, nor on earlier calls."""
+    for number, phase in enumerate(method.phases()):
+        calls = []
+        for seed in (1, 2):
+            torch.manual_seed(seed)
+            with _calling(method, f"losses of phase {number}"):
+                calls.append(phase.losses(*lane))
+        for name, value in calls[0].items():
+            _expect(
+                method,
+                name in calls[1] and torch.equal(value, calls[1][name]),
+                f"the loss '{name}' of phase {number} differs between two calls with the same arguments, as with "
+                "torch.randn, so that a run would not repeat bit for bit; draw random numbers with askew.core.random",
+            )
 
 
 def _values(losses: Losses, params: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Losses by name, and as ∂name the gradient of their sum, which over lanes is each lane's own."""
+    """Losses by name, and as ∂name the gradient of their sum; of stacked lanes, each lane's own."""
     grads = torch.autograd.grad(torch.stack([*losses.values()]).sum(), [*params.values()], materialize_grads=True)
     return losses | {f"∂{name.removeprefix('net.')}": g for name, g in zip(params, grads, strict=True)}
 
 
 def _check_lanes(method: Method, lanes: list[_Lane]) -> None:
-    """Lanes at once, their float hyper-parameters tensors, equal each by itself in values and gradients."""
+    """Stacked lanes, their float hyper-parameters tensors, equal each lane by itself in values and gradients."""
     modules = [Call(lane.net) for lane in lanes]
     batches = Batch(*(torch.stack(entry) for entry in zip(*(lane.batch for lane in lanes), strict=True)))
     states = {name: torch.stack([lane.state[name] for lane in lanes]) for name in lanes[0].state}
@@ -156,24 +190,26 @@ def _check_lanes(method: Method, lanes: list[_Lane]) -> None:
             return losses
 
         params, buffers = stack_module_state(modules)  # copies: batch statistics of the networks stay as they are
-        with _running(method, f"losses of phase {number} under torch.func.vmap, with floats as tensors,"):
+        with _calling(method, f"losses of phase {number} under torch.func.vmap, with floats as tensors,"):
             together = vmap(one)(params, buffers, hyper, batches, states, torch.stack([lane.t for lane in lanes]))
         stacked = _values(together, params)
         for i, lane in enumerate(lanes):
             for name, value in _values(phase.losses(*lane), dict(lane.net.named_parameters())).items():
                 close = (stacked[name][i] - value).norm() <= 1e-5 + 1e-3 * value.norm()
-                _expect(method, close, f"{name} of phase {number} is another under torch.func.vmap than alone")
+                _expect(method, close, f"{name} of phase {number} differs under torch.func.vmap from a run by itself")
 
 
-def _check_repeats(method: Method) -> None:
-    training_data, cpu = _study(0), torch.device("cpu")
+def _check_training(method: Method) -> None:
+    """Four steps, twice: the same seed gives the same losses and weights."""
+    training_data, cpu = _training_data(0), torch.device("cpu")
     plan = (Stage(method, rounds=2, round_steps=2, optim=Optim()),)
     net = NetSpec(name="mlp", head=method.head)
     run = Run(
         "check", "natural", 0, training_data.origin, net, plan, 8, "balanced", "natural", "float32", seed=0, threads=1
     )
-    with _running(method, "training for four steps"):
+    with _calling(method, "training for four steps"):
         *_, first = fit(run, training_data, cpu)
-        *_, again = fit(run, training_data, cpu)  # torch's own chance has moved on: whoever uses it is found out
-    same = first.losses == again.losses and all(torch.equal(w, again.weights()[n]) for n, w in first.weights().items())
-    _expect(method, same, "the same seed does not give the same numbers; take chance from askew.core.random")
+        *_, second = fit(run, training_data, cpu)  # torch's global generator has moved on: a draw from it shows
+    weights = second.weights()
+    same = first.losses == second.losses and all(torch.equal(w, weights[n]) for n, w in first.weights().items())
+    _expect(method, same, "the same seed does not give the same weights; draw random numbers with askew.core.random")

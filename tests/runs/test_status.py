@@ -7,7 +7,8 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import Command
+from commands import files
+from conftest import TINY, Command
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from many_runs import make_runs
@@ -72,12 +73,27 @@ def test_the_command_prints_it_for_people_and_for_programs(root: Path, cli: Comm
     assert cli("status", root.parent).code == 2
 
 
-def test_a_check_finds_damage_and_has_the_run_done_anew(root: Path, cli: Command) -> None:
+def test_a_check_lists_damaged_runs_and_changes_nothing(root: Path, cli: Command) -> None:
     (root / "done" / "run.json").write_text("{}")
+    before = files(root)
     assert "damaged" not in cli("status", root).out
-    assert "damaged: no longer waiting (done)" in cli("status", root, "--check").out
-    assert not RunFolder(root / "done").done
-    assert "done" in read_status(root).waiting
+    answer = cli("status", root, "--check")
+    assert "damaged: no longer waiting (done)" in answer.out
+    assert f"Delete the folders of damaged runs in {root}" in answer.out
+    assert [run["key"] for run in json.loads(cli("status", root, "--check", "--json").out)["damaged"]] == ["done"]
+    assert files(root) == before
+
+
+def test_a_damaged_run_is_trained_again_by_the_next_bench(cli: Command, tmp_path: Path) -> None:
+    ask = ("bench", "mini", "--tasks", "syn-uci", "--methods", "source", "--seeds", 1, "--jobs", 1, *TINY)
+    assert cli(*ask).code == 0
+    (run,) = [p for p in (tmp_path / "runs").iterdir() if p.is_dir() and not (p / "pretraining").exists()]
+    first = (run / "scores.json").read_bytes()
+    (run / "scores.json").write_bytes(first[:-10])
+    assert cli("status", "--check", "--json").out.count(run.name) == 1
+    assert cli(*ask).code == 0
+    assert (run / "scores.json").read_bytes() == first
+    assert json.loads(cli("status", "--check", "--json").out)["damaged"] == []
 
 
 def test_status_needs_no_torch(root: Path, command: str) -> None:

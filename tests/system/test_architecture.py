@@ -127,6 +127,13 @@ def test_every_name_that_the_package_offers_is_there() -> None:
         askew.nonsense  # noqa: B018
 
 
+def test_dir_lists_the_public_names() -> None:
+    assert dir(askew) == sorted([*askew.__all__, "__version__"])
+    assert run("import sys, askew; print('coal' in dir(askew), 'run' in dir(askew), 'torch' in sys.modules)") == (
+        "False True False\n"
+    )
+
+
 def run(code: str) -> str:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     return done.stdout

@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,27 @@ def test_python_in_a_document_runs_from_top_to_bottom(
     for name in names:
         monkeypatch.delitem(sys.modules, name.removesuffix(".py"), raising=False)
     importlib.import_module("page")
+
+
+def readme_method() -> str:
+    """The README's example of a method, of which a help text is read from its source where there is one."""
+    (block,) = (block for block in blocks(ROOT / "README.md", "python") if "(askew.Method)" in block)
+    return block
+
+
+def test_the_readme_s_method_runs_from_standard_input(tmp_path: Path) -> None:
+    ask = [sys.executable, "-"]
+    done = subprocess.run(
+        ask, input=readme_method(), cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_readme_s_method_runs_in_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A notebook compiles a cell under a name that is no file, and runs it in `__main__`, which has no file either."""
+    notebook = types.ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", notebook)
+    exec(compile(readme_method(), "<ipython-input-1>", "exec"), notebook.__dict__)
 
 
 def test_there_is_a_guide_to_follow() -> None:

@@ -1,54 +1,59 @@
-"""The command that tells how far the runs in a folder are."""
+"""The command that shows how far the runs in a folder are."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from askew.cli.common import AsJson, app
 from askew.cli.terminal import out, print_json, print_table
 
+if TYPE_CHECKING:
+    from askew.runs.status import Status
+
 
 @app.command()
 def status(
     folder: Annotated[Path, typer.Argument(help="Folder of runs.")] = Path("runs"),
     check: Annotated[
-        bool,
-        typer.Option(
-            "--check", help="Compare every result with its hash; damaged runs are done anew by the next start."
-        ),
+        bool, typer.Option("--check", help="Also compare every result with its hash and list damaged runs.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Tell how many runs are done, running, waiting and failed, and why."""
+    """Show how many runs are done, running, waiting and failed, and why. Changes nothing."""
     from askew.runs.status import as_json as plain
     from askew.runs.status import read_status
-    from askew.runs.store import RunFolder
 
     found = read_status(folder, check=check)
-    for key in found.damaged:
-        with RunFolder(folder / key).claimed():
-            RunFolder(folder / key).reopen()
     if as_json:
         print_json(plain(found))
-        return
+    else:
+        _print(found, folder)
+
+
+def _print(status: Status, folder: Path) -> None:
     counts = {
-        "done": found.done,
-        "running": len(found.running),
-        "waiting": len(found.waiting),
-        "failed": len(found.failed),
-        "damaged": len(found.damaged),
-        "pre-trainings": found.pretrainings,
+        "done": status.done,
+        "running": len(status.running),
+        "waiting": len(status.waiting),
+        "failed": len(status.failed),
+        "damaged": len(status.damaged),
+        "pre-trainings": status.pretrainings,
     }
     out.print(", ".join(f"{n} {what}" for what, n in counts.items() if n or what == "done"))
-    if found.running:
+    if status.running:
         print_table(
-            ["running", "step", "of", "where"],
-            [[h.label or key, str(h.step), str(h.steps), f"{h.host} {h.pid}"] for key, h in found.running.items()],
+            ["running", "step", "of", "host and process"],
+            [[h.label or key, str(h.step), str(h.steps), f"{h.host} {h.pid}"] for key, h in status.running.items()],
         )
-    for key, (label, reason) in found.failed.items():
+    for key, (label, reason) in status.failed.items():
         out.print(f"failed: {label} ({key}): {reason}\n", markup=False, soft_wrap=True)
-    for key, label in found.damaged.items():
+    for key, label in status.damaged.items():
         out.print(f"damaged: {label} ({key})", markup=False, soft_wrap=True)
+    if status.damaged:
+        out.print(
+            f"Delete the folders of damaged runs in {folder}; the command that trained them trains them again.",
+            markup=False, soft_wrap=True,
+        )  # fmt: skip

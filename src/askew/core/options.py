@@ -78,7 +78,12 @@ def options(cls: type) -> dict[str, Option]:
 
 @functools.cache
 def _field_docs(cls: type) -> dict[str, str]:
-    body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
+    """The string below each field; none where the source cannot be had: in `python -`, or in a notebook."""
+    try:
+        source = inspect.getsource(cls)
+    except (OSError, TypeError):
+        return {}
+    body = ast.parse(textwrap.dedent(source)).body[0]
     assert isinstance(body, ast.ClassDef)
     docs = {}
     for field, after in zip(body.body, body.body[1:], strict=False):

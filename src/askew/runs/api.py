@@ -1,4 +1,4 @@
-"""askew from Python: one call trains and scores one run."""
+"""`askew.run`: train and score one run from Python."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from askew.runs.store import RunFolder, open_root
 
 @dataclass(frozen=True)
 class Result:
-    """A finished run: its key, its folder, and its scores on the whole test part and on the paper's exam."""
+    """A finished run: its key, its folder, and its scores on the whole test part and on the paper's test split."""
 
     key: str
     folder: Path
@@ -35,7 +35,7 @@ def run(
     out: Path | str = "runs",
     device: str = "auto",
 ) -> Result:
-    """Train a method on a task and score it; a run that is already in `out` is read, not repeated."""
+    """Train a method on a task and score it; a run that is already finished in `out` is read, not trained again."""
     request = RunRequest(
         task, method, seed, draw, shift, hyper or {}, training or {}, data=None if data is None else Path(data)
     )

@@ -1,4 +1,4 @@
-"""How far the runs in a folder are, read from the folders alone, at any time and from any machine that sees them."""
+"""How far the runs in a folder are, read from files alone, at any time and from any machine that sees the folder."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from askew.runs.store import FAILURE, PRETRAINING, RunFolder, known_root, run_fo
 
 @dataclass(frozen=True)
 class Status:
-    """What became of the runs of a folder."""
+    """How many runs of a folder are done, and which are not."""
 
     done: int
     pretrainings: int
-    """Done too, but only for others to build on."""
+    """Done too, but only as the start of other runs."""
     running: dict[str, Holder]
-    """By key: who is at it, and how far."""
+    """By key: the process that trains it, and its step."""
     failed: dict[str, tuple[str, str]]
-    """By key: what it is, and the reason."""
+    """By key: its label, and the reason."""
     waiting: dict[str, str]
-    """By key: what it is; begun and left, or planned by a grid and not begun."""
+    """By key: its label; interrupted, or planned by a grid and not started."""
     damaged: dict[str, str]
-    """By key: what it is; done, but with results that are not as they were written."""
+    """By key: its label; done, but a result differs from its hash. Filled by `check` alone."""
 
 
 def read_status(root: Path, *, check: bool = False) -> Status:
-    """Where the runs stand; `check` compares every result with its hash, which takes as long as reading them."""
+    """The status of every run; `check` compares each result with its hash, which reads all files. Writes nothing."""
     planned = dict(_planned(known_root(root)))
     status = Status(0, 0, {}, {}, {}, {})
     done = pretrainings = 0
@@ -55,7 +55,7 @@ def read_status(root: Path, *, check: bool = False) -> Status:
 
 
 def _planned(root: Path) -> Iterator[tuple[str, str]]:
-    """Key and label of every run that a grid wrote down before it began."""
+    """Key and label of every run that a grid listed before it started."""
     for file in root.glob("plan-*.json"):
         runs = _read(file).get("runs", {})
         if isinstance(runs, dict):
@@ -63,7 +63,7 @@ def _planned(root: Path) -> Iterator[tuple[str, str]]:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    """A file's values; none if it is not there or torn: whoever looks at the rest should not be stopped by that."""
+    """A JSON object; empty if the file is missing or damaged: the status of the other runs can still be shown."""
     try:
         values = json.loads(file.read_bytes())
     except (OSError, ValueError):
@@ -81,7 +81,7 @@ def _label(folder: Path) -> str:
 
 
 def as_json(status: Status) -> dict[str, Any]:
-    """The same as plain values."""
+    """The status as values for JSON."""
     return {
         "done": status.done,
         "pretrainings": status.pretrainings,
