@@ -71,7 +71,7 @@ def test_embedding_that_was_stopped_goes_on_with_the_next_pictures(
 ) -> None:
     source, target = photographs(tmp_path / "s", ("red", "green"), 5, 90), photographs(tmp_path / "t", ("red",), 4, 0)
     order = Order(source, target, "source", "resnet18", "none", training=LENGTH)
-    monkeypatch.setattr("askew.adaptation.embeddings._PART", 4)
+    monkeypatch.setattr("askew.adaptation.embeddings._FILE_ROWS", 4)
     work = adapt(order, tmp_path / "out", CPU)
     assert [next(work).step for _ in range(2)] == [4, 8]
     work.close()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -271,3 +273,15 @@ def test_what_is_not_there_is_said(tmp_path: Path) -> None:
     assert "There is no model" in refused(lambda: load(tmp_path / "none"))
     assert "holds no model.json" in refused(lambda: load(tmp_path))
     assert "no device" in refused(lambda: Predictor(card(), weights(card()), "warp"))
+
+
+def test_loading_a_model_imports_nothing_that_trains_launches_or_reports(tmp_path: Path) -> None:
+    predictor().save(tmp_path / "model")
+    code = f"""
+import sys, askew
+askew.load({str(tmp_path / "model")!r}, "cpu").predict([[0.0] * 8])
+print(*sorted(name for name in sys.modules if name.startswith("askew.")))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    rooms = {name.split(".")[1] for name in done.stdout.split()}
+    assert rooms <= {"core", "data", "nets", "evaluation", "methods", "inference"}

@@ -17,7 +17,7 @@ from PIL import Image
 from small_models import CLASSES, TARGET, images, predictor, rows
 
 import askew
-from askew.inference.predict_files import predictions
+from askew.inference.predict_files import predict_sources
 from askew.runs.store import finished_runs
 
 HEAD = ["path", "class", "probability", "problem", *(f"p_{name}" for name in CLASSES)]
@@ -80,7 +80,7 @@ def test_the_installed_command_predicts_with_a_run_s_model(
     assert "class mix: " in answer.err
 
 
-def test_a_folder_gives_a_row_a_picture_in_a_stable_order(cli: Command, seeing: Path, album: Path) -> None:
+def test_a_folder_gives_one_row_per_picture_in_a_stable_order(cli: Command, seeing: Path, album: Path) -> None:
     answer = cli("predict", seeing, album)
     assert answer.code == 0, answer.err
     found = table(answer.out)
@@ -184,7 +184,7 @@ def test_memory_does_not_grow_with_the_number_of_pictures(tmp_path: Path) -> Non
 
     def peak(n: int) -> int:
         tracemalloc.start()
-        assert sum(len(p.names) for p in predictions(model, [tmp_path / "one.png"] * n, batch=16)) == n
+        assert sum(len(p.names) for p in predict_sources(model, [tmp_path / "one.png"] * n, batch=16)) == n
         top = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         return top

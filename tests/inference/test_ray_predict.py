@@ -1,4 +1,4 @@
-"""Predictions in parts, by Ray Data: one row an image, only what is missing, the same as on one machine."""
+"""Predictions in shards, by Ray Data: one row per image, only what is missing, the same as on one machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from conftest import Command
 from askew.core.errors import UserError
 from askew.inference.model_card import Card
 from askew.inference.predictor import Predictor
-from askew.inference.ray_predict import Parts, plan, write_part
+from askew.inference.ray_predict import ShardFolder, open_shards, predict_shard
 from askew.methods import METHODS
 from askew.nets.network import build
 from askew.nets.spec import NetSpec
@@ -44,31 +44,31 @@ def rows(tmp_path: Path) -> Path:
     return tmp_path / "rows.npy"
 
 
-def names(parts: Parts) -> list[str]:
-    files = [parts.file(part) for part in range(len(parts.offsets))]
+def names(shards: ShardFolder) -> list[str]:
+    files = [shards.file(shard) for shard in range(len(shards.offsets))]
     return [name for file in files for name in parquet.read_table(file)["path"].to_pylist()]
 
 
-def test_parts_hold_every_input_once_and_in_order(predictor: Predictor, rows: Path, tmp_path: Path) -> None:
-    parts = plan([rows], predictor, "uniform", tmp_path / "out", size=4)
-    assert len(parts.offsets) == 3
-    assert [write_part(predictor, parts, part, "uniform") for part in parts.missing()] == [4, 4, 3]
-    assert names(parts) == [f"{rows}:{i}" for i in range(ROWS)]
-    tally = parts.tally(predictor.classes)
-    assert (tally.images, tally.broken, tally.counts.sum()) == (ROWS, 1, ROWS - 1)
+def test_shards_hold_every_input_once_and_in_order(predictor: Predictor, rows: Path, tmp_path: Path) -> None:
+    shards = open_shards([rows], predictor, "uniform", tmp_path / "out", size=4)
+    assert len(shards.offsets) == 3
+    assert [predict_shard(predictor, shards, shard, "uniform") for shard in shards.missing()] == [4, 4, 3]
+    assert names(shards) == [f"{rows}:{i}" for i in range(ROWS)]
+    counts = shards.counts(predictor.classes)
+    assert (counts.images, counts.broken, counts.counts.sum()) == (ROWS, 1, ROWS - 1)
 
 
-def test_only_parts_that_are_missing_are_answered(predictor: Predictor, rows: Path, tmp_path: Path) -> None:
-    parts = plan([rows], predictor, "uniform", tmp_path / "out", size=4)
-    for part in parts.missing():
-        write_part(predictor, parts, part, "uniform")
-    before = parts.file(0).stat().st_mtime_ns
-    parts.file(1).unlink()
-    again = plan([rows], predictor, "uniform", tmp_path / "out", size=4)
+def test_only_shards_that_are_missing_are_predicted(predictor: Predictor, rows: Path, tmp_path: Path) -> None:
+    shards = open_shards([rows], predictor, "uniform", tmp_path / "out", size=4)
+    for shard in shards.missing():
+        predict_shard(predictor, shards, shard, "uniform")
+    before = shards.file(0).stat().st_mtime_ns
+    shards.file(1).unlink()
+    again = open_shards([rows], predictor, "uniform", tmp_path / "out", size=4)
     assert again.missing() == [1]
-    write_part(predictor, again, 1, "uniform")
+    predict_shard(predictor, again, 1, "uniform")
     assert names(again) == [f"{rows}:{i}" for i in range(ROWS)]
-    assert parts.file(0).stat().st_mtime_ns == before
+    assert shards.file(0).stat().st_mtime_ns == before
 
 
 @pytest.mark.parametrize("what", ["other images", "another prior", "something else"])
@@ -80,12 +80,12 @@ def test_a_folder_that_was_begun_otherwise_is_left_alone(
         folder.mkdir()
         (folder / "thesis.txt").write_text("mine")
     else:
-        plan([rows], predictor, "uniform", folder)
+        open_shards([rows], predictor, "uniform", folder)
     np.save(tmp_path / "other.npy", np.zeros((2, WIDTH), dtype=np.float32))
     source = tmp_path / "other.npy" if what == "other images" else rows
     prior = [0.9, 0.1] if what == "another prior" else "uniform"
     with pytest.raises(UserError, match="holds"):
-        plan([source], predictor, prior, folder)
+        open_shards([source], predictor, prior, folder)
 
 
 @pytest.mark.soak

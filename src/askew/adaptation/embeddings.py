@@ -1,4 +1,4 @@
-"""Embeddings: what a frozen network makes of a task's images, computed once and kept by what they are of."""
+"""Embeddings of a task's images by a frozen network, computed once and kept in files named by network and images."""
 
 from __future__ import annotations
 
@@ -7,22 +7,23 @@ import functools
 import hashlib
 import json
 from collections.abc import Generator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from askew.core.files import Damaged, read_tensors, write_tensors
 from askew.data.domains import Labeled, Rows, RowSubset, Unlabeled
 from askew.data.task import Task, TrainingData
+from askew.nets.forward import forward_in_chunks
 from askew.nets.network import build
 from askew.nets.spec import NetSpec
 from askew.runs.execute import Progress
 
-_PART = 256  # images whose embeddings are one file: what is lost when work is stopped
-_BATCH = 32
+_FILE_ROWS = 256  # embeddings in one file: what has to be computed again if the work is stopped
 
 
 def frozen(spec: NetSpec, shape: tuple[int, ...]) -> nn.Module:
@@ -33,49 +34,65 @@ def frozen(spec: NetSpec, shape: tuple[int, ...]) -> nn.Module:
 
 def embedded(task: Task, spec: NetSpec, folder: Path, device: torch.device) -> Generator[Progress, None, Task]:
     """The same task with rows of the network's features in place of its images. Stopped, it goes on where it was."""
-    training_data = task.training_data
-    views = (training_data.source.x, training_data.source_val.x, training_data.target.x)
-    total, done = sum(map(len, views)), 0
-    network = functools.cache(lambda: frozen(spec, tuple(training_data.source.x.shape[1:])).to(device))
-    about = json.dumps(dataclasses.asdict(spec) | ({"weights": ""} if spec.weights_hash else {}), sort_keys=True)
-    made: list[NDArray[np.float32]] = []
-    for x in views:
-        parts = []
-        for start in range(0, len(x), _PART):
-            part = _taken(x, start)
-            told = hashlib.sha256((about + Unlabeled(part).fingerprint()).encode()).hexdigest()[:16]
-            file = folder / f"{told}.safetensors"
-            rows = _kept(file)
-            if rows is None:
-                folder.mkdir(parents=True, exist_ok=True)
-                with torch.no_grad():
-                    batches = torch.split(torch.from_numpy(np.ascontiguousarray(part)), _BATCH)
-                    rows = torch.cat([network()(batch.to(device)).flatten(1).float().cpu() for batch in batches])
-                write_tensors(file, {"rows": rows}, {"form": "1"})
-            parts.append(rows.numpy())
-            done += len(part)
+    data = task.training_data
+    domains = (data.source.x, data.source_val.x, data.target.x)
+    total, done = sum(map(len, domains)), 0
+    embedder = _Embedder(spec, tuple(data.source.x.shape[1:]), folder, device)
+    embeddings: list[NDArray[np.float32]] = []
+    for x in domains:
+        blocks = []
+        for start in range(0, len(x), _FILE_ROWS):
+            blocks.append(embedder.rows(_block(x, start)))
+            done += len(blocks[-1])
             yield Progress("embeddings", f"embeddings by {spec.name}", done, total, {})
-        made.append(np.concatenate(parts) if parts else np.zeros((0, made[0].shape[1]), dtype=np.float32))
-    source, held, target = made
+        embeddings.append(np.concatenate(blocks) if blocks else embeddings[0][:0])
+    source, held_out, target = embeddings
     images = Unlabeled(target)
-    rows_study = TrainingData(
-        Labeled(source, training_data.source.y),
-        Labeled(held, training_data.source_val.y),
-        images,
-        images,
-        training_data.classes,
+    rows = TrainingData(
+        Labeled(source, data.source.y), Labeled(held_out, data.source_val.y), images, images, data.classes
     )
-    return Task("own/rows", rows_study, None, task.notes)
+    return Task("own/rows", rows, None, task.notes)
 
 
-def _kept(file: Path) -> Tensor | None:
+@dataclass(frozen=True)
+class _Embedder:
+    """A frozen network, and the folder that keeps what it computed."""
+
+    spec: NetSpec
+    shape: tuple[int, ...]
+    folder: Path
+    device: torch.device
+
+    @functools.cached_property
+    def network(self) -> nn.Module:
+        return frozen(self.spec, self.shape).to(self.device)
+
+    def rows(self, x: Rows) -> NDArray[np.float32]:
+        """Embeddings of some images, from their file if there is one. (n, k, h, w) → (n, d)"""
+        file = self.folder / f"{self._key(x)}.safetensors"
+        kept = _kept(file)
+        if kept is None:
+            kept = forward_in_chunks(lambda images: self.network(images).flatten(1), x, self.device)
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_tensors(file, {"rows": torch.from_numpy(kept)}, {"form": "1"})
+        return kept
+
+    def _key(self, x: Rows) -> str:
+        """A hash of the network and the images."""
+        spec = dataclasses.asdict(self.spec) | ({"weights": ""} if self.spec.weights_hash else {})
+        network = json.dumps(spec, sort_keys=True)
+        return hashlib.sha256((network + Unlabeled(x).fingerprint()).encode()).hexdigest()[:16]
+
+
+def _kept(file: Path) -> NDArray[np.float32] | None:
     """Embeddings that are there; None if they are not, or are damaged."""
     try:
-        return read_tensors(file)[0]["rows"]
+        rows: NDArray[np.float32] = read_tensors(file)[0]["rows"].numpy()
     except (FileNotFoundError, Damaged):
         return None
+    return rows
 
 
-def _taken(x: Rows, start: int) -> Rows:
-    rows: NDArray[np.int64] = np.arange(start, min(start + _PART, len(x)))
+def _block(x: Rows, start: int) -> Rows:
+    rows: NDArray[np.int64] = np.arange(start, min(start + _FILE_ROWS, len(x)))
     return x.pick(rows) if isinstance(x, RowSubset) else x[rows]

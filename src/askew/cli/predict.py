@@ -7,7 +7,7 @@ import sys
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,9 +18,9 @@ from askew.core.errors import UserError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from askew.inference.predict_files import Tally
+    from askew.inference.predict_files import PredictionCounts
     from askew.inference.predictor import Prior
-    from askew.inference.writers import Portion
+    from askew.inference.writers import PredictionBatch
 
 
 MODEL_HELP = "A model's folder, the folder that `askew adapt` wrote, or a finished run's."
@@ -80,18 +80,18 @@ def predict(
         return
     if address or gpus or workers:
         raise UserError("--address, --gpus and --jobs have no meaning on one machine.", "--on ray")
-    from askew.inference.predict_files import Tally, write_predictions
+    from askew.inference.predict_files import PredictionCounts, write_predictions
     from askew.inference.predictor import load
-    from askew.inference.writers import writer_of
+    from askew.inference.writers import writer_for
 
     if file is not None:
-        writer_of(file)  # what cannot be written is said before the work
+        writer_for(file)  # what cannot be written is said before the work
     predictor = load(model, device)
-    tally = Tally(predictor.classes)
+    counts = PredictionCounts(predictor.classes)
     try:
-        for portion in _shown(write_predictions(predictor, images, file, _prior(prior), batch)):
-            tally.add(portion)
-            for name, problem in zip(portion.names, portion.problems, strict=True):
+        for done in _shown(write_predictions(predictor, images, file, _prior(prior), batch)):
+            counts.add(done)
+            for name, problem in zip(done.names, done.problems, strict=True):
                 if problem:
                     err.print(f"cannot read {name}: {problem}", soft_wrap=True, markup=False)
         sys.stdout.flush()
@@ -99,9 +99,9 @@ def predict(
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return
     if as_json:
-        print_json({"file": str(file), "images": tally.images, "broken": tally.broken, "mix": tally.mix})
+        print_json({"file": str(file)} | _summary(counts))
     else:
-        _say(tally, file)
+        _say(counts, file)
 
 
 def _predict_by_ray(
@@ -117,19 +117,19 @@ def _predict_by_ray(
     if folder is None:
         raise UserError("With --on ray, predictions go to a folder, in parts.", "name it with -o.")
     from askew.inference.predictor import load
-    from askew.inference.ray_predict import plan, predict_by_ray
+    from askew.inference.ray_predict import open_shards, predict_by_ray
     from askew.runs.launch.ray import Ray
 
     predictor = load(model, "cpu")
-    parts = plan(images, predictor, prior, folder)
+    shards = open_shards(images, predictor, prior, folder)
     with _counting() as count:
-        for done in predict_by_ray(model, device, prior, parts, Ray(*cluster)):
+        for done in predict_by_ray(model, device, prior, shards, Ray(*cluster)):
             count(done)
-    tally = parts.tally(predictor.classes)
+    counts = shards.counts(predictor.classes)
     if as_json:
-        print_json({"folder": str(folder), "images": tally.images, "broken": tally.broken, "mix": tally.mix})
+        print_json({"folder": str(folder)} | _summary(counts))
     else:
-        _say(tally, folder)
+        _say(counts, folder)
 
 
 def _prior(text: str) -> Prior:
@@ -140,11 +140,11 @@ def _prior(text: str) -> Prior:
         return text
 
 
-def _shown(portions: Iterable[Portion]) -> Iterator[Portion]:
+def _shown(batches: Iterable[PredictionBatch]) -> Iterator[PredictionBatch]:
     with _counting() as count:
-        for portion in portions:
-            count(len(portion.names))
-            yield portion
+        for done in batches:
+            count(len(done.names))
+            yield done
 
 
 @contextmanager
@@ -160,13 +160,17 @@ def _counting() -> Iterator[Callable[[int], None]]:
         yield lambda images: bars.advance(bar, images)
 
 
-def _say(tally: Tally, file: Path | None) -> None:
+def _summary(counts: PredictionCounts) -> dict[str, Any]:
+    return {"images": counts.images, "broken": counts.broken, "mix": counts.distribution}
+
+
+def _say(counts: PredictionCounts, file: Path | None) -> None:
     where = "" if file is None else f" in {file}"
-    broken = f", {tally.broken} of them broken" if tally.broken else ""
-    shares = sorted(tally.mix.items(), key=lambda item: -item[1])
+    broken = f", {counts.broken} of them broken" if counts.broken else ""
+    shares = sorted(counts.distribution.items(), key=lambda item: -item[1])
     mix = ", ".join(f"{name} {share:.1%}" for name, share in shares[:_SHOWN])
     more = f" and {len(shares) - _SHOWN} more" if len(shares) > _SHOWN else ""
-    err.print(f"predictions of {tally.images} images{where}{broken}", soft_wrap=True, markup=False)
+    err.print(f"predictions of {counts.images} images{where}{broken}", soft_wrap=True, markup=False)
     err.print(f"class mix: {mix}{more}", soft_wrap=True, markup=False)
 
 

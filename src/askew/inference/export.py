@@ -80,7 +80,7 @@ def describe(predictor: Predictor, prior: Prior) -> dict[str, Any]:
         "input": {"name": "x", "dtype": dtype, "shape": ["n", *card.shape], "form": form},
         "output": {"name": "logits", "shape": ["n", len(card.classes)], "form": "softmax gives probabilities"},
         "classes": list(card.classes),
-        "prior": predictor.prior_mix(prior).tolist(),
+        "prior": predictor.prior_shares(prior).tolist(),
     }
 
 

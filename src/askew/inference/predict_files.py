@@ -1,4 +1,4 @@
-"""Any number of images through a model, in little memory: threads decode ahead, answers are written as they come."""
+"""Predictions for any number of images in little memory: threads decode ahead, and rows are written as they come."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,120 +22,116 @@ from askew.data.image_lists import LISTS, find_pictures, read_listing
 from askew.inference.inputs import as_input, as_picture, decoding
 from askew.inference.model_card import Card
 from askew.inference.predictor import Predictor, Prior
-from askew.inference.writers import Portion, _Csv, _Sink, writer_of
+from askew.inference.writers import CsvWriter, PredictionBatch, Writer, writer_for
 
 Row = NDArray[Any]
 _THREADS = min(8, os.cpu_count() or 1)
 
 
 @dataclass
-class Tally:
-    """What was answered so far."""
+class PredictionCounts:
+    """How many images were predicted so far, and how many of each class."""
 
     classes: tuple[str, ...]
     images: int = 0
     broken: int = 0
+    """Images that could not be read."""
     counts: NDArray[np.int64] = field(init=False)
-    """Of the most probable class."""
+    """Images by their most probable class. (c,)"""
 
     def __post_init__(self) -> None:
         self.counts = np.zeros(len(self.classes), dtype=np.int64)
 
-    def add(self, portion: Portion) -> None:
-        said = portion.probabilities[[not problem for problem in portion.problems]]
-        self.images += len(portion.names)
-        self.broken += len(portion.names) - len(said)
-        self.counts += np.bincount(said.argmax(axis=1), minlength=len(self.classes))
+    def add(self, batch: PredictionBatch) -> None:
+        sound = batch.probabilities[[not problem for problem in batch.problems]]
+        self.images += len(batch.names)
+        self.broken += len(batch.names) - len(sound)
+        self.counts += np.bincount(sound.argmax(axis=1), minlength=len(self.classes))
 
     @property
-    def mix(self) -> dict[str, float]:
-        """Share of each class in the answers."""
+    def distribution(self) -> dict[str, float]:
+        """Share of each class in the predictions."""
         return {name: float(n / max(1, self.counts.sum())) for name, n in zip(self.classes, self.counts, strict=True)}
 
 
-def predictions(
+def predict_sources(
     predictor: Predictor, sources: Sequence[Path], prior: Prior = "uniform", batch: int = 0
-) -> Iterator[Portion]:
-    """Answers to all that the sources hold: folders, lists, pictures, arrays (.npy, .npz, .parquet)."""
-    predictor.prior_shift(prior)  # what is wrong with it is wrong before the first picture
-    inputs = [inputs_of(part, predictor.card) for source in sources for part in parts_of(source, predictor.card)]
-    yield from answers(predictor, (one for some in inputs for one in some), prior, batch)
+) -> Iterator[PredictionBatch]:
+    """Predictions for all that the sources hold: folders, lists, pictures, arrays (.npy, .npz, .parquet)."""
+    predictor.prior_shift(prior)  # a wrong prior is an error before the first picture is read
+    shards = [shard for source in sources for shard in split_source(source, predictor.card)]
+    inputs = (one for shard in shards for one in shard_inputs(shard, predictor.card))
+    yield from predict_inputs(predictor, inputs, prior, batch)
 
 
-def answers(predictor: Predictor, inputs: Iterable[Input], prior: Prior, batch: int = 0) -> Iterator[Portion]:
-    """To inputs, in their order."""
+def predict_inputs(
+    predictor: Predictor, inputs: Iterable[Input], prior: Prior, batch: int = 0
+) -> Iterator[PredictionBatch]:
+    """Predictions for inputs, in their order."""
     size = batch or predictor.batch
     with decoding():
-        ready = _ahead(inputs, 2 * size)
-        while block := [one for _, one in zip(range(size), ready, strict=False)]:
+        loaded = _load_ahead(inputs, 2 * size)
+        while block := list(islice(loaded, size)):
             problems = [x if isinstance(x, str) else "" for _, x in block]
             sound = [x for _, x in block if not isinstance(x, str)]
             p = np.full((len(block), len(predictor.classes)), np.nan)
             if sound:
-                said = predictor.look(np.stack(sound))
-                p[[not problem for problem in problems]] = predictor.probabilities(said, prior)
-            yield Portion([name for name, _ in block], problems, p)
+                logits = predictor.forward(np.stack(sound), size)
+                p[[not problem for problem in problems]] = predictor.probabilities(logits, prior)
+            yield PredictionBatch([name for name, _ in block], problems, p)
 
 
 def write_predictions(
     predictor: Predictor, sources: Sequence[Path], file: Path | None, prior: Prior = "uniform", batch: int = 0
-) -> Iterator[Portion]:
-    """The same, each portion written to a .csv or .parquet file, or to stdout, before it is handed on.
+) -> Iterator[PredictionBatch]:
+    """The same, each batch written to a .csv or .parquet file, or to stdout, before it is yielded.
 
-    The file is there once all is written, and not at all if nothing could be read.
+    The file appears once all is written, and not at all if nothing could be read.
     """
-    answers = predictions(predictor, sources, prior, batch)
+    batches = predict_sources(predictor, sources, prior, batch)
     if file is None:
-        yield from _written(answers, _Csv(sys.stdout, predictor.classes))
+        yield from _write_each(batches, CsvWriter(sys.stdout, predictor.classes))
         return
-    kind = writer_of(file)
-    with whole_file(file, "choose another file with -o.") as temporary, kind(temporary, predictor.classes) as sink:
-        yield from _written(answers, sink)
+    open_writer = writer_for(file)
+    with (
+        whole_file(file, "choose another file with -o.") as temporary,
+        open_writer(temporary, predictor.classes) as writer,
+    ):
+        yield from _write_each(batches, writer)
 
 
-def _written(answers: Iterable[Portion], sink: _Sink) -> Iterator[Portion]:
-    sound, why = False, ""
-    for portion in answers:
-        sound = sound or "" in portion.problems
-        why = why or next((f"{n}: {p}" for n, p in zip(portion.names, portion.problems, strict=True) if p), "")
-        sink.write(portion)
-        yield portion
-    if not sound:
-        raise UserError(f"None of the pictures can be read ({why}).", "name pictures, or a folder that holds some.")
+def _write_each(batches: Iterable[PredictionBatch], writer: Writer) -> Iterator[PredictionBatch]:
+    any_sound, first_problem = False, ""
+    for batch in batches:
+        any_sound = any_sound or "" in batch.problems
+        named = (f"{name}: {problem}" for name, problem in zip(batch.names, batch.problems, strict=True) if problem)
+        first_problem = first_problem or next(named, "")
+        writer.write(batch)
+        yield batch
+    if not any_sound:
+        raise UserError(
+            f"None of the pictures can be read ({first_problem}).", "name pictures, or a folder that holds some."
+        )
 
 
 # --- reading ---
 
 Input = tuple[str, Callable[[], Row]]
-Loaded = tuple[str, Row | str]
+"""A name, and how to get the array that it stands for."""
+Shard = Mapping[str, Any]
+"""Some of a source's inputs, as JSON: {"pictures": paths}, or {"file": path, "start": row, "stop": row}."""
 
 
-Part = Mapping[str, Any]
-"""Some of a source's inputs, as JSON can say it: {"pictures": paths}, or {"file": path, "start": row, "stop": row}."""
-
-
-def parts_of(source: Path, card: Card, size: int = sys.maxsize) -> Iterator[Part]:
-    """A source in parts of some inputs each; what it is wrong about is said before the first of them."""
-    kind = source.suffix.lower()
+def split_source(source: Path, card: Card, size: int = sys.maxsize) -> Iterator[Shard]:
+    """The inputs of a source in shards of at most `size`; UserError before the first of them if it cannot be read."""
     if not os.path.lexists(source):
         raise UserError(f"There is no {source}.", "name a folder, a list, pictures, or a .npy, .npz or .parquet file.")
-    if source.is_dir():
-        paths = [source / path for path in find_pictures(source)]
-        if not paths:
-            raise UserError(f"The folder {source} holds no picture.", "name a folder that does; it is searched.")
-    elif kind in LISTS:
-        listing = read_listing(source)
-        paths = [listing.root / path for path in listing.paths]
-    elif kind in ARRAYS:
-        x = _array(source)
-        if not x.ndim or not len(x):
-            raise UserError(f"The array in {source} is empty.", "it needs one row or image at least.")
-        as_input(np.zeros_like(x[:1]), card)  # its form is wrong for all or for none
-        for start in range(0, len(x), size):
-            yield {"file": str(source), "start": start, "stop": min(start + size, len(x))}
+    if not source.is_dir() and source.suffix.lower() in ARRAYS:
+        images = _checked_length(source, card)
+        for start in range(0, images, size):
+            yield {"file": str(source), "start": start, "stop": min(start + size, images)}
         return
-    else:
-        paths = [source]
+    paths = _picture_paths(source)
     if not card.images:
         raise UserError(
             f"The model takes {card.input}, and not pictures.", "name a .npy, .npz or .parquet file of embeddings."
@@ -143,51 +140,73 @@ def parts_of(source: Path, card: Card, size: int = sys.maxsize) -> Iterator[Part
         yield {"pictures": [str(path) for path in paths[start : start + size]]}
 
 
-def inputs_of(part: Part, card: Card) -> Iterator[Input]:
-    """Names, and how to get what they stand for."""
-    if "pictures" in part:
-        for path in map(Path, part["pictures"]):
+def _picture_paths(source: Path) -> list[Path]:
+    """The pictures in a folder, in a list, or the one that `source` is."""
+    if source.is_dir():
+        paths = [source / path for path in find_pictures(source)]
+        if not paths:
+            raise UserError(f"The folder {source} holds no picture.", "name a folder that does; it is searched.")
+        return paths
+    if source.suffix.lower() in LISTS:
+        listing = read_listing(source)
+        return [listing.root / path for path in listing.paths]
+    return [source]
+
+
+def _checked_length(file: Path, card: Card) -> int:
+    """The number of inputs in an array; UserError if it has none, or none that the model takes."""
+    x = _array(file)
+    if not x.ndim or not len(x):
+        raise UserError(f"The array in {file} is empty.", "it needs one row or image at least.")
+    as_input(np.zeros_like(x[:1]), card)  # shape and type are wrong for all rows or for none
+    return len(x)
+
+
+def shard_inputs(shard: Shard, card: Card) -> Iterator[Input]:
+    """The inputs of a shard, each to be read when its turn comes."""
+    if "pictures" in shard:
+        for path in map(Path, shard["pictures"]):
             yield _name(path), lambda path=path: as_picture(path, card)  # type: ignore[misc]
         return
-    file = Path(part["file"])
+    file = Path(shard["file"])
     x = _array(file)
-    for i in range(part["start"], part["stop"]):
+    for i in range(shard["start"], shard["stop"]):
         yield f"{_name(file)}:{i}", lambda i=i: as_input(x[i : i + 1], card)[0]  # type: ignore[misc]
 
 
 def _array(file: Path) -> Row:
-    """A .npy stays on the disk and is read by the portion."""
+    """The array in a file; a .npy stays on the disk until its rows are read."""
     if file.suffix.lower() != ".npy":
         return read_array(file).x
     try:
         return np.load(file, mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]
     except (OSError, ValueError, EOFError):
-        return read_array(file).x  # which says what is wrong
+        return read_array(file).x  # which raises a UserError that names the problem
 
 
 def _name(path: Path) -> str:
-    """As text that can be written anywhere, also where a name on the disk is none."""
+    """A path as text that can be written anywhere, even where its bytes are not UTF-8."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
-def _ahead(inputs: Iterable[Input], most: int) -> Iterator[Loaded]:
-    """What the inputs stand for, in their order; at most so many are decoded ahead."""
+def _load_ahead(inputs: Iterable[Input], most: int) -> Iterator[tuple[str, Row | str]]:
+    """Every input's name with its array, or with why it cannot be read; at most so many are decoded ahead."""
     pool = ThreadPoolExecutor(_THREADS, "decode")
     waiting: deque[tuple[str, Future[Row | str]]] = deque()
     try:
         for name, get in inputs:
-            waiting.append((name, pool.submit(_loaded, get)))
+            waiting.append((name, pool.submit(_load, get)))
             if len(waiting) >= most:
-                first, found = waiting.popleft()
-                yield first, found.result()
+                first, loaded = waiting.popleft()
+                yield first, loaded.result()
         while waiting:
-            first, found = waiting.popleft()
-            yield first, found.result()
+            first, loaded = waiting.popleft()
+            yield first, loaded.result()
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _loaded(get: Callable[[], Row]) -> Row | str:
+def _load(get: Callable[[], Row]) -> Row | str:
     """The input, or why it cannot be read."""
     try:
         return get()

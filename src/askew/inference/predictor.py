@@ -7,7 +7,8 @@ their hash, which the card holds; so the two always belong together, and a chang
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,15 +18,15 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from askew import __version__
-from askew.core.device import PREDICT_NUMBERS, PREDICT_ROWS, pick_device
+from askew.core.device import pick_device
 from askew.core.errors import UserError, unknown
 from askew.core.files import cannot_write, read_tensors, write_bytes, write_json
 from askew.evaluation.priors import reweighted
 from askew.inference.inputs import as_input, listed
 from askew.inference.model_card import Card, TargetPrior, net_spec, prior_of, read_card, read_json, rule_of, shape_of
 from askew.methods.base import Method, Shape
+from askew.nets.forward import Inputs, chunk_rows, forward_in_chunks
 from askew.nets.network import Net, build, new_head
-from askew.runs.store import RunFolder
 
 __all__ = ["PRIORS", "Card", "Classifier", "Predictor", "Prior", "TargetPrior", "load"]
 
@@ -50,6 +51,21 @@ class Classifier(nn.Module):
         return self.rule.predict(self.net, x)
 
 
+@dataclass(frozen=True)
+class _Converted:
+    """Inputs of any form; its slices are in the network's own."""
+
+    inputs: Sequence[Any] | NDArray[Any]
+    card: Card
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (len(self.inputs), *self.card.shape)
+
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        return as_input(self.inputs[rows], self.card)
+
+
 class Predictor:
     """A trained model, ready to answer."""
 
@@ -69,27 +85,25 @@ class Predictor:
 
     @property
     def batch(self) -> int:
-        """Inputs that are looked at together, unless one says how many."""
-        return max(16, min(PREDICT_ROWS, PREDICT_NUMBERS // int(np.prod(self.card.shape))))
+        """How many inputs are forwarded together unless a caller decides otherwise."""
+        return chunk_rows(self.card.shape)
 
-    # --- answers ---
+    # --- predictions ---
 
     def logits(self, x: Any, batch: int = 0) -> NDArray[np.float32]:
-        """Logits for the mix that was seen in training. (n, c)
+        """Logits for the class prior of training. (n, c)
 
         x: uint8 images (n, k, h, w), (n, h, w, k) or (n, h, w); float rows (n, d); pictures of PIL or paths of picture
         files, one or many, which are resized.
         """
-        inputs, size = listed(x), batch or self.batch
-        parts = [self.look(as_input(inputs[i : i + size], self.card)) for i in range(0, len(inputs), size)]
-        return np.concatenate(parts) if parts else np.zeros((0, len(self.classes)), dtype=np.float32)
+        inputs = listed(x)
+        if not len(inputs):
+            return np.zeros((0, len(self.classes)), dtype=np.float32)
+        return self.forward(_Converted(inputs, self.card), batch)
 
-    def look(self, x: NDArray[Any]) -> NDArray[np.float32]:
-        """Logits of one batch that is in the network's own form already."""
-        with torch.inference_mode():
-            own = torch.from_numpy(np.require(x, requirements="W"))  # torch has no tensors that are only read
-            z: NDArray[np.float32] = self.classifier(own.to(self.device)).float().cpu().numpy()
-        return z
+    def forward(self, x: Inputs, batch: int = 0) -> NDArray[np.float32]:
+        """The same for inputs that are in the network's own form already."""
+        return forward_in_chunks(self.classifier, x, self.device, batch)
 
     def predict_proba(self, x: Any, prior: Prior = "uniform", batch: int = 0) -> Floats:
         """Probability of each class, in the order of `classes`. (n, c)"""
@@ -109,11 +123,11 @@ class Predictor:
     def prior_shift(self, prior: Prior) -> Floats:
         """What a prior adds to each class's logit. A class that training never saw is not weighed up. (c,)"""
         seen = torch.tensor(self.card.training_prior, dtype=torch.float64)
-        mix = torch.where(seen > 0, torch.from_numpy(self.prior_mix(prior)), 0.0)
+        mix = torch.where(seen > 0, torch.from_numpy(self.prior_shares(prior)), 0.0)
         shift: Floats = reweighted(torch.zeros_like(seen), mix, seen).numpy()
         return shift
 
-    def prior_mix(self, prior: Prior) -> Floats:
+    def prior_shares(self, prior: Prior) -> Floats:
         """The shares that a prior stands for. (c,)"""
         c = len(self.classes)
         if isinstance(prior, str):
@@ -180,6 +194,8 @@ class Predictor:
         made: Mapping[str, Any] | None = None,
     ) -> Predictor:
         """The model of a finished run; the target's mix is the run's own estimate, unless a better one is given."""
+        from askew.runs.store import RunFolder  # a model folder is loaded without what runs need
+
         path = Path(folder)
         if not RunFolder(path).done:
             raise UserError(f"The run in {path} is not finished.", "start its command again to go on.")

@@ -1,8 +1,8 @@
-"""Predictions on many machines: in parts, each written once by whoever got it, through Ray Data.
+"""Predictions on many machines through Ray Data: the inputs are split into shards, each predicted and written once.
 
-A folder holds what was asked for (`askew-predictions.json`, `inputs.jsonl`, a line a part) and the parts that are done
-(`part-00000.parquet`, …): started again, only those that are missing are answered. Together they are one Parquet data
-set with one row an image.
+A folder holds what was asked for (`askew-predictions.json`, and `inputs.jsonl` with one line per shard) and the shards
+that are done (`part-00000.parquet`, …): started again, only those that are missing are predicted. Together they are one
+Parquet data set with one row per image.
 """
 
 from __future__ import annotations
@@ -17,81 +17,95 @@ from typing import Any
 
 from askew.core.errors import UserError
 from askew.core.files import whole_file, write_bytes, write_json
-from askew.inference.predict_files import Part, Tally, answers, inputs_of, parts_of
+from askew.inference.predict_files import PredictionCounts, Shard, predict_inputs, shard_inputs, split_source
 from askew.inference.predictor import Predictor, Prior, load
-from askew.inference.writers import writer_of
+from askew.inference.writers import writer_for
 from askew.runs.launch.ray import Ray
 from askew.runs.launch.remote import Environment
 
-PLAN, INPUTS = "askew-predictions.json", "inputs.jsonl"
-SIZE = 4096
-"""Images a part: enough to be worth a task, few enough to lose."""
+REQUEST, INPUTS = "askew-predictions.json", "inputs.jsonl"
+SHARD_SIZE = 4096
+"""Images in a shard: enough to be worth a task, and not much to compute again if a machine fails."""
 
 
 @dataclass(frozen=True)
-class Parts:
-    """A folder of predictions in parts."""
+class ShardFolder:
+    """A folder of predictions in shards."""
 
     folder: Path
     offsets: tuple[int, ...]
-    """Where each part's line begins in the file of inputs."""
+    """Where each shard's line begins in the file of inputs."""
 
-    def file(self, part: int) -> Path:
-        return self.folder / f"part-{part:05}.parquet"
+    def file(self, shard: int) -> Path:
+        return self.folder / f"part-{shard:05}.parquet"
 
-    def inputs(self, part: int) -> Part:
+    def inputs(self, shard: int) -> Shard:
         with (self.folder / INPUTS).open("rb") as file:
-            file.seek(self.offsets[part])
-            found: Part = json.loads(file.readline())
+            file.seek(self.offsets[shard])
+            found: Shard = json.loads(file.readline())
         return found
 
     def missing(self) -> list[int]:
-        return [part for part in range(len(self.offsets)) if not self.file(part).exists()]
+        return [shard for shard in range(len(self.offsets)) if not self.file(shard).exists()]
 
-    def tally(self, classes: Sequence[str]) -> Tally:
-        """What all parts say together."""
+    def counts(self, classes: Sequence[str]) -> PredictionCounts:
+        """How many images of each class all shards hold together."""
         from pyarrow import compute, parquet
 
-        tally = Tally(tuple(classes))
-        places = {name: i for i, name in enumerate(classes)}
-        for part in range(len(self.offsets)):
-            said = parquet.read_table(self.file(part), columns=["class"])["class"]
-            tally.images += len(said)
-            tally.broken += said.null_count
-            for entry in compute.value_counts(said.drop_null()).to_pylist():
-                tally.counts[places[entry["values"]]] += entry["counts"]
-        return tally
+        total = PredictionCounts(tuple(classes))
+        index = {name: i for i, name in enumerate(classes)}
+        for shard in range(len(self.offsets)):
+            predicted = parquet.read_table(self.file(shard), columns=["class"])["class"]
+            total.images += len(predicted)
+            total.broken += predicted.null_count
+            for entry in compute.value_counts(predicted.drop_null()).to_pylist():
+                total.counts[index[entry["values"]]] += entry["counts"]
+        return total
 
 
-def plan(sources: Sequence[Path], predictor: Predictor, prior: Prior, folder: Path, size: int = SIZE) -> Parts:
-    """The parts of an answer in a folder: as they were laid out when it was begun, or laid out now."""
+# --- splitting ---
+
+
+def open_shards(
+    sources: Sequence[Path], predictor: Predictor, prior: Prior, folder: Path, size: int = SHARD_SIZE
+) -> ShardFolder:
+    """The shards in a folder: as they were split when it was begun, or split now."""
     predictor.prior_shift(prior)
-    asked = {
+    request = {
         "what": "predictions by askew, in parts", "form": 1, "sources": [str(source) for source in sources],
-        "prior": prior if isinstance(prior, str) else predictor.prior_mix(prior).tolist(), "model": _mark(predictor),
+        "prior": prior if isinstance(prior, str) else predictor.prior_shares(prior).tolist(),
+        "model": _fingerprint(predictor),
     }  # fmt: skip
-    file = folder / PLAN
-    if not file.exists():
-        if folder.exists() and (not folder.is_dir() or any(p.name != INPUTS for p in folder.iterdir())):
-            raise UserError(f"{folder} holds other things than predictions in parts.", "name a new folder with -o.")
-        lines = [json.dumps(part) + "\n" for source in sources for part in parts_of(source, predictor.card, size)]
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(f"Cannot make the folder {folder}: {error.strerror}.", "name another with -o.") from None
-        write_bytes(folder / INPUTS, "".join(lines).encode())
-        write_json(file, asked)  # last: from now on the inputs are laid out
-    elif _read(file) != asked:
+    if not (folder / REQUEST).exists():
+        _split(sources, predictor, folder, size, request)
+    elif _read(folder / REQUEST) != request:
         raise UserError(
             f"{folder} holds predictions of other images, by another model or under another prior.",
             "start the command that it was begun with, or name a new folder with -o.",
         )
+    return ShardFolder(folder, _line_offsets(folder / INPUTS))
+
+
+def _split(sources: Sequence[Path], predictor: Predictor, folder: Path, size: int, request: dict[str, Any]) -> None:
+    """Write one line of inputs per shard into a new folder."""
+    if folder.exists() and (not folder.is_dir() or any(p.name != INPUTS for p in folder.iterdir())):
+        raise UserError(f"{folder} holds other things than predictions in parts.", "name a new folder with -o.")
+    shards = [shard for source in sources for shard in split_source(source, predictor.card, size)]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"Cannot make the folder {folder}: {error.strerror}.", "name another with -o.") from None
+    write_bytes(folder / INPUTS, "".join(json.dumps(shard) + "\n" for shard in shards).encode())
+    write_json(folder / REQUEST, request)  # last: it says that the inputs are complete
+
+
+def _line_offsets(file: Path) -> tuple[int, ...]:
     offsets, at = [], 0
-    with (folder / INPUTS).open("rb") as inputs:
-        for line in inputs:
+    with file.open("rb") as lines:
+        for line in lines:
             offsets.append(at)
             at += len(line)
-    return Parts(folder, tuple(offsets))
+    return tuple(offsets)
 
 
 def _read(file: Path) -> Any:
@@ -101,46 +115,49 @@ def _read(file: Path) -> Any:
         return None
 
 
-def _mark(predictor: Predictor) -> str:
-    """A hash of all that a model is."""
+def _fingerprint(predictor: Predictor) -> str:
+    """A hash of the model's card and weights."""
     digest = hashlib.sha256(json.dumps(predictor.card.as_json(), sort_keys=True).encode())
     for name, value in sorted(predictor.weights.items()):
         digest.update(name.encode() + value.cpu().numpy().tobytes())
     return digest.hexdigest()[:16]
 
 
-class Answerer:
-    """A process of Ray's that holds the model and answers one part after another."""
+# --- predicting ---
 
-    def __init__(self, model: str, device: str, prior: Prior, parts: Parts, standpoint: Environment) -> None:
-        standpoint.take()
-        self.predictor, self.prior, self.parts = load(Path(model), device), prior, parts
+
+class ShardWorker:
+    """A Ray actor that holds the model and predicts one shard after another."""
+
+    def __init__(self, model: str, device: str, prior: Prior, shards: ShardFolder, environment: Environment) -> None:
+        environment.take()
+        self.predictor, self.prior, self.shards = load(Path(model), device), prior, shards
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
-        part = int(row["part"])
         try:
-            return {"images": write_part(self.predictor, self.parts, part, self.prior), "problem": ""}
+            images = predict_shard(self.predictor, self.shards, int(row["shard"]), self.prior)
         except UserError as error:
-            return {"images": 0, "problem": str(error)}
+            return {"images": 0, "problem": error.sentence, "hint": error.hint}
+        return {"images": images, "problem": "", "hint": ""}
 
 
-def write_part(predictor: Predictor, parts: Parts, part: int, prior: Prior) -> int:
-    """Answer one part; its file is there once all of it is."""
-    file, images = parts.file(part), 0
-    inputs = inputs_of(parts.inputs(part), predictor.card)
+def predict_shard(predictor: Predictor, shards: ShardFolder, shard: int, prior: Prior) -> int:
+    """Predict one shard and count its images; its file appears once it is complete."""
+    file, images = shards.file(shard), 0
+    inputs = shard_inputs(shards.inputs(shard), predictor.card)
     with (
         whole_file(file, "choose another folder with -o.") as temporary,
-        writer_of(file)(temporary, predictor.classes) as sink,
+        writer_for(file)(temporary, predictor.classes) as writer,
     ):
-        for portion in answers(predictor, inputs, prior):
-            sink.write(portion)
-            images += len(portion.names)
+        for batch in predict_inputs(predictor, inputs, prior):
+            writer.write(batch)
+            images += len(batch.names)
     return images
 
 
-def predict_by_ray(model: Path, device: str, prior: Prior, parts: Parts, ray: Ray) -> Iterator[int]:
-    """Answer what is missing, yielding numbers of images as they are done; a part whose machine is lost comes again."""
-    missing = parts.missing()
+def predict_by_ray(model: Path, device: str, prior: Prior, shards: ShardFolder, ray: Ray) -> Iterator[int]:
+    """Predict the missing shards, yielding each one's number of images; Ray repeats a shard whose machine fails."""
+    missing = shards.missing()
     if not missing:
         return
     ray.connect()
@@ -149,9 +166,9 @@ def predict_by_ray(model: Path, device: str, prior: Prior, parts: Parts, ray: Ra
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     data.DataContext.get_current().enable_progress_bars = False
     most = ray.workers or max(1, int(_cluster("CPU" if not ray.gpus else "GPU") / (ray.gpus or 1)))
-    resolved = Parts(parts.folder.resolve(), parts.offsets)
-    done = data.from_items([{"part": part} for part in missing], override_num_blocks=len(missing)).map(
-        Answerer,  # type: ignore[arg-type]
+    resolved = ShardFolder(shards.folder.resolve(), shards.offsets)
+    done = data.from_items([{"shard": shard} for shard in missing], override_num_blocks=len(missing)).map(
+        ShardWorker,  # type: ignore[arg-type]
         fn_constructor_args=(str(model.resolve()), device, prior, resolved, Environment.here()),
         compute=data.ActorPoolStrategy(min_size=1, max_size=min(most, len(missing))),
         num_cpus=1,
@@ -159,13 +176,13 @@ def predict_by_ray(model: Path, device: str, prior: Prior, parts: Parts, ray: Ra
     )
     for row in done.iter_rows():
         if row["problem"]:
-            sentence, _, hint = row["problem"].partition("\n\nhint: ")
-            raise UserError(sentence, hint)
+            raise UserError(row["problem"], row["hint"])
         yield int(row["images"])
 
 
-def _cluster(what: str) -> float:
+def _cluster(resource: str) -> float:
+    """How much of a resource the cluster has."""
     import ray
 
-    there: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
-    return there.get(what, 1.0)
+    resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    return resources.get(resource, 1.0)

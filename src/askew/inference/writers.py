@@ -1,10 +1,10 @@
-"""Predictions as CSV or Parquet, written batch by batch."""
+"""Predictions as CSV or Parquet with one row per input, written batch by batch."""
 
 from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TextIO
@@ -13,116 +13,150 @@ import numpy as np
 from numpy.typing import NDArray
 
 from askew.core.errors import UserError
-from askew.core.files import check_file
+from askew.core.files import check_file, whole_file
 
-_GROUP = 2**14  # rows that Parquet keeps together
+_GROUP = 2**14  # rows in one row group of a Parquet file
 
 
 @dataclass(frozen=True)
-class Portion:
-    """Answers to some of the inputs, in their order."""
+class PredictionBatch:
+    """Predictions for some of the inputs, in their order."""
 
-    names: list[str]
+    names: Sequence[str]
     """Paths, or for arrays file and row."""
-    problems: list[str]
+    problems: Sequence[str]
     """Why an input could not be read; empty where it could."""
     probabilities: NDArray[np.float64]
     """(n, c), NaN where there was a problem."""
 
 
-# --- writing ---
+class Writer(Protocol):
+    def write(self, batch: PredictionBatch) -> None: ...
 
 
-class _Sink(Protocol):
-    def write(self, portion: Portion) -> None: ...
+OpenWriter = Callable[[Path, Sequence[str]], AbstractContextManager[Writer]]
+"""From a file's path and the classes to a writer."""
 
 
 def columns(classes: Sequence[str]) -> list[str]:
+    """The header of every table of predictions."""
     return ["path", "class", "probability", "problem", *(f"p_{name}" for name in classes)]
 
 
-def writer_of(file: Path) -> Callable[..., Any]:
-    """How a file of that name is written; UserError if it cannot be."""
+def writer_for(file: Path) -> OpenWriter:
+    """The writer that a file's suffix asks for; UserError if the file cannot be written."""
     check_file(file)
-    kind = file.suffix.lower()
-    if kind not in (".csv", ".parquet"):
+    suffix = file.suffix.lower()
+    if suffix not in (".csv", ".parquet"):
         raise UserError(
-            f"Predictions are written as .csv or .parquet, found {file.name}.", "for example -o answers.csv"
+            f"Predictions are written as .csv or .parquet, found {file.name}.", "for example -o predictions.csv"
         )
-    if kind == ".csv":
-        return _csv_file
+    if suffix == ".csv":
+        return _open_csv
     try:
         import pyarrow.parquet  # noqa: F401
     except ImportError:
         raise UserError(
             "A .parquet file needs pyarrow, which is not installed.", "pip install 'askew[parquet]', or write a .csv."
         ) from None
-    return _parquet_file
+    return _open_parquet
+
+
+def write_predictions_csv(
+    file: Path | TextIO,
+    names: Sequence[str],
+    problems: Sequence[str],
+    probabilities: NDArray[np.float64],
+    classes: Sequence[str],
+) -> None:
+    """All predictions at once: to an open text file, or to a path, where the file appears whole or not at all.
+
+    Names that are not text on the disk are written as the bytes that they have there.
+    """
+    batch = PredictionBatch(names, problems, probabilities)
+    if not isinstance(file, Path):
+        CsvWriter(file, classes).write(batch)
+        return
+    with (
+        whole_file(file, "see that the folder is writable and has room.") as temporary,
+        temporary.open("w", encoding="utf-8", errors="surrogateescape", newline="") as text,
+    ):
+        CsvWriter(text, classes).write(batch)
+
+
+# --- CSV ---
 
 
 @contextmanager
-def _csv_file(path: Path, classes: Sequence[str]) -> Iterator[_Sink]:
+def _open_csv(path: Path, classes: Sequence[str]) -> Iterator[Writer]:
     with path.open("w", encoding="utf-8", newline="") as file:
-        yield _Csv(file, classes)
+        yield CsvWriter(file, classes)
 
 
-class _Csv:
+class CsvWriter:
+    """Writes to an open text file; the header comes with the first batch, so that early errors print nothing."""
+
     def __init__(self, file: TextIO, classes: Sequence[str]) -> None:
         self.classes = classes
-        self.table = csv.writer(file, lineterminator="\n")
-        self.begun = False
+        self.rows = csv.writer(file, lineterminator="\n")
+        self.has_header = False
 
-    def write(self, portion: Portion) -> None:
-        if not self.begun:  # what fails before the first answer has printed nothing
-            self.table.writerow(columns(self.classes))
-            self.begun = True
-        for name, problem, p in zip(portion.names, portion.problems, portion.probabilities, strict=True):
+    def write(self, batch: PredictionBatch) -> None:
+        if not self.has_header:
+            self.rows.writerow(columns(self.classes))
+            self.has_header = True
+        for name, problem, p in zip(batch.names, batch.problems, batch.probabilities, strict=True):
             if problem:
-                self.table.writerow([name, "", "", problem, *[""] * len(p)])
+                self.rows.writerow([name, "", "", problem, *[""] * len(p)])
             else:
-                first = int(p.argmax())
-                self.table.writerow([name, self.classes[first], f"{p[first]:.6g}", "", *(f"{q:.6g}" for q in p)])
+                best = int(p.argmax())
+                self.rows.writerow([name, self.classes[best], f"{p[best]:.6g}", "", *(f"{q:.6g}" for q in p)])
+
+
+# --- Parquet ---
 
 
 @contextmanager
-def _parquet_file(path: Path, classes: Sequence[str]) -> Iterator[_Sink]:
+def _open_parquet(path: Path, classes: Sequence[str]) -> Iterator[Writer]:
     import pyarrow as arrow
     from pyarrow import parquet
 
     texts, numbers = ("path", "class", "problem"), arrow.float64()
     schema = arrow.schema([(n, arrow.string() if n in texts else numbers) for n in columns(classes)])
     with parquet.ParquetWriter(path, schema) as file:
-        sink = _Parquet(file, classes)
-        yield sink
-        sink.flush()
+        writer = _ParquetWriter(file, classes)
+        yield writer
+        writer.flush()
 
 
-class _Parquet:
+class _ParquetWriter:
+    """Collects batches to row groups."""
+
     def __init__(self, file: Any, classes: Sequence[str]) -> None:
         self.file, self.classes = file, classes
-        self.waiting: list[Portion] = []
+        self.pending: list[PredictionBatch] = []
 
-    def write(self, portion: Portion) -> None:
-        self.waiting.append(portion)
-        if sum(len(some.names) for some in self.waiting) >= _GROUP:
+    def write(self, batch: PredictionBatch) -> None:
+        self.pending.append(batch)
+        if sum(len(some.names) for some in self.pending) >= _GROUP:
             self.flush()
 
     def flush(self) -> None:
         import pyarrow as arrow
 
-        if not self.waiting:
+        if not self.pending:
             return
-        names = [name for some in self.waiting for name in some.names]
-        problems = [problem for some in self.waiting for problem in some.problems]
-        p = np.concatenate([some.probabilities for some in self.waiting])
+        names = [name for batch in self.pending for name in batch.names]
+        problems = [problem for batch in self.pending for problem in batch.problems]
+        p = np.concatenate([batch.probabilities for batch in self.pending])
         broken = np.array([bool(problem) for problem in problems])
-        said = np.array(self.classes, dtype=object)[np.where(broken, 0, p.argmax(axis=1))]
+        predicted = np.array(self.classes, dtype=object)[np.where(broken, 0, p.argmax(axis=1))]
         cells = [
             arrow.array(names),
-            arrow.array(said, mask=broken),
+            arrow.array(predicted, mask=broken),
             arrow.array(p.max(axis=1), mask=broken),
             arrow.array(problems, mask=~broken),
             *(arrow.array(column, mask=broken) for column in p.T),
         ]
         self.file.write_table(arrow.Table.from_arrays(cells, schema=self.file.schema))
-        self.waiting = []
+        self.pending = []

@@ -16,6 +16,7 @@ from askew.core.errors import UserError
 from askew.core.files import read_tensors
 from askew.data.benchmarks import load_task, task_infos
 from askew.data.task import Task, TrainingData
+from askew.nets.forward import forward_in_chunks
 from askew.nets.network import build
 from askew.nets.spec import NetSpec
 
@@ -70,10 +71,7 @@ def network_features(
     features = parts["features"].eval()
 
     def of(x: NDArray[Any]) -> NDArray[np.float32]:
-        with torch.no_grad():
-            chunks = [features(torch.from_numpy(x[i : i + 250])).flatten(1) for i in range(0, len(x), 250)]
-        found: NDArray[np.float32] = torch.cat(chunks).float().numpy()
-        return found
+        return forward_in_chunks(lambda rows: features(rows).flatten(1), x, torch.device("cpu"))
 
     return of
 
