@@ -27,11 +27,21 @@ def test_the_wheel_holds_settings_numbers_licence_and_type_marker_but_no_tests(w
     with zipfile.ZipFile(wheel) as file:
         names = set(file.namelist())
     wanted = {"runs/settings/mini.toml", "runs/settings/digits.toml", "reports/paper.json", "py.typed"}
+    wanted |= {f"data/benchmarks/digit_glyphs.{kind}" for kind in ("png", "json")}
     wanted |= {f"reports/templates/{name}" for name in ("report.html", "report.js", "letter.css")}
     assert {f"askew/{name}" for name in wanted} <= names
     assert any(name.endswith("dist-info/licenses/LICENSE") for name in names)
     assert {name.split("/")[0].split("-")[0] for name in names} == {"askew"}
     assert not any("test_" in name or name.endswith((".npz", ".safetensors", ".pyc")) for name in names)
+
+
+def test_the_wheel_is_small_and_asks_for_no_font(wheel: Path) -> None:
+    assert wheel.stat().st_size < 2_000_000
+    with zipfile.ZipFile(wheel) as file:
+        (name,) = (name for name in file.namelist() if name.endswith("METADATA"))
+        required = [line for line in file.read(name).decode().splitlines() if line.startswith("Requires-Dist")]
+    assert any("torch" in line for line in required)
+    assert not any("font" in line for line in required)
 
 
 def test_the_wheel_works_where_the_source_tree_is_not(wheel: Path, tmp_path: Path) -> None:

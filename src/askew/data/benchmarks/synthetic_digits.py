@@ -1,31 +1,31 @@
 """Rendered digits after the recipe of Synthetic Digits (Ganin & Lempitsky, ICML 2015).
 
-One to three digits of one face in a 32×32 picture, the labelled one in the middle; position, orientation,
-ground and stroke colours and the amount of blur are left to chance.
+One to three digits of one face in a 32×32 image, the labelled one in the middle; position, orientation,
+ground and stroke colours and the amount of blur are random.
+
+The same pixels on every machine: glyphs are stored images (`digit_glyphs`), Pillow turns and blurs them with integer
+or unambiguous arithmetic, and the rest is elementwise NumPy. What could round differently elsewhere, the width of
+Pillow's Gaussian blur (one fused multiply-add on ARM), is computed here.
 """
 
 from __future__ import annotations
 
 import hashlib
-import multiprocessing
 import os
-import re
 import tempfile
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from functools import lru_cache, partial
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from importlib.metadata import version
-from importlib.util import find_spec
-from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageDraw, ImageFilter, ImageFont
+from PIL import Image, ImageFilter
 
 from askew.core.errors import UserError
+from askew.data.benchmarks.digit_glyphs import INDEX, LINE, SHEET, Glyph, load_glyphs
 from askew.data.paths import cache_folder
 
 Bytes = NDArray[np.uint8]
@@ -33,54 +33,20 @@ Floats = NDArray[np.float64]
 Hashes = NDArray[np.uint64]
 Ints = NDArray[np.int64]
 
-REVISION = 1  # bump when pictures change
+REVISION = 1  # bump when images change
 SIDE = 32
 
-_PACKAGES = (  # named one by one, so that no other font on the machine changes the pictures
-    *("matplotlib", "font_amatic_sc", "font_caladea", "font_fredoka_one", "font_hanken_grotesk"),
-    *("font_intuitive", "font_lato", "font_manrope", "font_roboto"),
-    *("font_source_sans_pro", "font_source_serif_pro"),
-)
-_FOLDERS = ("mpl-data/fonts/ttf", "files")  # matplotlib's, and that of the font packages
-# Faces without digits, hairlines that vanish at 32 pixels, and a variable font that repeats its instances.
-_UNFIT = re.compile(r"STIX(NonUni|Siz)|cm(ex|sy)10|DejaVu\w+Display|LastResort|Thin|ExtraLight|VariableFont")
-
-_LINE = 48  # height of a face's digits as they are cached, in pixels
-_STRIP = (256, 64)  # the drawn number, before it is turned and scaled into the picture
+_STRIP = (256, 64)  # the drawn number, before it is turned and scaled into the image
 _FINE = 2  # super-sampling
+_PASSES = 3  # box blurs that make a Gaussian one
 _BATCH = 1024
-_POOL_FROM = 4096  # below this the start of the workers costs more than they save
+_MOST_THREADS = 4  # more of them wait for each other: half of the work holds Python's lock
 
-_CHANCES = (
+_UNIFORMS = (
     *("face", "length", "place", "first", "second", "gap"),
     *("height", "width", "across", "down", "turn", "slant", "blur", "smear"),
     *("kind", "ground", "ground_hue", "ground_tint", "side", "stroke", "stroke_hue", "stroke_tint", "grain"),
 )
-
-
-class _Glyph(NamedTuple):
-    ink: Image.Image
-    left: int  # from the pen to the ink
-    top: int  # from the top of the line to the ink
-    advance: float
-
-
-def faces() -> tuple[Path, ...]:
-    """The installed faces that can draw the ten digits, in the order of their names."""
-    found: dict[str, Path] = {}
-    for package in _PACKAGES:
-        spec = find_spec(package)
-        roots = (spec and spec.submodule_search_locations) or ()
-        for folder in (Path(root, sub) for root in roots for sub in _FOLDERS):
-            for path in chain(folder.glob("*.otf"), folder.glob("*.ttf")):  # a ttf replaces its otf twin
-                if not _UNFIT.search(path.stem):
-                    found[path.stem] = path
-    if not found:
-        raise UserError(
-            "No font to draw digits with was found.",
-            "reinstall askew with its dependencies: matplotlib and the font-* packages bring the faces.",
-        )
-    return tuple(found[stem] for stem in sorted(found))
 
 
 def _hash(key: Hashes, number: Hashes) -> Hashes:
@@ -91,32 +57,14 @@ def _hash(key: Hashes, number: Hashes) -> Hashes:
     return z ^ (z >> np.uint64(31))
 
 
-@lru_cache(maxsize=256)
-def _font(path: Path) -> ImageFont.FreeTypeFont:
-    """A face at the size that makes its digits _LINE high."""
-    font = ImageFont.truetype(path, 100, layout_engine=ImageFont.Layout.BASIC)
-    _, top, _, bottom = font.getbbox("0123456789", anchor="ls")
-    return font.font_variant(size=100 * _LINE / (bottom - top))
-
-
-@lru_cache(maxsize=4096)
-def _glyph(path: Path, digit: int) -> _Glyph:
-    font = _font(path)
-    line = font.getbbox("0123456789", anchor="ls")[1]
-    left, top, right, bottom = (int(edge) for edge in font.getbbox(str(digit), anchor="ls"))
-    ink = Image.new("L", (right - left, bottom - top))
-    ImageDraw.Draw(ink).text((-left, -top), str(digit), fill=255, font=font, anchor="ls")
-    return _Glyph(ink, left, top - int(line), font.getlength(str(digit)))
-
-
-def _strip(path: Path, number: Sequence[int], place: int, gap: float) -> Image.Image:
+def _strip(face: Sequence[Glyph], number: Sequence[int], place: int, gap: float) -> Image.Image:
     """The number drawn in white on black, with the ink of the digit at `place` in the middle."""
     strip = Image.new("L", _STRIP)
-    glyphs = [_glyph(path, digit) for digit in number]
+    glyphs = [face[digit] for digit in number]
     middle = glyphs[place].left + glyphs[place].ink.width / 2
     pen = _STRIP[0] / 2 - middle - sum(glyph.advance + gap for glyph in glyphs[:place])
     for glyph in glyphs:
-        x, y = round(pen) + glyph.left, (_STRIP[1] - _LINE) // 2 + glyph.top
+        x, y = round(pen) + glyph.left, (_STRIP[1] - LINE) // 2 + glyph.top
         strip.paste(255, (x, y, x + glyph.ink.width, y + glyph.ink.height), glyph.ink)
         pen += glyph.advance + gap
     return strip
@@ -127,8 +75,8 @@ def _between(u: Floats, low: float, high: float) -> Floats:
 
 
 def _affine(u: dict[str, Floats]) -> Floats:
-    """Where each pixel of the fine picture lies in the strip: Pillow's (a, b, c, d, e, f) per picture."""
-    tall = _between(u["height"], 18, 28) * _FINE / _LINE
+    """Where each pixel of the fine image lies in the strip: Pillow's (a, b, c, d, e, f) per image."""
+    tall = _between(u["height"], 18, 28) * _FINE / LINE
     wide = tall * _between(u["width"], 0.85, 1.25)
     turn, slant = np.radians(_between(u["turn"], -9, 9)), _between(u["slant"], -0.1, 0.15)
     cos, sin = np.cos(turn), np.sin(turn)
@@ -139,23 +87,53 @@ def _affine(u: dict[str, Floats]) -> Floats:
     return np.stack([a, b, _STRIP[0] / 2 - a * x - b * y, d, e, _STRIP[1] / 2 - d * x - e * y], axis=1)
 
 
-def _cover(labels: Ints, u: dict[str, Floats], paths: Sequence[Path]) -> NDArray[np.float32]:
-    """How much of each pixel the strokes cover, (n, 32, 32), at most 1 in every picture."""
+def _box_radius(sigma: Floats) -> NDArray[np.float32]:
+    """Half the width of the box whose third power is nearest to a Gaussian (Gwosdek et al., SSVM 2011).
+
+    r = l + a,  l = ⌊(√(12 σ²/3 + 1) − 1) / 2⌋,  a = (2l + 1)(l(l + 1) − 3 σ²/3) / (6 (σ²/3 − (l + 1)²))
+
+    In the single precision and the order of operations that Pillow has on x86, without fused multiply-adds.
+    """
+    one_pass = sigma.astype(np.float32) ** 2 / np.float32(_PASSES)
+    length = np.sqrt(12 * one_pass.astype(np.float64) + 1).astype(np.float32)
+    whole = np.floor((length.astype(np.float64) - 1) / 2).astype(np.float32)
+    part = (2 * whole + 1) * (whole * (whole + 1) - 3 * one_pass)
+    part /= 6 * (one_pass - (whole + 1) * (whole + 1))
+    radius: NDArray[np.float32] = whole + part
+    return radius
+
+
+class _Blur(ImageFilter.MultibandFilter):
+    """Pillow's Gaussian blur, given the radii of its box blurs."""
+
+    name = "Blur"
+
+    def __init__(self, across: float, down: float) -> None:
+        self.radii = across, down
+
+    def filter(self, image: Any) -> Any:
+        return image.box_blur(self.radii, _PASSES)
+
+
+def _cover(labels: Ints, u: dict[str, Floats]) -> NDArray[np.float32]:
+    """How much of each pixel the strokes cover, (n, 32, 32), at most 1 in every image."""
+    faces = load_glyphs()
     length = 1 + (u["length"] > 0.16).astype(int) + (u["length"] > 0.45)
-    face, place = (u["face"] * len(paths)).astype(int), (u["place"] * length).astype(int)
+    face, place = (u["face"] * len(faces)).astype(int), (u["place"] * length).astype(int)
     first, second = (u["first"] * 10).astype(int), (u["second"] * 10).astype(int)
     gap = _between(u["gap"], -4, 4)
     blur, smear = _between(u["blur"] ** 1.7, 0.55, 2.2), 2.0 ** _between(u["smear"], -0.6, 0.6)
-    columns = (labels, face, length, place, first, second, gap, blur * smear, blur / smear, _affine(u))
+    radii = _box_radius(blur * smear), _box_radius(blur / smear)
+    columns = (labels, face, length, place, first, second, gap, *radii, _affine(u))
     cover = np.empty((len(labels), SIDE, SIDE), np.float32)
     size = (SIDE * _FINE, SIDE * _FINE)
     rows = zip(*(column.tolist() for column in columns), strict=True)
     for i, (label, at, digits, where, one, two, space, across, down, affine) in enumerate(rows):
         number = [one, two][: digits - 1]
         number.insert(where, label)
-        strip = _strip(paths[at], number, where, space)
+        strip = _strip(faces[at], number, where, space)
         fine = strip.transform(size, Image.Transform.AFFINE, affine, Image.Resampling.BILINEAR)
-        cover[i] = np.asarray(fine.reduce(_FINE).filter(ImageFilter.GaussianBlur((across, down))))
+        cover[i] = np.asarray(fine.reduce(_FINE).filter(_Blur(across, down)))
     # Thin blurred strokes keep their contrast in the original too: the densest point of each is full ink.
     peak: NDArray[np.float32] = cover.max(axis=(1, 2), keepdims=True)
     return cover / peak
@@ -183,39 +161,31 @@ def _colours(u: dict[str, Floats]) -> tuple[NDArray[np.float32], NDArray[np.floa
     return _colour(light, tint, u["ground_hue"]), _colour(stroke, halo, u["stroke_hue"])
 
 
-def _batch(paths: Sequence[Path], seed: int, labels: Ints, occurrence: Ints) -> Bytes:
+def _batch(seed: int, labels: Ints, occurrence: Ints) -> Bytes:
     key = np.full(len(labels), seed % 2**64, np.uint64)
     for part in (labels, occurrence):
         key = _hash(key, part.astype(np.uint64))
-    bits = [_hash(key, np.full_like(key, i)) >> np.uint64(11) for i in range(len(_CHANCES))]
-    u = {name: b.astype(np.float64) * 2.0**-53 for name, b in zip(_CHANCES, bits, strict=True)}
+    bits = [_hash(key, np.full_like(key, i)) >> np.uint64(11) for i in range(len(_UNIFORMS))]
+    u = {name: b.astype(np.float64) * 2.0**-53 for name, b in zip(_UNIFORMS, bits, strict=True)}
     ground, stroke = _colours(u)
-    x = ground + _cover(labels, u, paths)[..., None] * (stroke - ground)
-    # One hash holds eight bytes of grain, so a picture needs an eighth as many hashes as it has values.
-    number = np.arange(len(_CHANCES), len(_CHANCES) + SIDE * SIDE * 3 // 8, dtype=np.uint64)
+    x = ground + _cover(labels, u)[..., None] * (stroke - ground)
+    # One hash holds eight bytes of grain, so an image needs an eighth as many hashes as it has values.
+    number = np.arange(len(_UNIFORMS), len(_UNIFORMS) + SIDE * SIDE * 3 // 8, dtype=np.uint64)
     grain = _hash(key[:, None], number).astype("<u8").view(np.int8).reshape(x.shape)
     x += grain * (u["grain"] ** 2 * 3 / 128).astype(np.float32)[:, None, None, None]
     return np.rint(x).clip(0, 255).astype(np.uint8)
 
 
-def render(labels: np.ndarray, occurrence: np.ndarray, seed: int, workers: int | None = None) -> Bytes:
+def render(labels: np.ndarray, occurrence: np.ndarray, seed: int) -> Bytes:
     """Draw the digits `labels` as uint8 (n, 32, 32, 3).
 
-    Picture i is a pure function of (seed, labels[i], occurrence[i]), whatever else is rendered with it and
-    however many workers there are.
+    Image i is a pure function of (seed, labels[i], occurrence[i]), whatever else is rendered with it.
     """
     columns = [np.asarray(column, np.int64) for column in (labels, occurrence)]
-    starts = range(0, len(labels), _BATCH)
-    parts = [[column[i : i + _BATCH] for i in starts] for column in columns]
-    draw = partial(_batch, faces(), seed)
-    workers = min(workers or os.cpu_count() or 1, len(starts))
-    if len(labels) >= _POOL_FROM and workers > 1 and not multiprocessing.current_process().daemon:
-        try:
-            with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
-                return np.concatenate(list(pool.map(draw, *parts)))
-        except (BrokenProcessPool, OSError):
-            pass  # a script without `if __name__ == "__main__"` or a bare sandbox cannot spawn: draw here
-    return np.concatenate([np.empty((0, SIDE, SIDE, 3), np.uint8), *map(draw, *parts)])
+    parts = [[column[i : i + _BATCH] for i in range(0, len(labels), _BATCH)] for column in columns]
+    # Threads, because processes would have to be spawned, and that runs a script without a main guard again.
+    with ThreadPoolExecutor(min(os.cpu_count() or 1, _MOST_THREADS)) as pool:
+        return np.concatenate([np.empty((0, SIDE, SIDE, 3), np.uint8), *pool.map(partial(_batch, seed), *parts)])
 
 
 def _load(path: Path, n: int) -> Bytes | None:
@@ -238,20 +208,18 @@ def _store(path: Path, x: Bytes) -> None:
         pass  # a read-only home or a full disk costs time at the next call, nothing else
 
 
-def syn(
-    counts: Sequence[int], seed: int = 0, cache: Path | None = None, workers: int | None = None
-) -> tuple[Bytes, Bytes]:
-    """counts[k] pictures of digit k, sorted by class and cached: x uint8 (n, 32, 32, 3), y uint8 (n,)."""
+def syn(counts: Sequence[int], seed: int = 0, cache: Path | None = None) -> tuple[Bytes, Bytes]:
+    """counts[k] images of digit k, sorted by class and cached: x uint8 (n, 32, 32, 3), y uint8 (n,)."""
     if len(counts) > 10 or min(counts, default=0) < 0:
         raise UserError(f"There are no digits in the counts {list(counts)}.", "give up to ten, none negative.")
     each = [int(count) for count in counts]
     y = np.repeat(np.arange(len(each), dtype=np.uint8), np.array(each, int))
-    known = [(path.name, path.stat().st_size) for path in faces()]
-    recipe = repr((REVISION, int(seed), each, known, version("pillow")))
+    sizes = [path.stat().st_size for path in (SHEET, INDEX)]
+    recipe = repr((REVISION, int(seed), each, sizes, version("pillow")))
     folder = cache or cache_folder()
     path = folder / f"syn-{hashlib.sha256(recipe.encode()).hexdigest()[:16]}.npz"
     x = _load(path, len(y))
     if x is None:
-        x = render(y, np.concatenate([np.arange(n) for n in (0, *each)]), seed, workers)
+        x = render(y, np.concatenate([np.arange(n) for n in (0, *each)]), seed)
         _store(path, x)
     return x, y
