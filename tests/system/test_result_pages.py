@@ -1,0 +1,103 @@
+"""The pages in results/ and the README show the values that lie beside them as JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "results"
+DIGITS = RESULTS / "digits"
+TASKS = ("usps-mnist", "mnist-usps", "svhn-mnist")
+
+
+def tables(page: Path) -> list[list[list[str]]]:
+    """Every Markdown table of a page: its lines, cell by cell, with the heading first."""
+    found = []
+    for block in re.findall(r"(?:^\|.*\n)+", page.read_text(), flags=re.M):
+        head, _, *rows = [[cell.strip("* ") for cell in line.strip("|\n").split("|")] for line in block.splitlines()]
+        found.append([head, *rows])
+    return found
+
+
+def values(file: str, setting: str = "") -> dict[tuple[str, str], list[float]]:
+    """(task, method) → the per-class mean accuracy of every seed."""
+    rows = json.loads((DIGITS / file).read_text())["rows"]
+    return {
+        (row["task"].removeprefix("digits/"), row["method"]): row["whole"]
+        for row in rows
+        if row.get("setting", "") == setting
+    }
+
+
+def assert_shows(cell: str, seeds: list[float]) -> None:
+    """The cell has the mean and the standard deviation of these seeds, as far as it shows digits."""
+    mean, std = re.findall(r"\d+\.\d+", cell)[:2]
+    off = 0.51 * 10.0 ** -len(mean.partition(".")[2]) + 0.01  # the page's rounding, and that of the values
+    assert float(mean) == pytest.approx(statistics.mean(seeds), abs=off), cell
+    assert float(std) == pytest.approx(statistics.stdev(seeds), abs=off), cell
+
+
+def test_every_result_has_a_folder_with_a_page_that_the_index_names() -> None:
+    index = (RESULTS / "README.md").read_text()
+    folders = [path for path in RESULTS.iterdir() if path.is_dir()]
+    assert all((folder / "README.md").is_file() for folder in folders)
+    assert set(re.findall(r"^\| \[([a-z-]+)\]\(\1/README.md\)", index, flags=re.M)) == {f.name for f in folders}
+    assert {path.name for path in RESULTS.iterdir() if path.is_file()} == {"README.md"}
+
+
+def test_every_file_of_values_is_named_by_its_page() -> None:
+    files = list(RESULTS.rglob("*.json"))
+    assert files
+    for file in files:
+        assert f"({file.name})" in (file.parent / "README.md").read_text()
+
+
+def test_the_table_of_all_methods_shows_its_values() -> None:
+    found = values("values.json")
+    (_, *rows), *_ = tables(DIGITS / "README.md")
+    assert len(rows) == 12
+    for method, *cells in rows:
+        for task, cell in zip((*TASKS, "mean", "syn-mnist"), cells, strict=True):
+            if task != "mean":
+                assert_shows(cell, found[task, method])
+
+
+@pytest.mark.parametrize(("number", "task"), [(3, "usps-mnist"), (4, "mnist-usps"), (5, "svhn-mnist")])
+def test_the_tables_of_resampling_and_reweighting_show_the_single_runs(number: int, task: str) -> None:
+    head, *rows = tables(DIGITS / "README.md")[number]
+    assert head[0] == task
+    settings = ("plain", "plain reweighted", "resampled", "resampled reweighted")
+    for method, *cells in rows:
+        for setting, cell in zip(settings, cells, strict=False):
+            if cell != "–":
+                assert_shows(cell, values("single-runs.json", setting)[task, method])
+
+
+def test_the_table_of_coal_with_the_paper_s_hyper_parameters_shows_its_runs() -> None:
+    found = values("coal-with-paper-values.json")
+    _, *rows = tables(DIGITS / "README.md")[1]
+    assert len(rows) == len(found) == 6
+    for task, method, whole, *_ in rows:
+        assert_shows(whole, found[task, method.lower()])
+
+
+def test_the_comparison_of_code_paths_shows_the_grid_and_the_single_runs() -> None:
+    grid, single = values("values.json"), values("single-runs.json", "plain")
+    _, *rows = tables(DIGITS / "README.md")[2]
+    for method, *cells in rows:
+        for place, task in enumerate(TASKS):
+            assert_shows(cells[3 * place], grid[task, method])
+            assert_shows(cells[3 * place + 2], single[task, method])
+
+
+def test_the_sampler_s_table_shows_the_single_runs() -> None:
+    head, *rows = tables(DIGITS / "README.md")[7]
+    assert head[1:3] == ["balanced", "natural"]
+    for method, balanced, natural, *_ in rows:
+        assert_shows(balanced, values("single-runs.json", "plain")["usps-mnist", method])
+        assert_shows(natural, values("single-runs.json", "natural")["usps-mnist", method])
