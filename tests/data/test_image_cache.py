@@ -14,6 +14,7 @@ import generated_trees
 import numpy as np
 import pytest
 from generated_trees import picture
+from leftovers import left_by_dead_process
 from PIL import Image
 
 from askew.core.errors import UserError
@@ -199,8 +200,7 @@ def test_what_stops_the_decoding_leaves_no_file_behind(
 def test_what_a_killed_process_left_is_removed(root: Path, own_cache: Path) -> None:
     pictures("set", root, NAMES)
     (array,) = own_cache.glob("*.npy")
-    left = array.with_name(f".{array.name}.12345")
-    left.write_bytes(b"half")
+    left = left_by_dead_process(array)
     assert right(pictures("set", root, NAMES), root)
     assert not left.exists()
 

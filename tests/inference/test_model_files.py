@@ -67,7 +67,7 @@ def test_a_save_that_is_interrupted_leaves_the_old_model(tmp_path: Path, monkeyp
     def stop(*args: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("askew.inference.predictor.write_json", stop)
+    monkeypatch.setattr("askew.inference.predictor.as_json", stop)
     with pytest.raises(KeyboardInterrupt):
         Predictor(of, weights(of, 1), "cpu").save(tmp_path / "m")
     assert (load(tmp_path / "m", "cpu").logits(rows()) == first.logits(rows())).all()

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import signal
@@ -33,9 +32,9 @@ def names(folder: Path) -> list[str]:
 
 def elsewhere(folder: Path, number: int = 1, **values: Any) -> Path:
     """A claim as a worker on another machine has it; its lock is not seen from here."""
-    told = {"id": "abc", "machine": "other", "host": "far", "pid": 7, "beat": 1, "label": "", "step": 0, "steps": 0}
+    claim = {"id": "abc", "machine": "other", "host": "far", "pid": 7, "beat": 1, "label": "", "step": 0, "steps": 0}
     file = folder / f"claim.{number}"
-    file.write_text(json.dumps(told | values))
+    file.write_text(json.dumps(claim | values))
     (folder / ".lock").touch()
     return file
 
@@ -47,15 +46,22 @@ def without_locks(monkeypatch: pytest.MonkeyPatch) -> None:
     def flock(file: Any, kind: int) -> None:
         raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
 
-    monkeypatch.setattr(fcntl, "flock", flock)
+    monkeypatch.setattr("fcntl.flock", flock)
+
+
+@pytest.fixture(params=["fcntl", "portable"])
+def any_lock(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The locks of this system, then those of one without fcntl."""
+    if request.param == "portable":
+        monkeypatch.setattr("askew.core.locks.fcntl", None)
 
 
 # --- on one machine ---
 
 
-def test_one_holds_and_others_are_told_who(tmp_path: Path) -> None:
+def test_one_holds_and_others_learn_who(tmp_path: Path, any_lock: None) -> None:
     held = claim(tmp_path)
-    held.tell("mini/syn-uci coal seed 0", 3, 10)
+    held.report("mini/syn-uci coal seed 0", 3, 10)
     held.beat()
     with pytest.raises(Taken):
         claim(tmp_path)
@@ -68,7 +74,7 @@ def test_one_holds_and_others_are_told_who(tmp_path: Path) -> None:
     claim(tmp_path).release()
 
 
-def test_a_holder_that_is_killed_lets_go_at_once(tmp_path: Path) -> None:
+def test_a_holder_that_is_killed_releases_its_claim_at_once(tmp_path: Path, any_lock: None) -> None:
     code = f"""
 import sys, time
 from pathlib import Path
@@ -93,7 +99,7 @@ time.sleep(60)
     held.release()
 
 
-def test_a_claim_left_without_a_word_is_taken_over(tmp_path: Path) -> None:
+def test_an_empty_claim_is_taken_over(tmp_path: Path) -> None:
     (tmp_path / "claim.4").touch()
     claim(tmp_path).release()
     assert names(tmp_path) == [".lock"]
@@ -160,7 +166,7 @@ def test_without_locks_the_claim_alone_excludes(tmp_path: Path, without_locks: N
     assert Watch().free(tmp_path)
 
 
-def test_a_holder_that_was_taken_for_dead_learns_it_and_leaves_the_other_alone(
+def test_a_holder_that_was_taken_for_dead_finds_out_and_leaves_the_other_alone(
     tmp_path: Path, without_locks: None
 ) -> None:
     slow = claim(tmp_path)
@@ -175,14 +181,14 @@ def test_a_holder_that_was_taken_for_dead_learns_it_and_leaves_the_other_alone(
     other.release()
 
 
-def test_a_holder_shows_signs_of_life_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_holder_s_heart_beats_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claims, "BEAT", 0.01)
     clock = Clock()
     watch = Watch(clock=clock)
     monkeypatch.setattr(claims, "this_machine", lambda: "here")
     held = claim(tmp_path)
     monkeypatch.setattr(claims, "this_machine", lambda: "elsewhere")
-    fcntl.flock(held._lock, fcntl.LOCK_UN)  # as another machine sees it
+    held._unlock()  # as another machine sees it
     for _ in range(3):
         before = last_holder(tmp_path)
         while last_holder(tmp_path) == before:
@@ -192,10 +198,10 @@ def test_a_holder_shows_signs_of_life_by_itself(tmp_path: Path, monkeypatch: pyt
     held.release()
 
 
-def test_a_full_disk_does_not_stop_signs_of_life(tmp_path: Path) -> None:
+def test_a_full_disk_does_not_stop_heartbeats(tmp_path: Path) -> None:
     held = claim(tmp_path)
     size = held.path.stat().st_size
-    held.tell("ü" * 1000, 10**9, 10**9)
+    held.report("ü" * 1000, 10**9, 10**9)
     held.beat()
     assert held.path.stat().st_size == size
     held.release()

@@ -103,10 +103,10 @@ def test_a_load_that_is_lost_again_and_again_fails_unless_it_gets_further(how: E
         if steps > 5 * PATIENCE:
             return well(load)
         held = claim(how.root / "key0")
-        held.tell("", steps, 100)
+        held.report("", steps, 100)
         held.beat()
         held._released.set()  # killed: its claim is left behind
-        held._lock.close()
+        held._unlock()
         return None
 
     assert Finished("key0") in list(drive(loads(1), how, OwnCrew(further)))
@@ -115,7 +115,7 @@ def test_a_load_that_is_lost_again_and_again_fails_unless_it_gets_further(how: E
 def test_progress_is_read_from_the_folders(how: Execution) -> None:
     (how.root / "key0").mkdir()
     held = claim(how.root / "key0")
-    held.tell("mini/syn-uci coal seed 0", 7, 20)
+    held.report("mini/syn-uci coal seed 0", 7, 20)
     held.beat()
     looks = 0
 

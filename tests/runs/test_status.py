@@ -51,7 +51,7 @@ def root(tmp_path: Path) -> Path:
 
 def test_every_run_is_counted_where_it_stands(root: Path) -> None:
     with RunFolder(root / "running").claimed() as claim:
-        claim.tell("mini/syn-uci coal seed 1", 5, 20)
+        claim.report("mini/syn-uci coal seed 1", 5, 20)
         claim.beat()
         status = read_status(root)
     assert (status.done, status.pretrainings) == (1, 1)

@@ -4,8 +4,6 @@ import contextlib
 import errno
 import json
 import os
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,87 +11,16 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from leftovers import left_by_dead_process
 
 from askew.core.errors import UserError
-from askew.core.files import Damaged, Unwritable, read_tensors, write_bytes, write_json, write_tensors
+from askew.core.files import Damaged, Unwritable, write_json, write_tensors
 from askew.runs.claims import Taken
 from askew.runs.store import MARKER, RunFolder, finished_runs, open_root
 
 
-def no_room(*_: object) -> None:
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 1 MB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
-    try:
-        done = subprocess.run(mount, capture_output=True, text=True, check=False)
-    except FileNotFoundError:
-        pytest.skip("there is no mount command here")
-    if done.returncode:
-        pytest.skip(f"a small disk cannot be mounted here: {done.stderr.strip()}")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
-
-
-# --- one file ---
-
-
-def test_a_file_is_written_whole_under_its_name_alone(tmp_path: Path) -> None:
-    write_bytes(tmp_path / "a", b"one")
-    write_bytes(tmp_path / "a", b"two")
-    assert (tmp_path / "a").read_bytes() == b"two"
-    assert names(tmp_path) == ["a"]
-
-
-@pytest.mark.parametrize("call", ["fsync", "replace"])
-def test_a_write_that_fails_leaves_the_old_content_and_no_temporary_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
-) -> None:
-    write_bytes(tmp_path / "a", b"old")
-    monkeypatch.setattr(*((os, "fsync") if call == "fsync" else (Path, "replace")), no_room)
-    with pytest.raises(UserError, match="There is no room left on the disk for a in"):
-        write_bytes(tmp_path / "a", b"new")
-    assert (tmp_path / "a").read_bytes() == b"old"
-    assert names(tmp_path) == ["a"]
-
-
-def test_a_write_that_is_interrupted_leaves_the_old_content_and_no_temporary_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    write_bytes(tmp_path / "a", b"old")
-    monkeypatch.setattr(os, "fsync", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        write_bytes(tmp_path / "a", b"new")
-    assert (tmp_path / "a").read_bytes() == b"old"
-    assert names(tmp_path) == ["a"]
-
-
-def test_a_disk_that_is_really_full_leaves_the_old_content_and_no_temporary_file(small_disk: Path) -> None:
-    write_bytes(small_disk / "a", b"old")
-    with pytest.raises(UserError) as caught:
-        write_bytes(small_disk / "a", bytes(2_000_000))
-    assert caught.value.sentence == f"There is no room left on the disk for a in {small_disk}."
-    assert (small_disk / "a").read_bytes() == b"old"
-    assert names(small_disk) == ["a"]
-
-
-def test_a_folder_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError) as caught:
-        write_json(tmp_path / "missing" / "a.json", {})
-    assert caught.value.sentence == f"Cannot write {tmp_path / 'missing' / 'a.json'}: No such file or directory."
-    assert caught.value.hint.endswith("choose another folder with --out.")
 
 
 # --- a folder of runs ---
@@ -122,10 +49,10 @@ def test_a_file_is_refused_as_a_folder_of_runs(tmp_path: Path) -> None:
         open_root(tmp_path / "file" / "runs")
 
 
-def test_a_folder_whose_first_process_died_before_marking_it_is_still_ours(tmp_path: Path) -> None:
-    (tmp_path / f".{MARKER}.123").write_text("{")
+def test_a_folder_whose_first_process_died_before_marking_it_is_still_ours_and_is_swept(tmp_path: Path) -> None:
+    left_by_dead_process(tmp_path / MARKER)
     assert open_root(tmp_path) == tmp_path
-    assert (tmp_path / MARKER).exists()
+    assert names(tmp_path) == [MARKER]
 
 
 def test_only_runs_that_are_done_and_scored_are_finished(tmp_path: Path) -> None:
@@ -193,7 +120,7 @@ def test_claiming_a_folder_sweeps_what_a_killed_process_left_half_written_and_wh
     folder = RunFolder(tmp_path)
     folder.save_checkpoint(1, {"w": torch.zeros(1)}, [])
     folder.fail("no idea")
-    (tmp_path / ".last.safetensors.4242").write_bytes(b"half")
+    left_by_dead_process(tmp_path / "last.safetensors")
     with folder.claimed():
         assert names(tmp_path) == [".lock", "claim.1", "last.safetensors"]
 
@@ -250,25 +177,6 @@ def test_damage_at_any_place_of_a_result_is_found(tmp_path: Path, name: str, how
             assert not folder.intact(), place
     (folder.path / name).write_bytes(content)
     assert folder.intact(whole=True)
-
-
-@pytest.mark.parametrize("how", ["cut", "flipped"])
-def test_tensors_that_are_damaged_anywhere_are_not_read(tmp_path: Path, how: str) -> None:
-    file = tmp_path / "t.safetensors"
-    write_tensors(file, {"a": torch.randn(5), "b": torch.ones((), dtype=torch.bfloat16)}, {"form": "1"})
-    content = file.read_bytes()
-    for place in range(0, len(content), 3):
-        file.write_bytes(damaged(content, how, place))
-        with pytest.raises(Damaged, match="is damaged"):
-            read_tensors(file)
-    file.write_bytes(content)
-    assert set(read_tensors(file)[0]) == {"a", "b"}
-
-
-def test_one_element_out_of_many_is_written_as_well(tmp_path: Path) -> None:
-    """The sum of a lane's only loss: contiguous to torch, whatever its stride."""
-    write_tensors(tmp_path / "t.safetensors", {"sums": torch.arange(5.0)[None, :][:, 2]}, {"form": "1"})
-    assert read_tensors(tmp_path / "t.safetensors")[0]["sums"].tolist() == [2.0]
 
 
 def test_what_was_removed_to_save_room_is_missed_only_where_others_build_on_it(tmp_path: Path) -> None:
@@ -357,15 +265,9 @@ def test_no_content_of_a_run_s_files_raises_anything_but_a_user_error(sound: Run
     assert sound.intact(whole=True)
 
 
-def test_tensors_carry_their_notes(tmp_path: Path) -> None:
-    write_tensors(tmp_path / "t.safetensors", {"a": torch.ones(2)}, {"form": "1"})
-    tensors, notes = read_tensors(tmp_path / "t.safetensors")
-    assert (tensors["a"].tolist(), notes) == ([1, 1], {"form": "1"})
-
-
 def test_a_trace_that_finds_no_room_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any, **__: Any) -> None:
-        no_room()
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(json, "dumps", full)  # stands for the write: any OSError inside is explained
     with pytest.raises(UserError, match=r"There is no room left on the disk for trace\.jsonl"):

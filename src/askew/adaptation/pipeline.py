@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from askew.adaptation.embeddings import embedded, frozen
 from askew.core.errors import UserError
-from askew.core.files import read_tensors
+from askew.core.files import is_temporary, read_tensors, sweep
 from askew.core.options import checked
 from askew.data.custom import OwnData, few, own_data
 from askew.data.task import Task
@@ -28,7 +28,7 @@ from askew.nets.small import OWN
 from askew.nets.spec import NetSpec, file_hash
 from askew.runs.config import RunRequest, Training, plan_run
 from askew.runs.execute import Execution, Progress, execute
-from askew.runs.store import MARKER, open_root
+from askew.runs.store import MARKER, is_unmarked, open_root
 from askew.training.run import Run
 
 Floats = NDArray[np.float64]
@@ -164,7 +164,10 @@ def check_out(out: Path) -> None:
     """UserError if `out` is somebody else's; writes nothing."""
     if out.exists() and not out.is_dir():
         raise UserError(f"{out} is a file, not a folder.", "choose another folder with -o.")
-    if out.is_dir() and any(out.iterdir()) and not (out / "runs" / MARKER).exists():
+    runs = out / "runs"
+    if (runs / MARKER).exists() or not out.is_dir():
+        return
+    if not all(is_temporary(p) or (p == runs and is_unmarked(p)) for p in out.iterdir()):
         raise UserError(
             f"The folder {out} holds other things and was not made by askew.", "choose a new or empty folder with -o."
         )
@@ -250,6 +253,7 @@ def adapt(order: Order, out: Path, device: torch.device) -> Generator[Progress, 
     """The whole way, but for what is written at its end; `write` does that."""
     began = time.monotonic()
     check_out(out)
+    sweep(out)
     candidates = order.candidates  # what is wrong in the order is said before any work
     checked(Training, dict(order.training), "training")
     setup = yield from set_up(order, out, device)

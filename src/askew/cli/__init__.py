@@ -47,9 +47,9 @@ def main() -> None:
             raise KeyboardInterrupt
         sys.exit(code)
     except UserError as error:
-        _fail(error.sentence, error.hint)
+        _fail(error)
     except EmptyClassWarning as error:
-        _fail(str(error), "add images of it, or leave it out of the classes.")
+        _fail(UserError(str(error), "add images of it, or leave it out of the classes."))
     except (KeyboardInterrupt, typer.Abort):
         err.print("Stopped. Start the same command again to go on from the last checkpoint.", soft_wrap=True)
         sys.exit(130)
@@ -58,10 +58,11 @@ def main() -> None:
         if hasattr(error, "exit_code") and hasattr(error, "format_message"):
             if not error.format_message():  # no arguments: the help was shown
                 sys.exit(error.exit_code)
-            _fail(error.format_message(), "`askew --help` or `askew COMMAND --help` lists what there is.")
+            hint = "`askew --help` or `askew COMMAND --help` lists what there is."
+            _fail(UserError(error.format_message(), hint))
         raise
 
 
-def _fail(sentence: str, hint: str) -> None:
-    err.print(f"{sentence}\n\nhint: {hint}", soft_wrap=True, markup=False)
+def _fail(error: UserError) -> None:
+    err.print(str(error), soft_wrap=True, markup=False)
     sys.exit(2)

@@ -43,7 +43,7 @@ ShiftOption = Annotated[
     str, typer.Option("--shift", help="rs-ut, bs-bt, natural, degree:D or dirichlet:S; default: as published.")
 ]
 Draw = Annotated[int, typer.Option("--draw", help="Which images are drawn; tables use 0.")]
-Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")]
+Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:N or mps.")]
 SettingsFile = Annotated[Path | None, typer.Option("--settings", help="TOML file instead of the committed settings.")]
 Curve = Annotated[bool, typer.Option("--curve", help="Score after every round, into the trace (for looking only).")]
 CheckpointEvery = Annotated[float, typer.Option("--checkpoint-every", help="Least seconds between checkpoints.", min=0)]

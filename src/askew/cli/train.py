@@ -82,8 +82,7 @@ def run(
         (key,), shared, rest = plan_jobs([request], how)
         open_root(how.root)  # only now: a wrong wish leaves nothing behind
         for failure in list(follow(shared + rest, how, Local(), task)):
-            sentence, _, hint = failure.reason.partition("\n\nhint: ")
-            raise UserError(sentence, hint)
+            raise UserError.from_text(failure.reason)
     folder = RunFolder(how.root / key)
     scores = folder.scores()
     if reweight:

@@ -1,4 +1,4 @@
-"""Which device to compute on, and how much it is asked to do at a time."""
+"""Which device to compute on, and how many rows it is given at a time."""
 
 from __future__ import annotations
 
@@ -7,19 +7,33 @@ import torch
 from askew.core.errors import UserError
 
 PREDICT_ROWS, PREDICT_NUMBERS = 1024, 2**24
-"""Most rows, and most pixels or features in them, that are predicted at a time."""
+"""Most rows, and most pixels or features in them, that go through a network at a time."""
 LANE_ROWS = 4096
-"""The same over all lanes."""
+"""Most rows at a time, over all lanes together."""
+
+_DEVICES = "auto, cpu, cuda, cuda:N, or mps."
 
 
 def pick_device(name: str) -> torch.device:
-    """`auto` is the first GPU if there is one."""
+    """The device of that name; `auto` is the first CUDA device if there is one, else the CPU."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise UserError(f"There is no device '{name}'.", "auto, cpu, cuda, or cuda:N.") from None
-    if device.type not in ("cpu", "cuda") or (device.type == "cuda" and not torch.cuda.is_available()):
-        raise UserError(f"The device '{name}' cannot be used here.", "auto, cpu, cuda, or cuda:N.")
+        raise UserError(f"There is no device '{name}'.", _DEVICES) from None
+    if not _available(device):
+        raise UserError(f"The device '{name}' cannot be used here.", _DEVICES)
     return device
+
+
+def _available(device: torch.device) -> bool:
+    match device.type:
+        case "cpu":
+            return True
+        case "cuda":
+            return torch.cuda.is_available()
+        case "mps":
+            return torch.backends.mps.is_available()
+        case _:
+            return False

@@ -1,4 +1,4 @@
-"""What a user did wrong, said in one sentence with a hint."""
+"""Mistakes that a user can correct: one sentence that says what was found, and a hint."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import sys
 import warnings
 from collections.abc import Iterable
 
+_HINT = "\n\nhint: "
+
 
 class UserError(Exception):
-    """A mistake the user can mend: one sentence with what was found, and a hint."""
+    """A mistake that the user can correct: one sentence that says what was found, and a hint."""
 
     def __init__(self, sentence: str, hint: str) -> None:
         super().__init__(sentence, hint)
@@ -17,7 +19,13 @@ class UserError(Exception):
         self.hint = hint
 
     def __str__(self) -> str:
-        return f"{self.sentence}\n\nhint: {self.hint}"
+        return f"{self.sentence}{_HINT}{self.hint}" if self.hint else self.sentence
+
+    @classmethod
+    def from_text(cls, text: str) -> UserError:
+        """The error whose `str` is this text: errors travel between processes, and into files, as text."""
+        sentence, _, hint = text.partition(_HINT)
+        return cls(sentence, hint)
 
 
 class EmptyClassWarning(UserWarning):
@@ -37,7 +45,7 @@ def unknown(kind: str, name: str, known: Iterable[str], listing: str = "") -> Us
 
 
 def warn_plainly() -> None:
-    """Show warnings as one line for whoever reads the terminal, without file and line."""
+    """Print warnings as one line, without the file and line that raised them."""
 
     def show(message: Warning | str, *rest: object, **more: object) -> None:
         print(f"warning: {message}", file=sys.stderr)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import json
 import multiprocessing
@@ -25,7 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from askew.core.errors import UserError
-from askew.core.files import cannot_write, whole_file
+from askew.core.files import cannot_write, sweep, whole_file
+from askew.core.locks import locked
 from askew.data.decode import SIDE, decode
 from askew.data.domains import RowSubset
 from askew.data.paths import cache_folder
@@ -63,8 +63,7 @@ def pictures(
     folder = cache_folder()
     stem = f"pictures-{name}-{hashlib.sha256(str(root.resolve()).encode()).hexdigest()[:12]}"
     with _claimed(folder / f".{stem}.lock"):
-        for left in folder.glob(f".{stem}.*.*"):  # half-written by a process that was killed
-            left.unlink(missing_ok=True)
+        sweep(folder)
         stamps = [_stamp(root, path) for path in paths]
         store = _Store(folder / f"{stem}.npy", folder / f"{stem}.json")
         index = store.index()
@@ -97,11 +96,10 @@ def _claimed(lock: Path) -> Iterator[None]:
         raise RuntimeError("pictures are decoded by a process that is only being started")
     try:
         lock.parent.mkdir(parents=True, exist_ok=True)
-        handle = lock.open("w")
+        lock.touch()
     except OSError as error:
         raise cannot_write(error, lock, _HINT) from error
-    with handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+    with locked(lock):
         yield
 
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from askew import __version__
 from askew.core.device import pick_device
 from askew.core.errors import UserError, unknown
-from askew.core.files import cannot_write, read_tensors, write_bytes, write_json
+from askew.core.files import as_json, is_temporary, read_tensors, whole_folder
 from askew.evaluation.priors import reweighted
 from askew.inference.inputs import as_input, listed
 from askew.inference.model_card import Card, TargetPrior, net_spec, prior_of, read_card, read_json, rule_of, shape_of
@@ -171,16 +171,13 @@ class Predictor:
         folder, card = Path(path), self.card.as_json()
         if folder.exists() and not folder.is_dir():
             raise UserError(f"{folder} is a file, and a model is a folder.", "choose another name.")
-        if folder.is_dir() and any(folder.iterdir()) and not (folder / _CARD).is_file():
+        if folder.is_dir() and not (folder / _CARD).is_file() and not all(map(_is_leftover, folder.iterdir())):
             raise UserError(f"The folder {folder} holds other things than a model.", "choose a new or empty folder.")
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise cannot_write(error, folder, "choose another folder.") from None
         content = save(self.weights)
         digest = hashlib.sha256(content).hexdigest()
-        write_bytes(folder / _weights_file(digest), content)
-        write_json(folder / _CARD, {**card, "weights_sha256": digest, "askew": __version__})
+        with whole_folder(folder, _CARD, "choose another folder.") as new:
+            (new / _weights_file(digest)).write_bytes(content)
+            (new / _CARD).write_bytes(as_json({**card, "weights_sha256": digest, "askew": __version__}))
         for other in folder.glob("weights-*.safetensors"):  # of the model that was there before
             if other.name != _weights_file(digest):
                 other.unlink(missing_ok=True)
@@ -257,6 +254,11 @@ def _run_card(
 
 def _weights_file(digest: str) -> str:
     return f"weights-{digest[:16]}.safetensors"
+
+
+def _is_leftover(path: Path) -> bool:
+    """Whether a file was left by a `save` that was stopped before it had written the card."""
+    return is_temporary(path) or path.match("weights-*.safetensors")
 
 
 def _sound_weights(folder: Path, digest: Any) -> dict[str, Tensor]:

@@ -1,6 +1,6 @@
 """Claims: one worker at a time in a run's folder, on one machine or on many that share a file system.
 
-A holder locks `.lock` and keeps a file `claim.N` that it writes to every few seconds. On its own machine the lock tells
+A holder locks `.lock` and keeps a file `claim.N` that it writes to every few seconds. On its own machine the lock shows
 who is alive: the kernel drops it with the process. Other machines may not see the lock, and their clocks may differ, so
 they watch the file: content that has not changed for a while *by the watcher's own clock* is that of a dead holder.
 Whoever takes over creates `claim.N+1`, which a file system lets only one of them do.
@@ -9,9 +9,6 @@ Whoever takes over creates `claim.N+1`, which a file system lets only one of the
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
-import functools
 import json
 import os
 import socket
@@ -21,28 +18,21 @@ import uuid
 from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import IO
+
+from askew.core.locks import NoLocksError, Release, try_lock
+from askew.core.processes import this_machine
 
 BEAT = 2.0
-"""Seconds between a holder's signs of life."""
+"""Seconds between a holder's heartbeats."""
 SILENCE = 60.0
-"""Seconds without one after which a holder on another machine is taken for dead."""
+"""Seconds without a heartbeat after which a holder on another machine counts as dead."""
 
-_SIZE = 1024  # bytes of a claim: always the same, so that a full disk cannot stop a sign of life
-_NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
-
-
-@functools.cache
-def this_machine() -> str:
-    """The machine since it was started; containers on it are the same machine, and share its locks."""
-    with contextlib.suppress(OSError):
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return socket.gethostname()
+_SIZE = 1024  # bytes of a claim: always the same, so that a full disk cannot stop a heartbeat
 
 
 @dataclass(frozen=True)
 class Holder:
-    """Who is at a run, and how far, as its claim tells."""
+    """The process that works on a run, and how far it is, as written in its claim."""
 
     id: str
     machine: str
@@ -55,7 +45,7 @@ class Holder:
 
 
 class Taken(Exception):
-    """Somebody else is at the run in this folder."""
+    """Another process works on the run in this folder."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -65,60 +55,68 @@ class Taken(Exception):
 class Claim:
     """A folder that this process holds, until `release`."""
 
-    def __init__(self, path: Path, file: int, lock: IO[str], holder: Holder) -> None:
+    def __init__(self, path: Path, file: int, unlock: Release, holder: Holder) -> None:
         self.path, self.holder, self.lost = path, holder, False
-        self._file, self._lock = file, lock
+        self._file, self._unlock = file, unlock
         self._writing, self._released = threading.Lock(), threading.Event()
         self._written = 0.0
         self._write()
-        self._thread = threading.Thread(target=self._live, daemon=True)
+        self._thread = threading.Thread(target=self._keep_beating, daemon=True)
         self._thread.start()
 
-    def tell(self, label: str, step: int, steps: int) -> None:
-        """Say how far the run is, to whoever reads the claim."""
+    def report(self, label: str, step: int, steps: int) -> None:
+        """Write into the claim how far the run is."""
         self.holder = replace(self.holder, label=label[:60], step=step, steps=steps)
         if time.monotonic() - self._written >= BEAT / 4:
             self.beat()
 
     def beat(self) -> None:
-        """A sign of life; or the insight that others took this holder for dead, and the folder over."""
+        """Show that this process is alive; or find out that another took it for dead, and took the folder over."""
         try:
             self.lost = self.lost or os.fstat(self._file).st_nlink == 0
             if not self.lost:
                 self._write()
         except OSError:
-            self.lost = True  # the file system is gone, or the file on it: others will see no sign of life
+            self.lost = True  # the file system is gone, or the file on it: others will see no heartbeat
 
     def _write(self) -> None:
         with self._writing:
             self.holder = replace(self.holder, beat=self.holder.beat + 1)
-            os.pwrite(self._file, json.dumps(asdict(self.holder), ensure_ascii=False).encode().ljust(_SIZE), 0)
+            os.lseek(self._file, 0, os.SEEK_SET)
+            os.write(self._file, json.dumps(asdict(self.holder), ensure_ascii=False).encode().ljust(_SIZE))
             self._written = time.monotonic()
 
-    def _live(self) -> None:
+    def _keep_beating(self) -> None:
         while not self._released.wait(BEAT):
             self.beat()
 
     def release(self) -> None:
+        """Give the folder up."""
         self._released.set()
         self._thread.join()
-        with contextlib.suppress(OSError):
-            if os.fstat(self._file).st_nlink:  # otherwise the name may be another holder's by now
+        self.beat()
+        os.close(self._file)  # first, since Windows removes no file that is open
+        if not self.lost:  # otherwise the name may be another holder's by now
+            with contextlib.suppress(OSError):
                 self.path.unlink(missing_ok=True)
-        os.close(self._file)
-        self._lock.close()
+        self._unlock()
 
 
 def claim(folder: Path, dead: Collection[str] = ()) -> Claim:
-    """Hold a folder; Taken if somebody else does. `dead` are holders that a `Watch` took for dead."""
+    """Hold a folder; Taken if another process does. `dead` are holders that a `Watch` found to be dead."""
     with contextlib.ExitStack() as undo:
-        lock = undo.enter_context((folder / ".lock").open("a"))
-        if (locked := _lock(lock, fcntl.LOCK_EX)) is False:
+        unlock: Release | None
+        try:
+            unlock, locks_work = try_lock(folder / ".lock"), True
+        except NoLocksError:
+            unlock, locks_work = _no_lock, False
+        if unlock is None:
             raise Taken(folder)
+        undo.callback(unlock)
         old = _claims(folder)
         for path in old:
             holder, _ = _read(path)
-            if not (locked and _ours(holder)) and _id(path, holder) not in dead:
+            if not (locks_work and _on_this_machine(holder)) and _id(path, holder) not in dead:
                 raise Taken(folder)
         own = folder / f"claim.{1 + max((_number(path) for path in old), default=0)}"
         try:
@@ -127,29 +125,33 @@ def claim(folder: Path, dead: Collection[str] = ()) -> Claim:
             raise Taken(folder) from None
         undo.callback(own.unlink, missing_ok=True)
         undo.callback(os.close, file)
-        if set(_claims(folder)) - {own, *old}:  # somebody came in between, over a number that had become free
+        if set(_claims(folder)) - {own, *old}:  # another came in between, over a number that had become free
             raise Taken(folder)
         holder = Holder(uuid.uuid4().hex[:12], this_machine(), socket.gethostname()[:60], os.getpid())
-        held = Claim(own, file, lock, holder)
+        held = Claim(own, file, unlock, holder)
         for path in old:
             path.unlink(missing_ok=True)
         undo.pop_all()
         return held
 
 
+def _no_lock() -> None:
+    """What releases a lock that there is not."""
+
+
 def last_holder(folder: Path) -> Holder | None:
-    """Who was last at the run in a folder, alive or not."""
+    """The process that last worked on the run in a folder, alive or not."""
     return next((holder for path in reversed(_claims(folder)) if (holder := _read(path)[0])), None)
 
 
 def holder_of(folder: Path) -> Holder | None:
-    """Who is at the run in a folder, as far as one look can tell; None if nobody is."""
+    """The process that works on the run in a folder, as far as one look can show; None if there is none."""
     holder = last_holder(folder)
-    return None if holder is None or (_ours(holder) and _locked(folder) is False) else holder
+    return None if holder is None or (_on_this_machine(holder) and _locked(folder) is False) else holder
 
 
 class Watch:
-    """Watches claims over time, by this process's own clock."""
+    """Finds dead holders by watching their claims over time, by this process's own clock."""
 
     def __init__(self, silence: float = SILENCE, clock: Callable[[], float] = time.monotonic) -> None:
         self.dead: set[str] = set()
@@ -158,14 +160,14 @@ class Watch:
         self._seen: dict[str, tuple[bytes, float]] = {}
 
     def free(self, folder: Path) -> bool:
-        """Whether nobody seems to be at the run in a folder any more."""
+        """Whether no process seems to work on the run in a folder any more."""
         locked = _locked(folder)
         silent = [self._silent(path, locked is False) for path in _claims(folder)]  # all are looked at
         return not locked and all(silent)
 
     def _silent(self, path: Path, unlocked: bool) -> bool:
         holder, content = _read(path)
-        if unlocked and _ours(holder):
+        if unlocked and _on_this_machine(holder):
             return True
         id, now = _id(path, holder), self._clock()
         before, since = self._seen.setdefault(id, (content, now))
@@ -190,7 +192,7 @@ def _number(path: Path) -> int:
 
 
 def _read(path: Path) -> tuple[Holder | None, bytes]:
-    """What a claim says, and its bytes; None where it was left before its first word, or is no claim of ours."""
+    """The holder in a claim, and the claim's bytes; None where it was left empty, or is no claim of ours."""
     content = b""
     try:
         content = path.read_bytes()  # opened anew each time: a network file system may answer `stat` from memory
@@ -201,8 +203,8 @@ def _read(path: Path) -> tuple[Holder | None, bytes]:
         return None, content
 
 
-def _ours(holder: Holder | None) -> bool:
-    """Whether the lock tells if it lives; one without a word was killed as it began, most likely here."""
+def _on_this_machine(holder: Holder | None) -> bool:
+    """Whether the lock shows if the holder is alive; an empty claim was left by one killed early, most likely here."""
     return holder is None or holder.machine == this_machine()
 
 
@@ -210,26 +212,12 @@ def _id(path: Path, holder: Holder | None) -> str:
     return f"{path.parent.name}/{path.name}/{holder.id if holder else ''}"
 
 
-def _lock(file: IO[str], kind: int) -> bool | None:
-    """True: the lock is ours; False: it is somebody else's; None: there are no locks on this file system."""
-    for pause in (0.01, 0.02, 0.0):  # whoever only looks has it for an instant
-        try:
-            fcntl.flock(file, kind | fcntl.LOCK_NB)
-            return True
-        except BlockingIOError:
-            time.sleep(pause)
-        except OSError as error:
-            if error.errno in _NO_LOCKS:
-                return None
-            raise
-    return False
-
-
 def _locked(folder: Path) -> bool | None:
-    """Whether somebody has the lock; None where that cannot be seen."""
+    """Whether a process has locked the folder; None where that cannot be seen."""
     try:
-        with (folder / ".lock").open() as file:
-            free = _lock(file, fcntl.LOCK_SH)
-    except OSError:
+        unlock = try_lock(folder / ".lock", shared=True)
+    except (OSError, NoLocksError):
         return None
-    return None if free is None else not free
+    if unlock is not None:
+        unlock()
+    return unlock is None

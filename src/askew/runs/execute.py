@@ -161,7 +161,7 @@ class _Lane:
     def tell(self, step: int, steps: int) -> bool:
         """Say how far it is, to whoever looks at its folder; False if the folder is somebody else's by now."""
         assert self.claim is not None
-        self.claim.tell(self.label, step, steps)
+        self.claim.report(self.label, step, steps)
         return not self.claim.lost
 
     def start(self, root: Path) -> Checkpoint | None:

@@ -139,8 +139,7 @@ def carry_out(jobs: Sequence[Job], how: Execution, launcher: Launcher) -> Iterat
                 now.discard(event.key)
                 continue
             if isinstance(event, Failed) and event.for_all:
-                sentence, _, hint = event.reason.partition("\n\nhint: ")
-                raise UserError(sentence, hint)
+                raise UserError.from_text(event.reason)
             yield event
         jobs = _only(jobs, {key for job in jobs for key in job.runs} - now)
 

@@ -99,16 +99,25 @@ def spawn_worker() -> Worker:
     # One pipe a worker, no shared queue: a worker killed in the middle of a write can then block nobody else.
     line, theirs = context.Pipe()
     process = context.Process(target=_work, args=(theirs,), daemon=True)
-    # Ctrl-C is ours: a child that starts while it is blocked never hears of it, and we do a moment later. The tracker
-    # that the first start brings along would unblock it again (Python 3.11), so it comes before.
+    with _interrupts_blocked():
+        process.start()
+    theirs.close()
+    return Worker(process, line)
+
+
+@contextlib.contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """Leave Ctrl-C to this process: a child that starts while it is blocked never receives it."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    # The tracker that the first start brings along would unblock it again (Python 3.11), so it comes before.
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        process.start()
+        yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    theirs.close()
-    return Worker(process, line)
 
 
 def _died(worker: Worker, how: Execution) -> Iterator[Failed]:
