@@ -106,7 +106,7 @@ MESSAGES: list[tuple[Callable[[], Any], str, str]] = [
     ),
     (
         lambda: Unlabeled(np.array([[1, np.nan], [1, 1]], np.float32)),
-        "1 of 2 feature rows hold NaN or infinity.",
+        "1 of the 2 rows hold NaN or infinity.",
         "remove or impute them first.",
     ),
 ]

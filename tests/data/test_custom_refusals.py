@@ -185,7 +185,7 @@ WRONG: dict[str, tuple[Case, str, str]] = {
     "fewer labels than rows": (
         _arrays(rows(3), [0, 1], rows(4)),
         r".*/s\.npz holds 3 rows and labels of shape \(2,\)\.",
-        "one label a row",
+        "one label per row",
     ),
     "an array of objects": (
         _made(_pickled),

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from askew.data.decode import SIDE, decode
+from askew.data.decode import SIDE, SUFFIXES, decode, decoding
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    with decoding():
+        yield
 
 
 def colour(x: np.ndarray) -> list[int]:
@@ -84,3 +92,41 @@ def test_a_broken_picture_raises(tmp_path: Path, damage: str) -> None:
     path.write_bytes({"cut": content[: len(content) // 2], "empty": b"", "text": b"<html>not found</html>"}[damage])
     with pytest.raises(OSError, match=r"truncated|cannot identify"):
         decode(path)
+
+
+@pytest.mark.parametrize("suffix", sorted(SUFFIXES))
+def test_every_suffix_that_is_looked_for_can_be_decoded(tmp_path: Path, suffix: str) -> None:
+    assert decode(saved(tmp_path, Image.new("L", (8, 8), 90), f"a{suffix}")).shape == (3, SIDE, SIDE)
+
+
+def test_postscript_is_no_picture_whatever_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[object] = []
+    monkeypatch.setattr("subprocess.Popen", started.append)  # Pillow would start Ghostscript
+    path = saved(tmp_path, Image.new("L", (8, 8), 90), "a.eps").rename(tmp_path / "a.jpg")
+    with Image.open(path) as file:
+        assert file.format == "EPS", "Pillow by itself would open it"
+    with pytest.raises(OSError, match="cannot identify"):
+        decode(path)
+    assert not started
+
+
+def test_a_picture_of_too_many_pixels_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = saved(tmp_path, Image.new("L", (40, 30)))
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
+    with pytest.raises(ValueError, match="1,200 pixels"):
+        decode(path)
+
+
+def test_sixteen_bits_take_no_more_than_a_few_bytes_per_pixel(tmp_path: Path) -> None:
+    side = 2000
+    grey = np.linspace(0, 65535, side * side).astype(np.uint16).reshape(side, side)
+    path = saved(tmp_path, Image.fromarray(grey))
+    tracemalloc.start()
+    decode(path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 7 * side * side, "two as stored, two as an array, one as bytes; eight more in double precision"
+
+
+def test_a_shape_of_one_channel_gives_grey(tmp_path: Path) -> None:
+    assert decode(saved(tmp_path, Image.new("RGB", (9, 9), (90, 90, 90))), (1, 4, 5)).tolist() == [[[90] * 5] * 4]

@@ -289,7 +289,7 @@ def test_a_source_without_images_is_refused() -> None:
     [
         (lambda: Unlabeled(np.zeros((3, 2))), "found float64 (3, 2)"),
         (lambda: Unlabeled(np.zeros((3, 28, 28), dtype=np.uint8)), "found uint8 (3, 28, 28)"),
-        (lambda: Unlabeled(np.array([[1, np.nan], [0, 0]], dtype=np.float32)), "1 of 2 feature rows hold NaN"),
+        (lambda: Unlabeled(np.array([[1, np.nan], [0, 0]], dtype=np.float32)), "1 of the 2 rows hold NaN"),
         (lambda: Labeled(np.zeros((3, 2), dtype=np.float32), np.zeros(2, dtype=np.int64)), "Expected 3 labels"),
         (lambda: load_task("mini/syn-uc"), "There is no task 'mini/syn-uc'"),
         (lambda: load_task("syn-uci"), "There is no task 'syn-uci'"),

@@ -124,8 +124,8 @@ def test_lists_and_whole_numbers_are_rows_too() -> None:
     [
         (rows(3, 9), "takes rows of 8 numbers, found float32 3 x 9"),
         (rows(3)[0], "takes rows of 8 numbers, found float32 8"),
-        (np.where(np.arange(8) == 2, np.nan, rows(3)), "3 of 3 rows hold NaN"),
-        (np.full((2, 8), np.inf), "2 of 2 rows hold NaN or infinity"),
+        (np.where(np.arange(8) == 2, np.nan, rows(3)), "3 of the 3 rows hold NaN"),
+        (np.full((2, 8), np.inf), "2 of the 2 rows hold NaN or infinity"),
         (np.array([["a"] * 8]), "takes rows of 8 numbers"),
         (np.array([[None] * 8]), "takes rows of 8 numbers"),
         (images(2, 3, 32, 32), "takes rows of 8 numbers, found uint8 2 x 3 x 32 x 32"),

@@ -1,4 +1,4 @@
-"""Arrays of one's own: images or rows of features in a .npy, .npz or .parquet file."""
+"""Images or rows of features in a .npy, .npz or .parquet file, or in an array."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from askew.core.errors import UserError
+from askew.data.domains import require_finite
 
 ARRAYS = frozenset((".npy", ".npz", ".parquet"))
 
@@ -23,22 +24,25 @@ _LABEL = ("label", "class", "y")
 
 @dataclass(frozen=True, eq=False)
 class Arrays:
-    """Images uint8 (n, c, h, w) or rows float32 (n, d), and what stands beside them as labels, as it stands."""
+    """Images uint8 (n, c, h, w) or rows float32 (n, d), and their labels as the file has them."""
 
     x: NDArray[Any]
     y: NDArray[Any] | None
 
 
 def read_array(file: Path) -> Arrays:
-    """What an array file holds, checked; nothing in it is ever unpickled."""
+    """Read and check an array file; nothing in it is ever unpickled."""
     if file.suffix.lower() == ".parquet":
         x, y = _parquet(file)
     else:
         x, y = _numpy(file)
-    x = _images_or_rows(x, file)
-    if not len(x):
+    images = as_images(x)
+    known = as_rows(x, f" in {file}") if images is None else images
+    if known is None:
+        raise UserError(f"The array in {file} is {x.dtype} of shape {x.shape}.", _FORM)
+    if not len(known):
         raise UserError(f"The array in {file} is empty.", _FORM)
-    return Arrays(x, y)
+    return Arrays(known, y)
 
 
 def _numpy(file: Path) -> tuple[NDArray[Any], NDArray[Any] | None]:
@@ -83,7 +87,8 @@ def _parquet(file: Path) -> tuple[NDArray[Any], NDArray[Any] | None]:
         numeric = [n for n in others if _is_number(table.schema.field(n).type)]
         if not numeric:
             raise UserError(
-                f"The parquet file {file} has no column of numbers.", "a column x of lists, or a column a feature."
+                f"The parquet file {file} has no column of numbers.",
+                "give a column x of lists, or one column per feature.",
             )
         return np.stack([table.column(n).to_numpy().astype(np.float32) for n in numeric], axis=1), y
     except ValueError:
@@ -98,29 +103,30 @@ def _is_number(kind: Any) -> bool:
     return bool(types.is_floating(kind) or types.is_integer(kind))
 
 
-def _images_or_rows(x: NDArray[Any], file: Path) -> NDArray[Any]:
-    if x.dtype == np.uint8 and x.ndim in (3, 4):
-        if x.ndim == 3:
-            x = x[:, None]
-        elif x.shape[1] not in (1, 3) and x.shape[3] in (1, 3):
-            x = x.transpose(0, 3, 1, 2)
-        if x.shape[1] in (1, 3):
-            return np.ascontiguousarray(x)
-    elif x.ndim == 2 and x.dtype.kind in "fiu":
-        rows = x.astype(np.float32)
-        bad = int((~np.isfinite(rows)).any(axis=1).sum())
-        if bad:
-            raise UserError(
-                f"{bad} of the {len(x)} rows in {file} hold NaN or infinity.", "remove or impute them first."
-            )
-        return rows
-    raise UserError(f"The array in {file} is {x.dtype} of shape {x.shape}.", _FORM)
+def as_images(x: NDArray[Any]) -> NDArray[np.uint8] | None:
+    """uint8 (n, h, w), (n, h, w, c) or (n, c, h, w), c being 1 or 3, as (n, c, h, w); None if it is no such array."""
+    if x.dtype != np.uint8 or x.ndim not in (3, 4):
+        return None
+    if x.ndim == 3:
+        x = x[:, None]
+    elif x.shape[1] not in (1, 3):
+        x = x.transpose(0, 3, 1, 2)
+    return np.ascontiguousarray(x) if x.shape[1] in (1, 3) else None
+
+
+def as_rows(x: NDArray[Any], place: str = "") -> NDArray[np.float32] | None:
+    """Finite numbers (n, d) as float32; None if it is another kind of array, UserError if they are not finite."""
+    if x.ndim != 2 or x.dtype.kind not in "fiub":
+        return None
+    rows: NDArray[np.float32] = np.ascontiguousarray(x, dtype=np.float32)
+    require_finite(rows, place)
+    return rows
 
 
 def label_names(y: NDArray[Any], n: int, file: Path) -> tuple[str, ...]:
-    """One name a row, from names or whole numbers."""
+    """One name per row, from names or whole numbers."""
     if y.shape != (n,):
-        raise UserError(f"{file} holds {n} rows and labels of shape {y.shape}.", "give one label a row.")
+        raise UserError(f"{file} holds {n} rows and labels of shape {y.shape}.", "give one label per row.")
     names = [_name(value) for value in y.tolist()]
     if "" in names:
         row = names.index("")

@@ -1,8 +1,10 @@
-"""One picture file of any kind as uint8 (3, 256, 256)."""
+"""One picture file of any kind as uint8 (3, 256, 256), or in the shape that a network takes."""
 
 from __future__ import annotations
 
+import contextlib
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,19 +16,44 @@ SIDE = 256
 
 SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".pnm"))
 
+_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
+"""Pillow goes by a file's content: without this, PostScript in a file named .jpg would be run by Ghostscript."""
 
-def decode(path: Path) -> NDArray[np.uint8]:
-    """The picture upright, in RGB, resized (bilinear) to SIDE x SIDE; OSError or ValueError if it is broken."""
+_BAND = 1 << 18  # pixels that are converted at a time
+
+
+@contextlib.contextmanager
+def decoding() -> Iterator[None]:
+    """Silence Pillow's warnings of odd metadata, for all threads: what is broken raises an exception."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Pillow's remarks on odd metadata; a broken picture is an exception
-        warnings.simplefilter("error", Image.DecompressionBombWarning)
-        with Image.open(path) as file:
-            small = in_rgb(upright(file)).resize((SIDE, SIDE), Image.Resampling.BILINEAR)
-    return np.ascontiguousarray(np.asarray(small).transpose(2, 0, 1))
+        warnings.filterwarnings("ignore", module="PIL")
+        yield
 
 
-def upright(image: Image.Image) -> Image.Image:
-    """Turned as the camera says; metadata that cannot be read are no reason to lose a picture."""
+def decode(picture: Path | str | Image.Image, shape: tuple[int, ...] = (3, SIDE, SIDE)) -> NDArray[np.uint8]:
+    """The picture upright and resized (bilinear), in RGB or grey, (channels, height, width).
+
+    A broken file raises an exception of Pillow's, mostly an OSError. Safe in threads, within `decoding`.
+    """
+    if not isinstance(picture, Image.Image):
+        with Image.open(picture, formats=_FORMATS) as file:
+            return decode(file, shape)
+    channels, height, width = shape
+    _check_size(picture)
+    small = _in_rgb(_upright(picture)).resize((width, height), Image.Resampling.BILINEAR)
+    x = np.asarray(small.convert("L"))[None] if channels == 1 else np.asarray(small).transpose(2, 0, 1)
+    return np.ascontiguousarray(x)
+
+
+def _check_size(image: Image.Image) -> None:
+    """Pillow only warns of pictures from this size on, and raises an exception at twice the size."""
+    pixels, most = image.width * image.height, Image.MAX_IMAGE_PIXELS
+    if most is not None and pixels > most:
+        raise ValueError(f"it has {pixels:,} pixels; more than {most:,} may be an attack on the memory")
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    """Turned as the camera noted; metadata that cannot be read are no reason to refuse a picture."""
     try:
         turned = image.getexif().get(0x0112, 1) != 1
     except Exception:
@@ -34,7 +61,7 @@ def upright(image: Image.Image) -> Image.Image:
     return ImageOps.exif_transpose(image) if turned else image
 
 
-def in_rgb(image: Image.Image) -> Image.Image:
+def _in_rgb(image: Image.Image) -> Image.Image:
     """Any mode as 8-bit RGB. What is transparent becomes white: below it there may be any colour, mostly black."""
     mode = image.mode
     if mode.startswith("I") or mode == "F":
@@ -46,8 +73,15 @@ def in_rgb(image: Image.Image) -> Image.Image:
 
 
 def _eight_bits(x: NDArray[np.generic], mode: str) -> NDArray[np.uint8]:
-    """Grey values of 16 bits, or floats, scaled to 0 … 255; Pillow's own conversion would clip them."""
-    grey = x.astype(np.float64)
-    # Some versions of Pillow hand 16-bit files over as 32-bit integers.
-    top = 65535.0 if mode != "F" else 1.0 if np.nanmax(grey, initial=0.0) <= 1 else 255.0
-    return np.nan_to_num(grey / top * 255).clip(0, 255).round().astype(np.uint8)
+    """Grey values of 16 bits, or floats, scaled to 0 … 255; Pillow's own conversion would clip them.
+
+    Some rows at a time: in double precision, all of a large scan would take eight times its memory.
+    """
+    # Some versions of Pillow give 16-bit files as 32-bit integers.
+    top = 65535.0 if mode != "F" else 1.0 if np.nanmax(x, initial=0.0) <= 1 else 255.0
+    grey = np.empty(x.shape, np.uint8)
+    rows = max(1, _BAND // max(1, x.shape[1]))
+    for start in range(0, len(x), rows):
+        band = x[start : start + rows].astype(np.float64)
+        grey[start : start + rows] = np.nan_to_num(band / top * 255).clip(0, 255).round()
+    return grey

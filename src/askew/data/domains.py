@@ -60,14 +60,18 @@ class RowSubset:
 Rows = NDArray[Any] | RowSubset  # uint8 images or float32 rows; `_checked` holds that
 
 
+def require_finite(x: NDArray[np.float32], place: str = "") -> None:
+    """UserError if rows (n, d) hold NaN or infinity."""
+    bad = int((~np.isfinite(x)).any(axis=1).sum())
+    if bad:
+        raise UserError(f"{bad} of the {len(x)} rows{place} hold NaN or infinity.", "remove or impute them first.")
+
+
 def _checked(x: Rows) -> None:
     if x.dtype == np.uint8 and x.ndim == 4:
         return
     if x.dtype == np.float32 and x.ndim == 2:
-        finite = np.isfinite(np.asarray(x))
-        if not finite.all():
-            bad = int((~finite).any(axis=1).sum())
-            raise UserError(f"{bad} of {len(x)} feature rows hold NaN or infinity.", "remove or impute them first.")
+        require_finite(np.asarray(x))
         return
     raise UserError(
         f"Expected uint8 images (n, channels, height, width) or float32 rows (n, width), found {x.dtype} {x.shape}.",

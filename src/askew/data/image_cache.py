@@ -11,12 +11,11 @@ import contextlib
 import errno
 import hashlib
 import json
-import multiprocessing
 import os
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from numpy.typing import NDArray
 from askew.core.errors import UserError
 from askew.core.files import cannot_write, sweep, whole_file
 from askew.core.locks import locked
-from askew.data.decode import SIDE, decode
+from askew.data.decode import SIDE, decode, decoding
 from askew.data.domains import RowSubset
 from askew.data.paths import cache_folder
 
@@ -34,8 +33,7 @@ FORM = 1  # bump when pixels or the index change
 SHAPE = (3, SIDE, SIDE)
 
 _ROW = 3 * SIDE * SIDE  # bytes
-_BLOCK = 32  # pictures that a worker decodes at a time
-_POOL_FROM = 128  # below this the start of the workers costs more than they save
+_BLOCK = 32  # pictures that a thread decodes at a time
 _SAMPLE = 16  # rows whose pixels are compared with the index whenever a cache is opened
 _HINT = "set ASKEW_CACHE to a folder with room: a picture takes 192 KiB there."
 
@@ -53,7 +51,7 @@ class Pictures:
 
 
 def pictures(
-    name: str, root: Path, paths: Sequence[str], *, skip_broken: bool = False, whole: bool = False, workers: int = 0
+    name: str, root: Path, paths: Sequence[str], *, skip_broken: bool = False, whole: bool = False
 ) -> Pictures:
     """The pictures `paths` below `root`, decoded now or before.
 
@@ -68,7 +66,7 @@ def pictures(
         store = _Store(folder / f"{stem}.npy", folder / f"{stem}.json")
         index = store.index()
         if index is None or [tuple(f[:3]) for f in index["files"]] != stamps or not store.sound(index, whole):
-            index = _build(store, root, stamps, index, workers)
+            index = _build(store, root, stamps, index)
         broken: dict[str, str] = index["broken"]
         if skip_broken and broken and not index["skip"]:
             index["skip"] = True
@@ -91,9 +89,6 @@ def _pictures(n: int) -> str:
 @contextlib.contextmanager
 def _claimed(lock: Path) -> Iterator[None]:
     """Hold a cache alone, so that two processes do not decode the same; one that dies lets go."""
-    if getattr(multiprocessing.current_process(), "_inheriting", False):
-        # A worker that runs a script without `if __name__ == "__main__"` again would wait for its own parent.
-        raise RuntimeError("pictures are decoded by a process that is only being started")
     try:
         lock.parent.mkdir(parents=True, exist_ok=True)
         lock.touch()
@@ -152,9 +147,7 @@ class _Store:
         return all(_hash(x[i].tobytes()) == files[i][3] for i in rows)
 
 
-def _build(
-    store: _Store, root: Path, stamps: Sequence[Stamp], old: dict[str, Any] | None, workers: int
-) -> dict[str, Any]:
+def _build(store: _Store, root: Path, stamps: Sequence[Stamp], old: dict[str, Any] | None) -> dict[str, Any]:
     """Decode what is not in the old cache, and put the new one in its place: the pixels, then the index."""
     hashes: dict[int, str] = {}
     broken: dict[str, str] = {}
@@ -167,13 +160,14 @@ def _build(
             _reserve(file.fileno(), start + len(stamps) * _ROW)
             before = store.pixels(len(old["files"])) if old and known else None
             for row, stamp in enumerate(stamps):
-                place, told = known.get(stamp, (0, ""))
-                if before is not None and told and _hash(pixels := before[place].tobytes()) == told:
-                    os.pwrite(file.fileno(), pixels, start + row * _ROW)
-                    hashes[row] = told
+                place, known_hash = known.get(stamp, (0, ""))
+                if before is not None and known_hash and _hash(pixels := before[place].tobytes()) == known_hash:
+                    file.seek(start + row * _ROW)
+                    file.write(pixels)
+                    hashes[row] = known_hash
         todo = [(row, stamp[0]) for row, stamp in enumerate(stamps) if row not in hashes]
-        for row, told, why in _decoded(temporary, start, root, todo, workers):
-            hashes[row] = told
+        for row, pixel_hash, why in _decode_all(temporary, start, root, todo):
+            hashes[row] = pixel_hash
             if why:
                 broken[stamps[row][0]] = why
     index = {
@@ -189,13 +183,15 @@ def _build(
 
 
 def _reserve(file: int, size: int) -> None:
-    """Take the room first: a full disk is then an error here, and not a crash in whoever writes to the map."""
+    """Take the room first where the system can: a full disk is then found before anything is decoded."""
     try:
         os.posix_fallocate(file, 0, size)
+    except AttributeError:  # neither Windows nor macOS has it
+        os.truncate(file, size)
     except OSError as error:
         if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
             raise
-        os.ftruncate(file, size)
+        os.truncate(file, size)
 
 
 Decoded = tuple[int, str, str]  # row, hash of its pixels, why it is broken
@@ -211,35 +207,29 @@ def _decode_block(file: Path, start: int, root: Path, block: Sequence[tuple[int,
                 pixels = decode(root / path).tobytes()
             except Exception as error:  # a damaged picture can raise almost anything
                 why = (str(error) or type(error).__name__).splitlines()[0].replace(str(root / path), path)[:120]
-            os.pwrite(handle.fileno(), pixels, start + row * _ROW)
+            handle.seek(start + row * _ROW)
+            handle.write(pixels)
             done.append((row, _hash(pixels), why))
     return done
 
 
-def _decoded(file: Path, start: int, root: Path, todo: Sequence[tuple[int, str]], workers: int) -> Iterator[Decoded]:
-    """The same for all, on every core, under a progress bar where there is a terminal."""
+def _decode_all(file: Path, start: int, root: Path, todo: Sequence[tuple[int, str]]) -> Iterator[Decoded]:
+    """The same for all, in threads and under a progress bar where there is a terminal.
+
+    Threads are enough, because Pillow decodes and resizes outside of Python's lock; processes would have to be
+    spawned, and that runs a script without a main guard again.
+    """
     from rich.console import Console
     from rich.progress import Progress
 
     blocks = [todo[i : i + _BLOCK] for i in range(0, len(todo), _BLOCK)]
-    workers = min(workers or len(os.sched_getaffinity(0)), len(blocks))
     console = Console(stderr=True)
-    done: set[int] = set()
-    with Progress(console=console, disable=not console.is_terminal, transient=True) as bars:
+    pool = ThreadPoolExecutor(thread_name_prefix="decode")
+    with decoding(), Progress(console=console, disable=not console.is_terminal, transient=True) as bars:
         bar = bars.add_task(f"decoding {root.name}", total=len(todo))
-        if len(todo) >= _POOL_FROM and workers > 1 and not multiprocessing.current_process().daemon:
-            pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"))
-            try:  # an OSError is passed on: it is a worker's, whose disk is full
-                for future in as_completed([pool.submit(_decode_block, file, start, root, b) for b in blocks]):
-                    for decoded in future.result():
-                        done.add(decoded[0])
-                        yield decoded
-                    bars.update(bar, completed=len(done))
-            except BrokenProcessPool:
-                pass  # a script without `if __name__ == "__main__"` or a bare sandbox cannot spawn: decode here
-            finally:
-                pool.shutdown(cancel_futures=True)
-        for block in blocks:
-            left = [picture for picture in block if picture[0] not in done]
-            yield from _decode_block(file, start, root, left)
-            bars.update(bar, advance=len(left))
+        try:
+            for block in pool.map(partial(_decode_block, file, start, root), blocks):
+                yield from block
+                bars.update(bar, advance=len(block))
+        finally:
+            pool.shutdown(cancel_futures=True)

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from askew.core.errors import UserError
 from askew.core.files import whole_file
 from askew.data.array_files import ARRAYS, read_array
+from askew.data.decode import decoding
 from askew.data.image_lists import LISTS, find_pictures, read_listing
-from askew.inference.inputs import as_input, as_picture, decoding
+from askew.inference.inputs import as_input, as_picture
 from askew.inference.model_card import Card
 from askew.inference.predictor import Predictor, Prior
 from askew.inference.writers import CsvWriter, PredictionBatch, Writer, writer_for

@@ -11,7 +11,6 @@ Pillow's Gaussian blur (one fused multiply-add on ARM), is computed here.
 from __future__ import annotations
 
 import hashlib
-import os
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -40,7 +39,7 @@ _STRIP = (256, 64)  # the drawn number, before it is turned and scaled into the 
 _FINE = 2  # super-sampling
 _PASSES = 3  # box blurs that make a Gaussian one
 _BATCH = 1024
-_MOST_THREADS = 4  # more of them wait for each other: half of the work holds Python's lock
+_THREADS = 4  # more of them wait for each other: half of the work holds Python's lock
 
 _UNIFORMS = (
     *("face", "length", "place", "first", "second", "gap"),
@@ -184,7 +183,7 @@ def render(labels: np.ndarray, occurrence: np.ndarray, seed: int) -> Bytes:
     columns = [np.asarray(column, np.int64) for column in (labels, occurrence)]
     parts = [[column[i : i + _BATCH] for i in range(0, len(labels), _BATCH)] for column in columns]
     # Threads, because processes would have to be spawned, and that runs a script without a main guard again.
-    with ThreadPoolExecutor(min(os.cpu_count() or 1, _MOST_THREADS)) as pool:
+    with ThreadPoolExecutor(_THREADS) as pool:
         return np.concatenate([np.empty((0, SIDE, SIDE, 3), np.uint8), *pool.map(partial(_batch, seed), *parts)])
 
 
