@@ -101,18 +101,18 @@ def test_a_bench_by_name_takes_formats_too(cli: Command) -> None:
 
 WRONG = {
     "not TOML": ("a = = 1", "The grid file my.toml is not TOML: "),
-    "unknown entry": ('benchmark = "mini"\nmethod = ["coal"]', "The grid file my.toml has an entry 'method' that "),
+    "unknown entry": ('benchmark = "mini"\nmethod = ["coal"]', "The grid file my.toml has an unknown entry 'method'."),
     "neither": ("seeds = 2", "The grid file my.toml names neither a benchmark nor tasks."),
     "unknown benchmark": ('benchmark = "minni"', "There is no benchmark 'minni'."),
     "unknown task": ('tasks = ["mini/uci"]', "There is no task 'mini/uci'."),
     "unknown method": ('benchmark = "mini"\nmethods = ["cola"]', "There is no method 'cola'."),
-    "no seeds": ('benchmark = "mini"\nseeds = 0', "The grid file my.toml asks for 0 seeds."),
+    "no seeds": ('benchmark = "mini"\nseeds = 0', "The number of seeds must be between 1 and 10,000, found 0."),
     "text for a list": ('benchmark = "mini"\ntasks = "syn-uci"', "'tasks' in the grid file my.toml must be a list of"),
     "numbers in a list": ('benchmark = "mini"\ntasks = [1]', "'tasks' in the grid file my.toml must be a list of"),
     "variant without a table": ('benchmark = "mini"\nvariant = {a = 1}', "The grid file my.toml holds 'variant.a' = 1"),
     "variant with seeds": (
         'benchmark = "mini"\n[variant.a]\nseeds = 1',
-        "The grid file my.toml has an entry 'variant.",
+        "The grid file my.toml has an unknown entry 'variant.",
     ),
     "unknown setting": ('benchmark = "mini"\ntrain = {lrr = 1}', "There is no option of training 'lrr'."),
     "unknown shift": ('benchmark = "mini"\nshift = "sideways"', "There is no label shift 'sideways'."),

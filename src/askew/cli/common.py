@@ -122,12 +122,7 @@ def carry_out(requests: Sequence[RunRequest], how: Execution, launcher: Launcher
     with contextlib.closing(launcher):
         for jobs, what in ((shared, "pre-training"), (rest, "runs")):
             for failure in follow(jobs, how, launcher, what):
-                request = failure.request
-                err.print(
-                    f"{request.task} {request.method} seed {request.seed}: {failure.reason}",
-                    markup=False,
-                    soft_wrap=True,
-                )
+                err.print(f"{failure.request.label}: {failure.reason}", markup=False, soft_wrap=True)
     return keys
 
 

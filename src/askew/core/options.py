@@ -22,9 +22,15 @@ class Between:
 
     low: float
     high: float = float("inf")
+    reason: str = ""
+    """Why there is an upper limit, where that is not plain."""
 
     def __str__(self) -> str:
-        return f"at least {self.low:g}" if self.high == float("inf") else f"between {self.low:g} and {self.high:g}"
+        low, high = (f"{end:,}" if isinstance(end, int) else f"{end:g}" for end in (self.low, self.high))
+        return f"at least {low}" if self.high == float("inf") else f"between {low} and {high}"
+
+    def __contains__(self, number: float) -> bool:
+        return self.low <= number <= self.high
 
 
 @dataclass(frozen=True)
@@ -45,7 +51,7 @@ class Search:
 
 @dataclass(frozen=True)
 class Option:
-    """One field of a settings dataclass, as a user sees it."""
+    """One field of a dataclass of settings, as a user sees it."""
 
     name: str
     type: Any
@@ -154,20 +160,17 @@ def checked(cls: type, values: dict[str, Any], what: str) -> dict[str, Any]:
         if name not in known:
             raise unknown(f"option of {what}", name, known)
         option = known[name]
+        hint = option.help or f"the default is {option.default}."
         try:
             out[name] = _convert(option.type, value)
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, OverflowError):
             raise UserError(
-                f"The option '{name}' of {what} must be {type_name(option.type)}, found '{value}'.",
-                option.help or f"the default is {option.default}.",
+                f"The option '{name}' of {what} must be {type_name(option.type)}, found '{value}'.", hint
             ) from None
-        limits = option.limits
-        number = out[name]
-        if limits and isinstance(number, int | float) and not limits.low <= number <= limits.high:
-            raise UserError(
-                f"The option '{name}' of {what} must be {limits}, found {value}.",
-                option.help or f"the default is {option.default}.",
-            )
+        limits, number = option.limits, out[name]
+        if limits and isinstance(number, int | float) and number not in limits:
+            reason = f" {limits.reason}" if limits.reason and number > limits.high else ""
+            raise UserError(f"The option '{name}' of {what} must be {limits}, found {value}.", f"{hint}{reason}")
     return out
 
 

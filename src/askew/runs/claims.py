@@ -44,6 +44,11 @@ class Holder:
     steps: int = 0
 
 
+def run_label(task: str, method: str, seed: int) -> str:
+    """How a run is named to people."""
+    return f"{task} {method} seed {seed}"
+
+
 class Taken(Exception):
     """Another process works on the run in this folder."""
 

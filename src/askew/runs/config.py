@@ -1,8 +1,9 @@
-"""From a benchmark's settings and a user's wishes to a run."""
+"""Configuration: from a benchmark's settings and what a user asks for to a run."""
 
 from __future__ import annotations
 
 import dataclasses
+import operator
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -15,15 +16,23 @@ from askew.core.options import Between, checked, options
 from askew.data.benchmarks import known_task, load_task, task_infos
 from askew.data.task import Sampler, Shift, Task, TrainingData
 from askew.methods import SourceOnly, make_method, method_class
+from askew.methods.base import Method
 from askew.nets.network import check
 from askew.nets.spec import NetSpec, file_hash
+from askew.runs.claims import run_label
 from askew.training.optim import Optim
 from askew.training.run import Run, Stage
+
+MOST_STEPS = 10**9
+"""Of one stage: a fast GPU takes two weeks for as many."""
+MOST_SEEDS = 10_000
+"""Of one grid: with more, the standard error of a mean stops to matter."""
+_STEPS_REASON = "A fast GPU takes two weeks for as many steps."
 
 
 @dataclass(frozen=True, kw_only=True)
 class Training(Optim):
-    """What a run needs beyond its method; the same for every method that is compared."""
+    """Settings of training beyond the method's own; the same for every method that is compared."""
 
     net: str = "task"
     """Network by name; `task` is the one that the task was published with."""
@@ -35,25 +44,27 @@ class Training(Optim):
     """Starting weights of the features: none, hub, or a .safetensors file."""
     norm: Literal["joint", "split", "kept"] = "joint"
     """Batch statistics over both domains together, each by itself, or kept as the starting weights have them."""
-    crop: Annotated[int, Between(0)] = 224
+    crop: Annotated[int, Between(0, 4096)] = 224
     """Side of the square that torchvision's and timm's networks see of larger images; 0: the whole."""
-    batch: Annotated[int, Between(2)] = 32
+    batch: Annotated[int, Between(2, 65_536)] = 32
     """Images of each domain in a batch."""
     sampler: Sampler = "balanced"
     """Source batches: natural, or the same number of each class."""
     target_sampler: Sampler = "natural"
     """Target batches: natural, or balanced by pseudo-label (beyond the paper)."""
-    pretrain: Annotated[int, Between(0)] = 2000
+    pretrain: Annotated[int, Between(0, MOST_STEPS, _STEPS_REASON)] = 2000
     """Steps on source alone before adaptation."""
-    pretrain_rate: Annotated[float, Between(0)] = 1.0
+    pretrain_rate: Annotated[float, Between(0, 1e6)] = 1.0
     """Both rates during pre-training, as a multiple."""
-    rounds: Annotated[int, Between(1)] = 10
+    rounds: Annotated[int, Between(1, MOST_STEPS, _STEPS_REASON)] = 10
     """Rounds of adaptation; each begins with a refresh of pseudo-labels."""
-    round: Annotated[Literal["larger", "smaller", "source", "target"] | int, Between(1)] = "larger"
+    round: Annotated[Literal["larger", "smaller", "source", "target"] | int, Between(1, MOST_STEPS, _STEPS_REASON)] = (
+        "larger"
+    )
     """A round is one pass over that domain, or so many steps."""
     precision: Literal["float32", "tf32", "bf16"] = "float32"
     """Arithmetic of the networks."""
-    threads: Annotated[int, Between(1)] = 1
+    threads: Annotated[int, Between(1, 1024)] = 1
     """CPU threads; part of a run's identity, since sums depend on their order."""
 
 
@@ -74,11 +85,11 @@ def read_settings(benchmark: str, path: Path | None = None) -> Settings:
         raise UserError(f"The settings file {path} is not TOML: {error}.", example) from None
     for name in settings:
         if name not in ("train", "method", "task"):
-            raise UserError(f"The settings file {path} has a table '{name}' that means nothing.", example)
-    tables = {name: value for name in settings for name, value in _tables(name, settings[name])}
-    for name, value in tables.items():
-        if not isinstance(value, dict):
-            raise UserError(f"The settings file {path} holds '{name}' = {value} where a table belongs.", example)
+            raise UserError(f"The settings file {path} has an unknown table '{name}'.", example)
+    for top, content in settings.items():
+        for name, table in _tables(top, content):
+            if not isinstance(table, dict):
+                raise UserError(f"The settings file {path} holds '{name}' = {table} where a table belongs.", example)
     return settings
 
 
@@ -95,25 +106,26 @@ def _tables(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 def method_settings(settings: Settings, method: str) -> dict[str, Any]:
     """A method's hyper-parameters on all tasks of a benchmark."""
-    return {name: value for name, value in settings.get("method", {}).get(method, {}).items() if name != "train"}
+    return _hyper(settings.get("method", {}).get(method, {}))
 
 
-def _layers(settings: Settings, task: str, method: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Method options and training settings: benchmark, then method, then task, then task and method."""
-    own_task = settings.get("task", {}).get(task, {})
-    layers = [settings.get("method", {}).get(method, {}), own_task.get("method", {}).get(method, {})]
-    trains = [settings, layers[0], own_task, layers[1]]
-    training = {name: value for layer in trains for name, value in layer.get("train", {}).items()}
-    hyper = {name: value for layer in layers for name, value in layer.items() if name != "train"}
-    return hyper, training
+def _hyper(method_table: Settings) -> dict[str, Any]:
+    """The hyper-parameters in a method's table, which may hold training settings too."""
+    return {name: value for name, value in method_table.items() if name != "train"}
 
 
-def _round_steps(training: Training, training_data: TrainingData) -> int:
-    if isinstance(training.round, int):
-        return training.round
-    source, target = len(training_data.source), len(training_data.target)
-    images = {"larger": max(source, target), "smaller": min(source, target), "source": source, "target": target}
-    return -(-images[training.round] // training.batch)
+def _merged_settings(settings: Settings, task: str, method: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Hyper-parameters and training settings of a method on a task.
+
+    The task's settings override those of all tasks, and the method's those of all methods on the same tasks.
+    """
+    task_table = settings.get("task", {}).get(task, {})
+    everywhere = settings.get("method", {}).get(method, {})
+    on_task = task_table.get("method", {}).get(method, {})
+    training: dict[str, Any] = {}
+    for table in (settings, everywhere, task_table, on_task):
+        training |= table.get("train", {})
+    return _hyper(everywhere) | _hyper(on_task), training
 
 
 @dataclass(frozen=True)
@@ -123,19 +135,55 @@ class RunRequest:
     task: str
     method: str
     seed: int = 0
+    """Of training."""
     draw: int = 0
+    """Which images are drawn from the two domains; tables use 0."""
     shift: str = ""
     """Label shift; empty: the one that the task was published with."""
     hyper: Mapping[str, Any] = field(default_factory=dict)
-    """Hyper-parameters of the method that differ from the settings'."""
+    """Hyper-parameters of the method that differ from the settings."""
     training: Mapping[str, Any] = field(default_factory=dict)
     """Training settings that differ."""
     settings: Path | None = None
+    """A file in place of the committed settings."""
     data: Path | None = None
+    """The folder of real data."""
+
+    def __post_init__(self) -> None:
+        for name in ("seed", "draw"):
+            object.__setattr__(self, name, _whole_number(name, getattr(self, name)))
+
+    @property
+    def label(self) -> str:
+        return run_label(self.task, self.method, self.seed)
+
+
+def _whole_number(name: str, value: Any) -> int:
+    """A seed or a draw as an int; UserError if it is none."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or isinstance(value, bool):
+        raise UserError(f"The {name} must be a whole number, found {value!r}.", f"for example {name}=0.")
+    if not 0 <= number < 2**63:
+        limit = "0 or more" if number < 0 else "less than 2⁶³"
+        raise UserError(f"The {name} must be {limit}, found {number}.", f"for example {name}=0.")
+    return number
+
+
+def check_seeds(seeds: int) -> int:
+    """A number of seeds; UserError if a grid cannot have as many."""
+    if not 1 <= seeds <= MOST_SEEDS:
+        raise UserError(
+            f"The number of seeds must be between 1 and {MOST_SEEDS:,}, found {seeds:,}.",
+            "each seed trains every method on every task once more; tables have 3 to 5.",
+        )
+    return seeds
 
 
 def prepare(request: RunRequest) -> tuple[Run, Task]:
-    """The run that a benchmark's settings and the wish describe, with its task loaded."""
+    """The run that the benchmark's settings and the request describe, with its task loaded."""
     info = task_infos()[known_task(request.task)]
     shift = str(Shift.parse(request.shift or info.shift))
     loaded = load_task(request.task, shift, request.draw, request.data)
@@ -143,46 +191,71 @@ def prepare(request: RunRequest) -> tuple[Run, Task]:
 
 
 def plan_run(request: RunRequest, task: Task, network: str) -> Run:
-    """The same for a task that is there already; `network` is what the training setting `task` stands for."""
+    """The same for a task that is loaded already; `network` is the one that the setting `net=task` stands for."""
     benchmark, _, short = request.task.partition("/")
-    cls = method_class(request.method)
-    base_hyper, base_training = _layers(read_settings(benchmark, request.settings), short, cls.id)
-    chosen = make_method(request.method, base_hyper | dict(request.hyper))
-    train = Training(**checked(Training, base_training | dict(request.training), "training"))
-    weights_file = train.weights not in ("none", "hub")
-    if weights_file and not Path(train.weights).is_file():
-        raise UserError(f"The weights file {train.weights} does not exist.", options(NetSpec)["weights"].help)
-    net = NetSpec(
-        name=network if train.net == "task" else train.net,
-        head=chosen.head if train.head == "method" else train.head,
-        temperature=train.temperature,
-        weights=train.weights,
-        weights_hash=file_hash(Path(train.weights)) if weights_file else "",
-        norm=train.norm,
-        crop=train.crop,
+    hyper, training = _merged_settings(
+        read_settings(benchmark, request.settings), short, method_class(request.method).id
     )
+    method = make_method(request.method, hyper | dict(request.hyper))
+    chosen = Training(**checked(Training, training | dict(request.training), "training"))
+    net = _net_spec(chosen, network, method)
     check(net, tuple(task.training_data.source.x.shape[1:]))
-    optim = Optim(**{field.name: getattr(train, field.name) for field in dataclasses.fields(Optim)})
-    length = (train.rounds, _round_steps(train, task.training_data), optim)
-    plan = [Stage(chosen, *length, restart=chosen.restarts)]
-    if chosen.restarts:
-        plan.insert(0, Stage(SourceOnly(), *length))
-    if train.pretrain:
-        faster = dataclasses.replace(
-            optim, lr=optim.lr * train.pretrain_rate, features_lr=optim.features_lr * train.pretrain_rate
-        )
-        plan.insert(0, Stage(SourceOnly(), 1, train.pretrain, faster))
     return Run(
         task=request.task,
         shift=request.shift,
         draw=request.draw,
         origin=task.origin,
         net=net,
-        plan=tuple(plan),
-        batch=train.batch,
-        sampler=train.sampler,
-        target_sampler=train.target_sampler,
-        precision=train.precision,
+        plan=_stages(method, chosen, task.training_data),
+        batch=chosen.batch,
+        sampler=chosen.sampler,
+        target_sampler=chosen.target_sampler,
+        precision=chosen.precision,
         seed=request.seed,
-        threads=train.threads,
+        threads=chosen.threads,
     )
+
+
+def _net_spec(training: Training, network: str, method: Method) -> NetSpec:
+    is_file = training.weights not in ("none", "hub")
+    if is_file and not Path(training.weights).is_file():
+        raise UserError(f"The weights file {training.weights} does not exist.", options(NetSpec)["weights"].help)
+    return NetSpec(
+        name=network if training.net == "task" else training.net,
+        head=method.head if training.head == "method" else training.head,
+        temperature=training.temperature,
+        weights=training.weights,
+        weights_hash=file_hash(Path(training.weights)) if is_file else "",
+        norm=training.norm,
+        crop=training.crop,
+    )
+
+
+def _stages(method: Method, training: Training, data: TrainingData) -> tuple[Stage, ...]:
+    """Pre-training on the source, if any; source-only training, for a method that begins anew after it; the method."""
+    optim = Optim(**{field.name: getattr(training, field.name) for field in dataclasses.fields(Optim)})
+    length = (training.rounds, _round_steps(training, data), optim)
+    stages = [Stage(method, *length, restart=method.restarts)]
+    if method.restarts:
+        stages.insert(0, Stage(SourceOnly(), *length))
+    if training.pretrain:
+        rate = training.pretrain_rate
+        faster = dataclasses.replace(optim, lr=optim.lr * rate, features_lr=optim.features_lr * rate)
+        stages.insert(0, Stage(SourceOnly(), 1, training.pretrain, faster))
+    return tuple(stages)
+
+
+def _round_steps(training: Training, data: TrainingData) -> int:
+    """Steps of one round; UserError if all rounds together have too many."""
+    if isinstance(training.round, int):
+        steps = training.round
+    else:
+        source, target = len(data.source), len(data.target)
+        images = {"larger": max(source, target), "smaller": min(source, target), "source": source, "target": target}
+        steps = -(-images[training.round] // training.batch)
+    if training.rounds * steps > MOST_STEPS:
+        raise UserError(
+            f"{training.rounds:,} rounds of {steps:,} steps are more than {MOST_STEPS:,} steps.",
+            f"choose fewer with -t rounds=… or -t round=…. {_STEPS_REASON}",
+        )
+    return steps

@@ -20,7 +20,7 @@ from askew.core.files import read_tensors, write_json, write_tensors
 from askew.data.task import Task, TestLabels
 from askew.evaluation.metrics import score_test
 from askew.evaluation.priors import UnsureMixWarning, reweighted, target_prior
-from askew.runs.claims import Claim, Taken, Watch
+from askew.runs.claims import Claim, Taken, Watch, run_label
 from askew.runs.store import RunFolder
 from askew.training.distributed import Team, fit_together
 from askew.training.lanes import fit_lanes
@@ -155,8 +155,7 @@ class _Lane:
 
     @property
     def label(self) -> str:
-        what = "pre-training" if self.pretraining else self.run.method.id
-        return f"{self.run.task} {what} seed {self.run.seed}"
+        return run_label(self.run.task, "pre-training" if self.pretraining else self.run.method.id, self.run.seed)
 
     def tell(self, step: int, steps: int) -> bool:
         """Say how far it is, to whoever looks at its folder; False if the folder is somebody else's by now."""

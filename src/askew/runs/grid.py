@@ -1,4 +1,4 @@
-"""Grids: a small TOML file names the tasks, methods, seeds and variants that make one table."""
+"""Grids: a small TOML file names the tasks, methods, seeds and variants of one table."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from askew.core.errors import UserError, unknown
 from askew.data.benchmarks import BENCHMARKS, known_task, task_infos
 from askew.methods import METHODS, method_class
-from askew.runs.config import RunRequest
+from askew.runs.config import RunRequest, check_seeds
 
 EXAMPLE = "see benchmarks/grids/ablation.toml for the form."
 TYPES: dict[str, tuple[type, str]] = {
@@ -25,12 +25,12 @@ TYPES: dict[str, tuple[type, str]] = {
     "hyper": (dict, "a table"),
     "variant": (dict, "a table"),
 }
-OF_A_VARIANT = ("tasks", "methods", "shift", "train", "hyper")
+VARIANT_ENTRIES = ("tasks", "methods", "shift", "train", "hyper")
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to run the methods; what it leaves out is the grid's."""
+    """One configuration of the methods; what it leaves out is the grid's."""
 
     name: str
     tasks: tuple[str, ...]
@@ -43,14 +43,17 @@ class Variant:
 
 @dataclass(frozen=True)
 class Grid:
-    """What one table needs."""
+    """The runs of one table."""
 
     title: str
     seeds: int
     variants: tuple[Variant, ...]
 
+    def __post_init__(self) -> None:
+        check_seeds(self.seeds)
+
     def requests(self, base: RunRequest) -> list[tuple[str, RunRequest]]:
-        """Every run, with its variant's name; `base` has what a user asks for beyond the grid, and has its way."""
+        """Every run, with its variant's name; what a user sets in `base` overrides the grid."""
         return [
             (
                 variant.name,
@@ -71,7 +74,7 @@ class Grid:
         ]
 
     def narrowed(self, tasks: Sequence[str], methods: Sequence[str], seeds: int) -> Grid:
-        """The part of it that a user names; empty and 0 leave it as it is."""
+        """The part of the grid that a user names; empty and 0 leave it as it is."""
         known_tasks = {task for variant in self.variants for task in variant.tasks}
         known_methods = {method for variant in self.variants for method in variant.methods}
         wanted = [_task_of(known_tasks, task) for task in tasks]
@@ -90,6 +93,7 @@ class Grid:
 
 
 def _task_of(known: set[str], name: str) -> str:
+    """The task of that name, with or without its benchmark's."""
     found = [task for task in known if name in (task, task.partition("/")[2])]
     if not found:
         raise unknown("task of this grid", name, known)
@@ -108,7 +112,7 @@ def _tasks_of(benchmark: str) -> tuple[str, ...]:
 
 
 def read_grid(path: Path) -> Grid:
-    """A grid from its file; UserError for whatever in it makes no sense."""
+    """A grid from its file; UserError for whatever in it is unknown or of the wrong type."""
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, IsADirectoryError):
@@ -119,44 +123,37 @@ def read_grid(path: Path) -> Grid:
     benchmark = content.get("benchmark", "")
     if benchmark and benchmark not in BENCHMARKS:
         raise unknown("benchmark", benchmark, BENCHMARKS)
-    if not benchmark and "tasks" not in content:
+    if not benchmark and not content.get("tasks"):
         raise UserError(f"The grid file {path} names neither a benchmark nor tasks.", EXAMPLE)
-    if content.get("seeds", 3) < 1:
-        raise UserError(f"The grid file {path} asks for {content['seeds']} seeds.", "at least 1.")
     variants = content.pop("variant", None) or {"": {}}
     made = []
-    for name, own in variants.items():
-        if not isinstance(own, dict):
-            raise UserError(f"The grid file {path} holds 'variant.{name}' = {own} where a table belongs.", EXAMPLE)
-        _check(path, own, f"variant.{name}.", OF_A_VARIANT)
-        made.append(_variant(name, content, own))
+    for name, table in variants.items():
+        if not isinstance(table, dict):
+            raise UserError(f"The grid file {path} holds 'variant.{name}' = {table} where a table belongs.", EXAMPLE)
+        _check(path, table, f"variant.{name}.", VARIANT_ENTRIES)
+        made.append(_variant(name, content, table))
     return Grid(content.get("title", path.stem), content.get("seeds", 3), tuple(made))
 
 
 def _check(path: Path, table: Mapping[str, Any], prefix: str, known: Sequence[str]) -> None:
+    """UserError for an entry that is unknown or of the wrong type."""
     for name, value in table.items():
         if name not in known:
-            raise UserError(f"The grid file {path} has an entry '{prefix}{name}' that means nothing.", EXAMPLE)
-        kind, words = TYPES[name]
+            raise UserError(f"The grid file {path} has an unknown entry '{prefix}{name}'.", EXAMPLE)
+        kind, description = TYPES[name]
         names = not isinstance(value, list) or all(isinstance(item, str) for item in value)
         if not isinstance(value, kind) or isinstance(value, bool) or not names:
-            raise UserError(f"'{prefix}{name}' in the grid file {path} must be {words}, found {value}.", EXAMPLE)
+            raise UserError(f"'{prefix}{name}' in the grid file {path} must be {description}, found {value}.", EXAMPLE)
 
 
-def _variant(name: str, common: Mapping[str, Any], own: Mapping[str, Any]) -> Variant:
-    benchmark = common.get("benchmark", "")
-    chosen = own.get("tasks", common.get("tasks"))
-    tasks = [t if "/" in t or not benchmark else f"{benchmark}/{t}" for t in chosen or _tasks_of(benchmark)]
-    methods = own.get("methods", common.get("methods", list(METHODS)))
-    for task in tasks:
-        known_task(task)
+def _variant(name: str, grid: Mapping[str, Any], variant: Mapping[str, Any]) -> Variant:
+    """A variant from its own table, completed by the grid's."""
+    both = {**grid, **variant}
+    benchmark = grid.get("benchmark", "")
+    names = variant.get("tasks") or grid.get("tasks") or _tasks_of(benchmark)
+    tasks = [known_task(task if "/" in task or not benchmark else f"{benchmark}/{task}") for task in names]
+    methods = both.get("methods", list(METHODS))
     for method in methods:
         method_class(method)
-    return Variant(
-        name,
-        tuple(tasks),
-        tuple(methods),
-        own.get("shift", common.get("shift", "")),
-        {**common.get("train", {}), **own.get("train", {})},
-        {**common.get("hyper", {}), **own.get("hyper", {})},
-    )
+    train, hyper = ({**grid.get(entry, {}), **variant.get(entry, {})} for entry in ("train", "hyper"))
+    return Variant(name, tuple(tasks), tuple(methods), both.get("shift", ""), train, hyper)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from askew.runs.claims import Holder, holder_of
+from askew.runs.claims import Holder, holder_of, run_label
 from askew.runs.store import FAILURE, PRETRAINING, RunFolder, known_root, run_folders
 
 
@@ -75,7 +75,7 @@ def _label(folder: Path) -> str:
     try:
         run = _read(folder / "run.json")["run"]
         what = "pre-training" if (folder / PRETRAINING).exists() else run["plan"][-1]["method"]["id"]
-        return f"{run['task']} {what} seed {run['seed']}"
+        return run_label(run["task"], what, run["seed"])
     except (KeyError, TypeError, IndexError):
         return folder.name
 

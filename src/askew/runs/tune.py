@@ -15,13 +15,16 @@ from askew.core.options import Option, Search, checked, options
 from askew.data.benchmarks import known_task, task_infos
 from askew.evaluation.metrics import mean
 from askew.methods import method_class
-from askew.runs.config import RunRequest, Settings, method_settings, prepare
+from askew.runs.config import RunRequest, Settings, check_seeds, method_settings, prepare
 from askew.runs.store import RunFolder
+
+MOST_TRIALS = 10_000
+"""Of one method."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One choice of hyper-parameters, and where it came from: the settings, the method's defaults, or the search."""
+    """One choice of hyper-parameters, and its origin: the settings, the method's defaults, or the search."""
 
     method: str
     origin: str
@@ -34,28 +37,31 @@ class Trial:
 
 @dataclass(frozen=True)
 class Result:
-    """What a trial scored: per task, a value a seed; none where a run failed."""
+    """The scores of a trial: for each task, one value per seed; None where a run failed."""
 
     trial: Trial
     scores: Mapping[str, tuple[float | None, ...]]
 
     @property
     def mean(self) -> float | None:
-        """Over tasks, of the mean over seeds; none if any run failed."""
-        values = [value for task in self.scores.values() for value in task]
-        if any(value is None for value in values):
-            return None
-        return mean([mean([v for v in task if v is not None]) for task in self.scores.values()])
+        """Mean over tasks of the mean over seeds; None if any run failed."""
+        means = []
+        for values in self.scores.values():
+            finished = [value for value in values if value is not None]
+            if len(finished) < len(values):
+                return None
+            means.append(mean(finished))
+        return mean(means)
 
 
 def check_tasks(tasks: Sequence[str], draw: int) -> str:
-    """The benchmark that all the tasks are of; UserError if tuning there would peek at what a table reports."""
+    """The benchmark that all tasks belong to; UserError if tuning would use the test labels of a reported task."""
     for task in tasks:
         info = task_infos()[known_task(task)]
         if info.role == "reported" and not (info.draws_differ and draw > 0):
             development = [name for name, i in task_infos().items() if i.role == "development"]
             raise UserError(
-                f"The task {task} is reported in tables: tuning on it would choose with the labels it is scored by.",
+                f"The task {task} is reported in tables: tuning on it would choose by its test labels.",
                 "tune on --draw 1 of it."
                 if info.draws_differ
                 else f"development tasks are {', '.join(development)}; or --draw 1 of a mini task.",
@@ -70,10 +76,14 @@ def check_tasks(tasks: Sequence[str], draw: int) -> str:
 
 
 def trials(method: str, settings: Settings, count: int) -> list[Trial]:
-    """At most `count`: the present settings, the method's own defaults, then points of a Sobol sequence.
+    """At most `count` trials: the present settings, the method's own defaults, then points of a Sobol sequence.
 
-    A method with few options has fewer than that; equal points are tried once.
+    Equal points are tried once, so a method with few options may have fewer.
     """
+    if count > MOST_TRIALS:
+        raise UserError(
+            f"The number of trials must be at most {MOST_TRIALS:,}, found {count:,}.", "tables were tuned with 8 to 32."
+        )
     cls = method_class(method)
     searched = {name: option for name, option in options(cls).items() if option.search}
     present = checked(cls, method_settings(settings, cls.id), f"method {cls.id}")
@@ -87,12 +97,12 @@ def trials(method: str, settings: Settings, count: int) -> list[Trial]:
         for point in points:
             hyper = {name: _at(o, share) for (name, o), share in zip(searched.items(), point, strict=True)}
             found.append(Trial(method, "searched", hyper))
-    different = {trial.label: trial for trial in reversed(found)}  # the first of equal ones stays
-    return [trial for trial in found if different[trial.label] is trial][:count]
+    distinct = {trial.label: trial for trial in reversed(found)}  # keeps the first of equal ones
+    return [trial for trial in found if distinct[trial.label] is trial][:count]
 
 
 def _at(option: Option, share: float) -> Any:
-    """The value at a share of an option's range, to two digits."""
+    """The value at a share of an option's range, to two significant digits."""
     search = option.search
     assert isinstance(search, Search)
     if search.log:
@@ -107,15 +117,13 @@ def _at(option: Option, share: float) -> Any:
 
 
 def requests_of(trial: Trial, tasks: Sequence[str], seeds: int, base: RunRequest) -> list[RunRequest]:
-    """The runs that a trial asks for."""
-    hyper = dict(trial.hyper)
-    return [
-        replace(base, task=task, method=trial.method, seed=seed, hyper=hyper) for task in tasks for seed in range(seeds)
-    ]
+    """The runs of a trial."""
+    own = replace(base, method=trial.method, hyper=dict(trial.hyper))
+    return [replace(own, task=task, seed=seed) for task in tasks for seed in range(check_seeds(seeds))]
 
 
 def score(trial: Trial, tasks: Sequence[str], seeds: int, base: RunRequest, root: Path) -> Result:
-    """What a trial's finished runs scored on the whole test part."""
+    """The scores of a trial's finished runs on the whole test split."""
     scores: dict[str, list[float | None]] = {task: [] for task in tasks}
     for request in requests_of(trial, tasks, seeds, base):
         folder = RunFolder(root / prepare(request)[0].key)
@@ -124,13 +132,13 @@ def score(trial: Trial, tasks: Sequence[str], seeds: int, base: RunRequest, root
 
 
 def best(results: Sequence[Result]) -> Result | None:
-    """The highest mean; the earlier of equal ones, so that the present settings stay unless something is better."""
-    sound = [result for result in results if result.mean is not None]
-    return max(sound, key=lambda result: result.mean or 0.0, default=None)
+    """The highest mean; the earlier of equal ones, so that the present settings stay unless another is better."""
+    complete = [result for result in results if result.mean is not None]
+    return max(complete, key=lambda result: result.mean or 0.0, default=None)
 
 
 def tuned(settings: Settings, chosen: Sequence[Trial]) -> Settings:
-    """The settings with each method's hyper-parameters replaced by those that were chosen."""
+    """The settings with each method's hyper-parameters replaced by the chosen ones."""
     methods = dict(settings.get("method", {}))
     for trial in chosen:
         id = method_class(trial.method).id
@@ -139,7 +147,7 @@ def tuned(settings: Settings, chosen: Sequence[Trial]) -> Settings:
 
 
 def to_toml(settings: Settings, comment: Sequence[str]) -> str:
-    """A settings file: tables of plain values, which is all that settings are."""
+    """The text of a settings file, which holds tables of plain values and nothing else."""
     lines = [f"# {' '.join(line.split())}" for line in comment]
 
     def table(name: str, values: Mapping[str, Any]) -> None:
@@ -161,6 +169,6 @@ def _key(name: str) -> str:
 def _value(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, str):  # JSON escapes as TOML does, but for one character
+    if isinstance(value, str):  # JSON escapes as TOML does, except for one character
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     return repr(value)

@@ -117,7 +117,7 @@ def note_plan(how: Execution, keys: Sequence[str], requests: Sequence[RunRequest
     """Write down what a grid consists of, so that `askew status` knows what is still waiting."""
     file = how.root / f"plan-{hashlib.sha256(' '.join(sorted(keys)).encode()).hexdigest()[:12]}.json"
     if not file.exists():
-        labels = [f"{request.task} {request.method} seed {request.seed}" for request in requests]
+        labels = [request.label for request in requests]
         write_json(file, {"runs": dict(zip(keys, labels, strict=True))})
 
 
