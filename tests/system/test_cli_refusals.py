@@ -28,7 +28,7 @@ WRONG: dict[str, tuple[tuple[Any, ...], str]] = {
         "The network digits-28 takes 1 x 28 x 28, found 3 x 32 x 32.",
     ),
     "batch of one": ((*RUN, "-t", "batch=1"), "The option 'batch' of training must be between 2 and 65,536, found 1."),
-    "round of no steps": ((*RUN, "-t", "round=0"), "The option 'round' of training must be between 1 and 1,000,000,000"),
+    "round of no steps": ((*RUN, "-t", "round=0"), "The option 'round' of training must be between 1 and 1,000"),
     "negative seed": ((*RUN, "--seed", "-1"), "--seed must be at least 0, found -1."),
     "negative draw": ((*RUN, "--draw", "-1"), "The draw must be 0 or more, found -1."),
     "no seeds": (("bench", "mini", "--seeds", 0), "--seeds must be at least 1, found 0."),
