@@ -63,8 +63,9 @@ def test_a_seed_draws_the_batches_and_dropout_masks_that_it_always_drew(sampler:
         sampler=sampler, target_sampler=sampler, precision="float32", seed=5, threads=1,
     )  # fmt: skip
     pseudo = torch.tensor([0, 0, 1, 2, 1, 0, 0, 2, 1, 1, 0]) if sampler == "balanced" else None
-    source, target, dropout = tables(run, 1, Feed(data, torch.device("cpu")), pseudo, 3, 3, 2)
-    found = {"key": run.key, "source": source.tolist(), "target": target.tolist(), "dropout": dropout.tolist()}
+    drawn = tables(run, 1, Feed(data, torch.device("cpu")), pseudo, 3, 3, 2)
+    found = {"key": run.key, "source": drawn.source.tolist(), "target": drawn.target.tolist()}
+    found["dropout"] = drawn.step_keys.tolist()
     assert found == BATCHES[sampler]
 
 

@@ -59,16 +59,18 @@ def test_sgd_equals_torchs(momentum: float, decay: float, nesterov: bool) -> Non
     )
 
 
+@pytest.mark.parametrize("optimiser", [torch.optim.Adam, torch.optim.AdamW])
 @pytest.mark.parametrize("scale", [1.0, 1e-8])  # the second as small as ε
 @pytest.mark.parametrize("decay", [0.0, 0.1])
 @pytest.mark.parametrize("beta1", [0.0, 0.5, 0.9])
-def test_adam_equals_torchs(beta1: float, decay: float, scale: float) -> None:
+def test_adam_equals_torchs(beta1: float, decay: float, scale: float, optimiser: type[torch.optim.Optimizer]) -> None:
     params = [p.detach() for p in net().parameters()]
     first, second = ([torch.zeros_like(p) for p in params] for _ in range(2))
     for step in range(STEPS):
         count = torch.tensor(float(step + 1), dtype=torch.float64)  # 1 − 0.999ⁿ has but four digits in float32
-        adam_(params, gradients(params, step, scale), first, second, count, torch.tensor(0.01), beta1, decay)
-    assert_close(params, trained_by_torch(torch.optim.Adam, scale, lr=0.01, betas=(beta1, 0.999), weight_decay=decay))
+        grads, decoupled = gradients(params, step, scale), optimiser is torch.optim.AdamW
+        adam_(params, grads, first, second, count, torch.tensor(0.01), beta1, decay, decoupled)
+    assert_close(params, trained_by_torch(optimiser, scale, lr=0.01, betas=(beta1, 0.999), weight_decay=decay))
 
 
 def test_gradients_are_left_as_they_were() -> None:

@@ -233,7 +233,7 @@ def test_training_is_never_handed_a_target_label() -> None:
     }
     assert [f.name for f in dataclasses.fields(Unlabeled)] == ["x"]
     # nor does a batch, or what a method may ask of the network, carry one
-    assert Batch._fields == ("xs", "ys", "xt", "it")
+    assert Batch._fields == ("xs", "ys", "xt", "it", "source_views", "target_views", "key")
     assert {n for n in vars(Outputs) if not n.startswith("_")} == {
         "target",
         "source_val",

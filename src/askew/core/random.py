@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import math
 
 import torch
 from torch import Tensor
@@ -16,6 +18,10 @@ def key(*parts: int | str) -> int:
     """A 63-bit number that names a stream of chance, such as key("source", seed)."""
     digest = hashlib.sha256(repr(parts).encode()).digest()
     return int.from_bytes(digest[:8], "little") >> 1
+
+
+stream_key = functools.cache(key)
+"""The same, hashed once per name: it is asked for in every step."""
 
 
 def hash64(stream: int, position: Tensor) -> Tensor:
@@ -42,3 +48,26 @@ def keep_mask(base: Tensor, step_key: Tensor, p: float) -> Tensor:
     z = (base ^ step_key) * _M1
     z = (z ^ (z >> 32)) * _M2
     return z >= int(p * 2**64) - 2**63
+
+
+def bits(key: Tensor, stream: str, *shape: int) -> Tensor:
+    """64 hashed bits per element, a function of the key and the stream's name: (…,) → (…, *shape) int64.
+
+    `key` is a hash already, such as a step's; each of its elements gets numbers of its own.
+    """
+    positions = torch.arange(math.prod(shape), device=key.device).view(shape)
+    base = hash64(stream_key(stream), positions)
+    return hash64(0, base ^ key.view(*key.shape, *[1] * len(shape)))
+
+
+def uniform(key: Tensor, stream: str, *shape: int) -> Tensor:
+    """Numbers from [0, 1), equal in eager execution, a graph, a lane and after a resume. (…,) → (…, *shape)"""
+    return ((bits(key, stream, *shape) >> 40) & 0xFFFFFF).float() * 2**-24
+
+
+def normal(key: Tensor, stream: str, *shape: int) -> Tensor:
+    """Standard normal numbers, by Box and Muller's transform. (…,) → (…, *shape)"""
+    both = bits(key, stream, *shape)
+    radius = (((both >> 40) & 0xFFFFFF) + 1).float() * 2**-24  # (0, 1]: the logarithm stays finite
+    angle = ((both >> 16) & 0xFFFFFF).float() * (2 * math.pi * 2**-24)
+    return (-2 * radius.log()).sqrt() * angle.cos()

@@ -17,6 +17,12 @@ from askew.data import label_shift
 from askew.data.domains import Labeled, Labels, Unlabeled
 
 Sampler = Literal["natural", "balanced"]
+"""Batches as the images come, or with the same number of each class."""
+TargetSampler = Literal["natural", "balanced", "even"]
+"""Likewise of the target by pseudo-label; `even` draws with replacement, every pseudo-class equally often in
+expectation, unless it is smaller than a floor."""
+TARGET_FLOOR = 0.002
+"""Share of the target that a pseudo-class is taken to have at least, where it is drawn evenly."""
 
 Counts = NDArray[np.int64]
 

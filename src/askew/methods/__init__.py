@@ -22,9 +22,26 @@ from askew.methods.jan import JAN
 from askew.methods.mcd import MCD
 from askew.methods.pada import PADA
 from askew.methods.source import SourceOnly
+from askew.methods.teacher import PriorAwareTeacher
 from askew.methods.uan import UAN
 
-ALL: tuple[type[Method], ...] = (SourceOnly, DAN, JAN, DANN, MCD, BSP, BBSE, PADA, ETN, UAN, FDANN, COAL)
+ALL: tuple[type[Method], ...] = (
+    SourceOnly, DAN, JAN, DANN, MCD, BSP, BBSE, PADA, ETN, UAN, FDANN, COAL, PriorAwareTeacher,
+)  # fmt: skip
+    SourceOnly,
+    DAN,
+    JAN,
+    DANN,
+    MCD,
+    BSP,
+    BBSE,
+    PADA,
+    ETN,
+    UAN,
+    FDANN,
+    COAL,
+    PriorAwareTeacher,
+)
 METHODS: dict[str, type[Method]] = {cls.id: cls for cls in ALL}
 
 __all__ = [
@@ -40,6 +57,7 @@ __all__ = [
     "METHODS",
     "PADA",
     "UAN",
+    "PriorAwareTeacher",
     "SourceOnly",
     "make_method",
     "method_class",

@@ -14,12 +14,18 @@ from askew.nets.network import Net
 
 
 class Batch(NamedTuple):
-    """One step's images: source with labels, target with its row numbers."""
+    """One step's images: source with labels, target with its row numbers; both as their first random view."""
 
     xs: Tensor  # (b, c, h, w) uint8 or (b, d)
     ys: Tensor  # (b,)
     xt: Tensor  # (b, …)
-    it: Tensor  # (b,) rows of the target, to look up what the last refresh said of them
+    it: Tensor  # (b,) rows of the target, to look up what the last refresh computed for them
+    source_views: tuple[Tensor, ...] = ()
+    """As many as the method's `source_views` ask for, the first being `xs`."""
+    target_views: tuple[Tensor, ...] = ()
+    """Likewise of the target."""
+    key: Tensor | None = None
+    """A hash of (seed, step): what `askew.core.random.uniform` and `normal` draw a method's own numbers from. ()"""
 
 
 State = Mapping[str, Tensor]
@@ -78,6 +84,14 @@ class Method:
     """Changed whenever the method's numbers change; part of a run's identity."""
     head: ClassVar[Literal["linear", "cosine"]] = "linear"
     """The head that the method was published with; a run may choose the other."""
+    source_views: ClassVar[tuple[float, ...]] = (1.0,)
+    """How many random views of each source image it needs, by their strength; 0 is the image as it is."""
+    target_views: ClassVar[tuple[float, ...]] = (1.0,)
+    """Likewise of each target image."""
+    teacher: ClassVar[bool] = False
+    """Whether `net["teacher"]`, an average of features and head over the steps, is kept, and predicts."""
+    sees_target: ClassVar[bool] = True
+    """Whether it learns from target images at all."""
     restarts: ClassVar[bool] = False
     """Whether it trains from fresh weights: a finished source-only network only tells its first refresh what it saw."""
 
@@ -85,6 +99,10 @@ class Method:
         super().__init_subclass__()
         if "id" not in cls.__dict__:
             cls.id = cls.__name__.lower()
+
+    def teacher_memory(self) -> int:
+        """How many steps the teacher averages over; 1: it is the student."""
+        return 100
 
     def parts(self, shape: Shape) -> dict[str, nn.Module]:
         """Networks beyond features and head."""
@@ -107,7 +125,7 @@ class Method:
 
     def predict(self, net: Net, x: Tensor) -> Tensor:
         """Logits. (n, …) → (n, c)"""
-        logits: Tensor = net["head"](net["features"](x))
+        logits: Tensor = net["teacher"](x) if self.teacher else net["head"](net["features"](x))
         return logits
 
 
@@ -115,7 +133,9 @@ def both(net: Net, batch: Batch) -> tuple[Tensor, Tensor]:
     """Features of both domains: in one pass, so that batch statistics are of both, or in two where the net says so."""
     features = net["features"]
     if net.split_norm:  # row i of both passes gets the same dropout mask, which couples nothing that is learnt from
-        return features(batch.xs), features(batch.xt)
+        with net.source_statistics():
+            fs = features(batch.xs)
+        return fs, features(batch.xt)
     fs, ft = features(torch.cat([batch.xs, batch.xt])).split([len(batch.xs), len(batch.xt)])
     return fs, ft
 

@@ -20,6 +20,7 @@ class SourceOnly(Method):
     """
 
     id = "source"
+    sees_target = False
 
     def losses(self, net: Net, batch: Batch, state: State, t: Tensor) -> Losses:
         return {"label": cross_entropy(net["head"](net["features"](batch.xs)), batch.ys)}

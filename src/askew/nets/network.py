@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from askew.core import random
 from askew.core.errors import UserError
@@ -16,15 +19,79 @@ from askew.nets.layers import CosineHead, Crop, Dropout, LinearHead
 from askew.nets.small import OWN
 from askew.nets.spec import NetSpec
 
+TEACHER_LAYERS = 500
+"""Added to the numbers of a teacher's dropout layers, which key their masks."""
+
+
+_STATISTICS = ("running_mean", "running_var")
+
+
+class Teacher(nn.Module):
+    """A copy of features and head that no gradient trains: its weights are buffers, averaged over the steps."""
+
+    def __init__(self, features: nn.Module, head: nn.Module) -> None:
+        super().__init__()
+        self.features, self.head = copy.deepcopy(features), copy.deepcopy(head)
+        for module in self.modules():
+            for name, value in list(module._parameters.items()):
+                del module._parameters[name]
+                module.register_buffer(name, None if value is None else value.detach().clone())
+            if isinstance(module, Dropout):
+                module.layer += TEACHER_LAYERS  # a mask of its own in every step
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.features(x))
+        return logits
+
 
 class Net(nn.ModuleDict):
-    """`net["features"]`, `net["head"]` and whatever parts a method adds, each by its name."""
+    """`net["features"]`, `net["head"]` and whatever parts a method adds, each by its name.
 
-    def __init__(self, parts: Mapping[str, nn.Module], width: int, split_norm: bool) -> None:
+    With `split_norm`, batch norms keep running statistics of each domain: the target's, which are the ordinary ones,
+    and the source's, which are in use within `source_statistics`.
+    """
+
+    def __init__(self, parts: Mapping[str, nn.Module], width: int, split_norm: bool, teacher: bool = False) -> None:
         super().__init__(dict(parts))
         self.width = width
         self.split_norm = split_norm
         self._step_key = torch.zeros((), dtype=torch.int64)
+        self._norms = [m for m in self["features"].modules() if isinstance(m, _BatchNorm)] if split_norm else []
+        for norm in self._norms:
+            for name in _STATISTICS:
+                norm.register_buffer(f"source_{name}", getattr(norm, name).clone())
+        if teacher:
+            self["teacher"] = Teacher(self["features"], self["head"])
+            self._norms += [m for m in self["teacher"].modules() if isinstance(m, _BatchNorm)] if split_norm else []
+
+    @contextmanager
+    def source_statistics(self) -> Iterator[None]:
+        """Meanwhile batch norms use, and in training move, the source's running statistics, if they keep them apart."""
+        self._swap_statistics()
+        try:
+            yield
+        finally:
+            self._swap_statistics()
+
+    def _swap_statistics(self) -> None:
+        for norm in self._norms:
+            own = norm._buffers
+            for name in _STATISTICS:
+                own[name], own[f"source_{name}"] = own[f"source_{name}"], own[name]
+
+    def averaged(self) -> list[tuple[str, str]]:
+        """What the teacher averages: (its tensor's name, the student's)."""
+        weights = {name for name, _ in self.named_parameters()}
+        mine = [name for name, _ in self.named_buffers() if name.startswith("teacher.")]
+        pairs = [(name, name.removeprefix("teacher.")) for name in mine]
+        return [(own, its) for own, its in pairs if its in weights or ".source_running_" in its]
+
+    def copied(self) -> list[tuple[str, str]]:
+        """Which statistics the teacher takes from the student as they are: none where it keeps the target's own."""
+        if self.split_norm:
+            return []
+        mine = [name for name, _ in self.named_buffers() if name.startswith("teacher.") and ".running_" in name]
+        return [(name, name.removeprefix("teacher.")) for name in mine]
 
     def share_step_key(self) -> None:
         """Give all dropouts and crops one clock on the device they are on, so that setting it is one copy."""
@@ -62,5 +129,26 @@ def build(spec: NetSpec, shape: tuple[int, ...], classes: int, seed: int) -> tup
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(random.key("net", seed))
         features, width = OWN[spec.name](shape) if spec.name in OWN else backbone(spec, shape)
+        if not spec.last_dropout and isinstance(features, nn.Sequential) and isinstance(features[-1], Dropout):
+            features = features[:-1]
         head = new_head(spec, width, classes)
     return {"features": features, "head": head}, width
+
+
+def assemble(
+    spec: NetSpec,
+    shape: tuple[int, ...],
+    classes: int,
+    seed: int = 0,
+    *,
+    parts: Callable[[int], Mapping[str, nn.Module]] = lambda width: {},
+    parts_key: int = 0,
+    sees_target: bool = True,
+    teacher: bool = False,
+) -> Net:
+    """A whole network: features, head, what `parts(width)` adds (drawn from a key of its own), perhaps a teacher."""
+    own, width = build(spec, shape, classes, seed)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(parts_key)
+        own |= parts(width)
+    return Net(own, width, split_norm=spec.norm == "split" and sees_target, teacher=teacher)

@@ -27,6 +27,8 @@ class NetSpec:
     norm: Literal["joint", "split", "kept"] = "joint"
     """Batch statistics over source and target together, or each domain by itself; or, of a pre-trained network, those
     that it came with."""
+    last_dropout: bool = True
+    """Whether features that end in a dropout keep it: digits-28 does, as its authors' has it."""
     crop: Annotated[int, Between(0)] = 224
     """Side of the square that torchvision's and timm's networks see of larger images: at random and flipped in
     training, else the centre; 0: the whole image."""

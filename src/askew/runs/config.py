@@ -9,14 +9,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from askew.core.errors import UserError
 from askew.core.options import Between, checked, options
 from askew.data.benchmarks import known_task, load_task, task_infos
-from askew.data.task import Sampler, Shift, Task, TrainingData
+from askew.data.task import TARGET_FLOOR, Sampler, Shift, TargetSampler, Task, TrainingData
 from askew.methods import SourceOnly, make_method, method_class
 from askew.methods.base import Method
+from askew.nets.augment import Views
 from askew.nets.network import check
 from askew.nets.spec import NetSpec, file_hash
 from askew.runs.claims import run_label
@@ -31,7 +32,7 @@ _STEPS_REASON = "A fast GPU takes two weeks for as many steps."
 
 
 @dataclass(frozen=True, kw_only=True)
-class Training(Optim):
+class Training(Optim, Views):
     """Settings of training beyond the method's own; the same for every method that is compared."""
 
     net: str = "task"
@@ -50,10 +51,16 @@ class Training(Optim):
     """Images of each domain in a batch."""
     sampler: Sampler = "balanced"
     """Source batches: natural, or the same number of each class."""
-    target_sampler: Sampler = "natural"
-    """Target batches: natural, or balanced by pseudo-label (beyond the paper)."""
+    target_sampler: TargetSampler = "natural"
+    """Target batches: natural, or by pseudo-label (beyond the paper): balanced, or even, drawn with replacement."""
+    target_floor: Annotated[float, Between(0, 1)] = TARGET_FLOOR
+    """Share of the target that a pseudo-class is taken to have at least, where target batches are even."""
+    last_dropout: bool = True
+    """Whether features that end in a dropout keep it."""
     pretrain: Annotated[int, Between(0, MOST_STEPS, _STEPS_REASON)] = 2000
     """Steps on source alone before adaptation."""
+    pretrain_schedule: Literal["same", "constant", "inverse", "cosine"] = "same"
+    """Schedule of the rates during pre-training."""
     pretrain_rate: Annotated[float, Between(0, 1e6)] = 1.0
     """Both rates during pre-training, as a multiple."""
     rounds: Annotated[int, Between(1, MOST_STEPS, _STEPS_REASON)] = 10
@@ -213,6 +220,8 @@ def plan_run(request: RunRequest, task: Task, network: str) -> Run:
         precision=chosen.precision,
         seed=request.seed,
         threads=chosen.threads,
+        views=_part(Views, chosen),
+        target_floor=chosen.target_floor,
     )
 
 
@@ -227,21 +236,35 @@ def _net_spec(training: Training, network: str, method: Method) -> NetSpec:
         weights=training.weights,
         weights_hash=file_hash(Path(training.weights)) if is_file else "",
         norm=training.norm,
+        last_dropout=training.last_dropout,
         crop=training.crop,
     )
 
 
+Part = TypeVar("Part", Optim, Views)
+
+
+def _part(cls: type[Part], training: Training) -> Part:
+    """The settings that belong to one of the classes that `Training` is made of."""
+    return cls(**{field.name: getattr(training, field.name) for field in dataclasses.fields(cls)})
+
+
 def _stages(method: Method, training: Training, data: TrainingData) -> tuple[Stage, ...]:
     """Pre-training on the source, if any; source-only training, for a method that begins anew after it; the method."""
-    optim = Optim(**{field.name: getattr(training, field.name) for field in dataclasses.fields(Optim)})
+    optim = _part(Optim, training)
     length = (training.rounds, _round_steps(training, data), optim)
     stages = [Stage(method, *length, restart=method.restarts)]
     if method.restarts:
         stages.insert(0, Stage(SourceOnly(), *length))
     if training.pretrain:
-        rate = training.pretrain_rate
-        faster = dataclasses.replace(optim, lr=optim.lr * rate, features_lr=optim.features_lr * rate)
-        stages.insert(0, Stage(SourceOnly(), 1, training.pretrain, faster))
+        rate, schedule = training.pretrain_rate, training.pretrain_schedule
+        before = dataclasses.replace(
+            optim,
+            lr=optim.lr * rate,
+            features_lr=optim.features_lr * rate,
+            schedule=optim.schedule if schedule == "same" else schedule,
+        )
+        stages.insert(0, Stage(SourceOnly(), 1, training.pretrain, before))
     return tuple(stages)
 
 

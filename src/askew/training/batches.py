@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from askew.core.random import key, shuffled
+from askew.core.random import hash64, key, shuffled
 from askew.data.domains import Rows, RowSubset
 from askew.data.task import Sampler, TrainingData
 from askew.methods.base import Batch
@@ -87,6 +87,21 @@ def balanced_rows(
     return flat.view(steps, batch)
 
 
+def even_rows(
+    seed: int, stream: str, labels: Tensor, classes: int, floor: float, first: int, steps: int, batch: int
+) -> Tensor:
+    """Index table (steps, batch), drawn with replacement: every class equally often, unless it is below the floor.
+
+    An image of class k has the weight 1/max(n_k, floor·n).
+    """
+    sizes = torch.bincount(labels, minlength=classes).double()
+    until = (1 / sizes.clamp(min=max(1.0, floor * len(labels))))[labels].cumsum(0)
+    position = torch.arange(first * batch, (first + steps) * batch, device=labels.device)
+    u = ((hash64(key(stream, seed, "even"), position) >> 11) & (2**53 - 1)).double() * 2**-53
+    rows = torch.searchsorted(until, u * until[-1], right=True).clamp(max=len(labels) - 1)
+    return rows.view(steps, batch)
+
+
 class Feed:
     """A study on a device: its images, source labels, and the index tables of its batches."""
 
@@ -121,8 +136,12 @@ class Feed:
         delivered = (counts > 0).float() if sampler == "balanced" else counts
         return delivered / delivered.sum()
 
-    def target_rows(self, pseudo: Tensor | None, seed: int, first: int, steps: int, batch: int) -> Tensor:
-        """Natural without pseudo-labels; balanced over the classes that they name with them."""
+    def target_rows(
+        self, pseudo: Tensor | None, seed: int, first: int, steps: int, batch: int, floor: float | None = None
+    ) -> Tensor:
+        """Natural without pseudo-labels; with them balanced over the classes that they name, or even with a floor."""
+        if pseudo is not None and floor is not None:
+            return even_rows(seed, "target", pseudo, self.classes, floor, first, steps, batch)
         if pseudo is not None:
             members = class_members(pseudo, self.classes)
             return balanced_rows(seed, "target", members, first, steps, batch, self.device)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -22,7 +23,7 @@ from askew.training.batches import DomainTensor, Feed
 from askew.training.loop import Checkpoint, Loop, NetworkOutputs, NotFinite, Snapshot, arithmetic
 from askew.training.optim import Optimiser
 from askew.training.run import Run
-from askew.training.trainer import Resume, built_on, new_net, portions, tables
+from askew.training.trainer import Resume, built_on, new_net, picture_side, portions, tables
 
 DIFFERENT = ("task", "shift", "draw", "origin", "seed")
 """What may differ from lane to lane, beside the method's float hyper-parameters."""
@@ -116,8 +117,7 @@ class Lanes(Loop[list[Snapshot | NotFinite]]):
         self.method = runs[0].method
         device = feeds[0].device
         resident = all(feed.resident for feed in feeds)
-        by_round = runs[0].target_sampler == "balanced"
-        super().__init__(runs[0].plan[-1], device, runs[0].precision, graph and resident, by_round)
+        super().__init__(runs[0], self.number, device, graph and resident, picture_side(runs[0], feeds[0]))
         self.call = Call(nets[0])
         self.call.train()
         for module in self.call.modules():
@@ -151,6 +151,9 @@ class Lanes(Loop[list[Snapshot | NotFinite]]):
         self.source_table = torch.zeros((*shape, runs[0].batch), dtype=torch.int64, device=device)
         self.target_table = torch.zeros((*shape, runs[0].batch), dtype=torch.int64, device=device)
         self.step_key_table = torch.zeros((self.window, self.turns, len(runs)), dtype=torch.int64, device=device)
+        self.view_key_table = torch.zeros(shape, dtype=torch.int64, device=device)
+        self.averaged = [(self.tensor(own), self.tensor(its)) for own, its in nets[0].averaged()]
+        self.copied = [(self.tensor(own), self.tensor(its)) for own, its in nets[0].copied()]
 
     def tensor(self, name: str) -> Tensor:
         """A parameter or buffer of all lanes."""
@@ -183,7 +186,7 @@ class Lanes(Loop[list[Snapshot | NotFinite]]):
         for lane in self.lanes:
             outputs = lane.outputs()
             fresh.append(lane.run.method.refresh(outputs, round))
-            if lane.run.target_sampler == "balanced":
+            if lane.run.target_sampler != "natural":
                 pseudo.append(outputs.target.argmax(dim=-1))
         self.keep(fresh)
         self.pseudo = pseudo or None
@@ -204,9 +207,10 @@ class Lanes(Loop[list[Snapshot | NotFinite]]):
             i = lane.number
             pseudo = None if self.pseudo is None else self.pseudo[i]
             drawn = tables(lane.run, self.number, lane.block.feed, pseudo, first, steps, self.turns)
-            self.source_table[:steps, i].copy_(drawn[0])
-            self.target_table[:steps, i].copy_(drawn[1])
-            self.step_key_table[:steps, :, i].copy_(drawn[2])
+            self.source_table[:steps, i].copy_(drawn.source)
+            self.target_table[:steps, i].copy_(drawn.target)
+            self.step_key_table[:steps, :, i].copy_(drawn.step_keys)
+            self.view_key_table[:steps, i].copy_(drawn.view_keys)
 
     def look(self, done: int, steps: int) -> list[Snapshot | NotFinite]:
         means = (self.sums / steps).T.tolist()
@@ -242,8 +246,12 @@ class Lanes(Loop[list[Snapshot | NotFinite]]):
         """Logits of a whole domain by all lanes of a block. (lanes, n, c)"""
         params, buffers = ({n: v[block.lanes] for n, v in named.items()} for named in (self.params, self.buffers))
 
+        def predict(net: Net, x: Tensor) -> Tensor:
+            with net.source_statistics() if domain is block.feed.source_val else nullcontext():
+                return self.method.predict(net, x)
+
         def one(params: State, buffers: State, x: Tensor) -> Tensor:
-            logits: Tensor = functional_call(self.call, _inside(params, buffers), (self.method.predict, x))
+            logits: Tensor = functional_call(self.call, _inside(params, buffers), (predict, x))
             return logits
 
         self.call.eval()

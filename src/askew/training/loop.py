@@ -14,11 +14,13 @@ from typing import Generic, Literal, Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from askew.core import random
 from askew.data.task import Sampler
 from askew.methods.base import Batch, Losses
+from askew.nets.augment import make_view
 from askew.training.batches import DomainTensor, Feed
 from askew.training.optim import Optimiser
-from askew.training.run import Stage
+from askew.training.run import Run
 
 CHUNK = 400
 """Steps between two looks at the losses on a GPU, where each look waits for the device."""
@@ -129,12 +131,17 @@ class Loop(ABC, Generic[Seen]):
     source_table: Tensor
     target_table: Tensor
     step_key_table: Tensor
+    view_key_table: Tensor
+    averaged: list[tuple[Tensor, Tensor]]
+    """A teacher's tensors, and the student's that they average."""
+    copied: list[tuple[Tensor, Tensor]]
+    """Likewise those that it takes as they are."""
 
-    def __init__(
-        self, stage: Stage, device: torch.device, precision: Precision, graph: bool, draws_by_round: bool
-    ) -> None:
-        self.stage, self.device, self.precision = stage, device, precision
-        self.draws_by_round = draws_by_round
+    def __init__(self, run: Run, number: int, device: torch.device, graph: bool, picture_side: int) -> None:
+        stage = run.plan[number]
+        self.stage, self.device, self.precision = stage, device, run.precision
+        self.views, self.picture_side = run.views, picture_side
+        self.draws_by_round = run.target_sampler != "natural"
         """Whether batches depend on what the last refresh said, so that no draw may reach past a round's end."""
         self.phases = stage.method.phases()
         self.turns = sum(phase.repeat for phase in self.phases)
@@ -187,6 +194,7 @@ class Loop(ABC, Generic[Seen]):
         """Take one step, from the clock to the sums of the losses."""
         row = self.clock - self.first
         batch = self.batch(self.source_table.index_select(0, row)[0], self.target_table.index_select(0, row)[0])
+        batch = self.viewed(batch, self.view_key_table.index_select(0, row)[0])
         t = (self.clock / self.stage.steps)[0]
         step_keys = iter(self.step_key_table.index_select(0, row)[0])
         terms: Losses = {}
@@ -200,11 +208,43 @@ class Loop(ABC, Generic[Seen]):
                 grads = self.agreed(names, gradients(total, [self.params[n] for n in names]))
                 self.optimiser.step(names, grads, t)
                 terms |= losses
+        self.average()
         values = torch.stack([value.detach().float() for value in terms.values()])
         if not self.names:
             self.names, self.sums = list(terms), torch.zeros_like(values)
         self.sums += values
         self.clock += 1
+
+    def viewed(self, batch: Batch, key: Tensor) -> Batch:
+        """The batch as the random views that the method asks for; `key` has one element per lane."""
+        method = self.stage.method
+        source = self.views_of(batch.xs, "source", method.source_views, key)
+        target = self.views_of(batch.xt, "target", method.target_views if method.sees_target else (0.0,), key)
+        return batch._replace(xs=source[0], xt=target[0], source_views=source, target_views=target, key=key)
+
+    def views_of(self, x: Tensor, domain: str, strengths: Sequence[float], key: Tensor) -> tuple[Tensor, ...]:
+        """Views of a domain's images, made for all lanes at once. (b, …) or (lanes, b, …)"""
+        if self.views.views == "none":
+            return (x,) * len(strengths)
+        lead = key.dim()
+        rows, made = x.flatten(0, lead), []
+        for number, strength in enumerate(strengths):
+            keys = random.bits(key, f"{domain} view {number}", x.shape[lead]).flatten()
+            view = make_view(rows, keys, self.views, strength, self.picture_side)
+            made.append(view.view(*x.shape[: lead + 1], *view.shape[1:]))
+        return tuple(made)
+
+    def average(self) -> None:
+        """Teacher ← d·teacher + (1 − d)·student with d = 1 − 1/min(i + 1, memory), i being the step's number."""
+        if not self.averaged:
+            return
+        own, its = (list(tensors) for tensors in zip(*self.averaged, strict=True))
+        share = 1 / (self.clock[0] + 1).clamp(max=self.stage.method.teacher_memory()).float()
+        with torch.no_grad():
+            torch._foreach_mul_(own, 1 - share)
+            torch._foreach_add_(own, torch._foreach_mul(its, share))
+            for statistic, of_student in self.copied:
+                statistic.copy_(of_student)
 
     def capture(self) -> None:
         """Record one step as a CUDA graph, if it can be; the warm-up steps that this needs are taken back."""

@@ -1,7 +1,7 @@
-"""SGD and Adam as small in-place functions whose rate is a tensor on the device; they equal torch.optim's.
+"""SGD, Adam and AdamW by torch's own fused kernels, one pass over the weights each; they equal torch.optim's.
 
-torch.optim reads its rate on the host. Here the schedule is computed on the device from the step counter, so
-that a whole step can be captured as one graph.
+The schedule is computed on the device from the step counter, so that a whole step can be captured as one graph, and
+gradients are handed over rather than kept in `.grad`, so that lanes and phases share one code.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ Tensors = list[Tensor]
 class Optim:
     """How weights follow their gradients."""
 
-    optimiser: Literal["sgd", "adam"] = "sgd"
-    """SGD with momentum, or Adam."""
+    optimiser: Literal["sgd", "adam", "adamw"] = "sgd"
+    """SGD with momentum, Adam, or AdamW (Adam with the decay apart from the gradient)."""
     lr: Annotated[float, Between(0)] = 0.01
     """Rate of the head and of a method's own parts."""
     features_lr: Annotated[float, Between(0)] = 0.001
@@ -47,6 +47,11 @@ def rate(schedule: str, t: Tensor) -> Tensor:
     return torch.ones_like(t)
 
 
+def _laid_out(params: Tensors, grads: Sequence[Tensor]) -> Tensors:
+    """Gradients that lie in memory as their weights do: torch's fused kernels walk memory and not indices."""
+    return [g if g.stride() == p.stride() else torch.empty_like(p).copy_(g) for p, g in zip(params, grads, strict=True)]
+
+
 def sgd_(
     params: Tensors,
     grads: Sequence[Tensor],
@@ -56,14 +61,10 @@ def sgd_(
     decay: float,
     nesterov: bool = False,
 ) -> None:
-    """v ← μv + (g + λw);  w ← w − ηv, or w − η(g + λw + μv) with Nesterov's momentum
-
-    torch's own fused kernel: one pass over the weights, which is what a large layer waits for. It walks memory and
-    not indices, so a gradient that lies there in another order than its weight is laid out anew first.
-    """
+    """v ← μv + (g + λw);  w ← w − ηv, or w − η(g + λw + μv) with Nesterov's momentum"""
     torch._fused_sgd_(
         params,
-        [g if g.stride() == p.stride() else torch.empty_like(p).copy_(g) for p, g in zip(params, grads, strict=True)],
+        _laid_out(params, grads),
         moving if momentum else [],  # torch's kernel takes no slots then
         weight_decay=decay,
         momentum=momentum,
@@ -84,18 +85,28 @@ def adam_(
     lr: Tensor,
     beta1: float,
     decay: float,
-    beta2: float = 0.999,
-    eps: float = 1e-8,
+    decoupled: bool = False,
 ) -> None:
-    """m ← β₁m + (1−β₁)g;  s ← β₂s + (1−β₂)g²;  w ← w − η·m̂/(√ŝ + ε), with m̂ = m/(1−β₁ⁿ), ŝ = s/(1−β₂ⁿ)"""
-    grads = torch._foreach_add(list(grads), params, alpha=decay) if decay else list(grads)
-    torch._foreach_lerp_(first, grads, 1 - beta1)
-    torch._foreach_mul_(second, beta2)
-    torch._foreach_addcmul_(second, grads, grads, 1 - beta2)
-    root = torch._foreach_sqrt(torch._foreach_div(second, 1 - beta2**count))
-    torch._foreach_add_(root, eps)
-    step = torch._foreach_div(torch._foreach_mul(first, lr / (1 - beta1**count)), root)
-    torch._foreach_sub_(params, step)
+    """m ← β₁m + (1−β₁)g;  s ← β₂s + (1−β₂)g²;  w ← w − η·m̂/(√ŝ + ε), with m̂ = m/(1−β₁ⁿ), ŝ = s/(1−β₂ⁿ)
+
+    The decay is part of the gradient, or (AdamW) w ← (1 − ηλ)w beforehand.
+    """
+    kernel = torch._fused_adamw_ if decoupled else torch._fused_adam_
+    kernel(
+        params,
+        _laid_out(params, grads),
+        first,
+        second,
+        [],
+        [count.float()] * len(params),
+        lr=lr,
+        beta1=beta1,
+        beta2=0.999,
+        weight_decay=decay,
+        eps=1e-8,
+        amsgrad=False,
+        maximize=False,
+    )
 
 
 class Optimiser:
@@ -108,10 +119,9 @@ class Optimiser:
         self.slots = [{name: torch.zeros_like(p) for name, p in params.items()} for _ in range(slots)]
         self.parts = {name: name.partition(".")[0] for name in params}
         device = next(iter(params.values())).device
-        # Adam's bias correction counts a part's own steps, since phases may train parts in turn; in float64, for
-        # 1 − 0.999 loses four digits in float32.
+        # Adam's bias correction counts a part's own steps, since phases may train parts in turn
         counts = {part: torch.zeros((), dtype=torch.float64, device=device) for part in set(self.parts.values())}
-        self.counts = counts if optim.optimiser == "adam" else {}
+        self.counts = {} if optim.optimiser == "sgd" else counts
 
     def step(self, names: Sequence[str], grads: Sequence[Tensor | None], t: Tensor) -> None:
         """Update the named parameters in place; one without a gradient stays as it is."""
@@ -132,7 +142,9 @@ class Optimiser:
                 else:
                     count = self.counts[part]
                     count += 1
-                    adam_(params, values, slots[0], slots[1], count, lr, o.momentum, o.weight_decay)
+                    first, second = slots
+                    decoupled = o.optimiser == "adamw"
+                    adam_(params, values, first, second, count, lr, o.momentum, o.weight_decay, decoupled)
 
     def tensors(self) -> dict[str, Tensor]:
         """All that a checkpoint needs, by name."""

@@ -8,8 +8,9 @@ import json
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from askew.data.task import Sampler
+from askew.data.task import TARGET_FLOOR, Sampler, TargetSampler
 from askew.methods.base import Method
+from askew.nets.augment import NO_VIEWS, Views
 from askew.nets.small import OWN
 from askew.nets.spec import NetSpec
 from askew.training.optim import Optim
@@ -43,10 +44,12 @@ class Run:
     plan: tuple[Stage, ...]
     batch: int
     sampler: Sampler
-    target_sampler: Sampler
+    target_sampler: TargetSampler
     precision: Literal["float32", "tf32", "bf16"]
     seed: int
     threads: int
+    views: Views = NO_VIEWS
+    target_floor: float = TARGET_FLOOR
 
     @property
     def method(self) -> Method:
@@ -57,7 +60,7 @@ class Run:
         """The run that this one continues: the same without its last stage, and blind to the target."""
         if len(self.plan) == 1:
             return None
-        return dataclasses.replace(self, plan=self.plan[:-1], target_sampler="natural")
+        return dataclasses.replace(self, plan=self.plan[:-1], target_sampler="natural", target_floor=TARGET_FLOOR)
 
     def describe(self) -> dict[str, Any]:
         """As plain JSON values."""
@@ -71,7 +74,14 @@ class Run:
             }
         if values["net"]["weights_hash"]:
             values["net"]["weights"] = "file"  # a path says nothing about what is in it, its hash does
-        # what has no effect must not split equal runs
+        # what has no effect must not split equal runs, and what came later must not rename earlier ones
+        values["views"] = self.views.describe()
+        if self.views.views == "none":
+            del values["views"]
+        if self.target_sampler != "even":
+            del values["target_floor"]
+        if self.net.last_dropout:
+            del values["net"]["last_dropout"]
         if values["net"]["head"] != "cosine":
             del values["net"]["temperature"]
         if self.net.name in OWN:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,7 +16,7 @@ from askew.core.device import LANE_ROWS, PREDICT_NUMBERS, PREDICT_ROWS
 from askew.core.errors import UserError
 from askew.data.task import TrainingData
 from askew.methods.base import Batch, Losses, Method, Shape
-from askew.nets.network import Net, build, new_head
+from askew.nets.network import Net, assemble, new_head
 from askew.nets.small import OWN
 from askew.training.batches import DomainTensor, Feed
 from askew.training.loop import Checkpoint, Loop, NetworkOutputs, NotFinite, Snapshot, arithmetic
@@ -31,6 +33,12 @@ def portions(domain: DomainTensor, device: torch.device, share: int = 1) -> Sequ
     return torch.split(torch.arange(len(domain), device=device), size)
 
 
+def picture_side(run: Run, feed: Feed) -> int:
+    """The side of picture views: what the network would crop images to."""
+    side = int(feed.source.x.shape[-1])
+    return min(run.net.crop or side, side)
+
+
 def keep(state: dict[str, Tensor], fresh: dict[str, Tensor]) -> None:
     """Take over what a refresh said: in place, since a captured graph reads from the same memory."""
     for name, value in fresh.items():
@@ -44,7 +52,7 @@ class Trainer(Loop[Snapshot]):
     """One stage of a run."""
 
     def __init__(self, run: Run, number: int, feed: Feed, net: Net, graph: bool) -> None:
-        super().__init__(run.plan[number], feed.device, run.precision, graph, run.target_sampler == "balanced")
+        super().__init__(run, number, feed.device, graph, picture_side(run, feed))
         self.run, self.number, self.feed, self.net = run, number, feed, net
         self.method: Method = self.stage.method
         device = feed.device
@@ -56,6 +64,10 @@ class Trainer(Loop[Snapshot]):
         self.source_table = torch.zeros(shape, dtype=torch.int64, device=device)
         self.target_table = torch.zeros(shape, dtype=torch.int64, device=device)
         self.step_key_table = torch.zeros((self.window, self.turns), dtype=torch.int64, device=device)
+        self.view_key_table = torch.zeros(self.window, dtype=torch.int64, device=device)
+        named = dict(net.named_parameters()) | dict(net.named_buffers())
+        self.averaged = [(named[own], named[its]) for own, its in net.averaged()]
+        self.copied = [(named[own], named[its]) for own, its in net.copied()]
         self.ahead = None if feed.resident else Ahead((feed.source, feed.target), run.batch, device)
         net.train()
 
@@ -78,16 +90,17 @@ class Trainer(Loop[Snapshot]):
     def refresh(self, round: int) -> None:
         outputs = self.outputs()
         keep(self.state, self.method.refresh(outputs, round))
-        if self.run.target_sampler == "balanced":
+        if self.run.target_sampler != "natural":
             self.pseudo = outputs.target.argmax(dim=-1)
 
     def draw(self, first: int, steps: int) -> None:
-        source, target, step_keys = tables(self.run, self.number, self.feed, self.pseudo, first, steps, self.turns)
-        self.source_table[:steps].copy_(source)
-        self.target_table[:steps].copy_(target)
-        self.step_key_table[:steps].copy_(step_keys)
+        drawn = tables(self.run, self.number, self.feed, self.pseudo, first, steps, self.turns)
+        self.source_table[:steps].copy_(drawn.source)
+        self.target_table[:steps].copy_(drawn.target)
+        self.step_key_table[:steps].copy_(drawn.step_keys)
+        self.view_key_table[:steps].copy_(drawn.view_keys)
         if self.ahead is not None:
-            self.ahead.begin((source, target))
+            self.ahead.begin((drawn.source, drawn.target))
 
     def ready(self, step: int) -> None:
         if self.ahead is not None:
@@ -107,12 +120,14 @@ class Trainer(Loop[Snapshot]):
         return portions(domain, self.device)
 
     def predict(self, domain: DomainTensor) -> Tensor:
-        """Logits of a whole domain."""
+        """Logits of a whole domain; held-out source images by the source's batch statistics, if there are any."""
+        own_statistics = self.net.source_statistics if domain is self.feed.source_val else nullcontext
         was_training = self.net.training
         self.net.eval()
         logits = torch.zeros(len(domain), self.feed.classes, device=self.device)
         with (
             torch.no_grad(),
+            own_statistics(),
             arithmetic(self.precision, self.device),
             torch.autocast(self.feed.device.type, torch.bfloat16, enabled=self.run.precision == "bf16"),
         ):
@@ -167,16 +182,29 @@ class Resume:
     loss_names: list[str]
 
 
-def tables(
-    run: Run, number: int, feed: Feed, pseudo: Tensor | None, first: int, steps: int, turns: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Source rows, target rows (steps, batch) and dropout moments (steps, turns) of a stage's steps first …"""
+class Tables(NamedTuple):
+    """What the steps of a stage draw: a function of the run's seed and of the steps' numbers."""
+
+    source: Tensor
+    """Rows of the source. (steps, batch)"""
+    target: Tensor
+    """Rows of the target. (steps, batch)"""
+    step_keys: Tensor
+    """What keys dropout masks and crops, one for every update. (steps, turns)"""
+    view_keys: Tensor
+    """What keys random views, and numbers that a method draws. (steps,)"""
+
+
+def tables(run: Run, number: int, feed: Feed, pseudo: Tensor | None, first: int, steps: int, turns: int) -> Tables:
+    """What the steps first … first+steps−1 of a stage draw."""
     offset = sum(stage.steps for stage in run.plan[:number]) + first
     source = feed.source_rows(run.sampler, run.seed, offset, steps, run.batch)
-    target = feed.target_rows(pseudo, run.seed, offset, steps, run.batch)
-    noise = random.key("noise", run.seed, number)
-    step_keys = torch.arange(first * turns, (first + steps) * turns, device=feed.device)
-    return source, target, random.hash64(noise, step_keys).view(steps, turns)
+    floor = run.target_floor if run.target_sampler == "even" else None
+    target = feed.target_rows(pseudo, run.seed, offset, steps, run.batch, floor)
+    update = torch.arange(first * turns, (first + steps) * turns, device=feed.device)
+    step_keys = random.hash64(random.key("noise", run.seed, number), update).view(steps, turns)
+    step = torch.arange(first, first + steps, device=feed.device)
+    return Tables(source, target, step_keys, random.hash64(random.key("views", run.seed, number), step))
 
 
 def built_on(start: Checkpoint, fresh: Checkpoint) -> Checkpoint:
@@ -187,17 +215,29 @@ def built_on(start: Checkpoint, fresh: Checkpoint) -> Checkpoint:
             f"The network has no {strange[0]}, as its pre-trained weights do: another askew made them.",
             "choose another folder with --out, so that pre-training is done again.",
         )
-    return {name: start.get(name, value) for name, value in fresh.items()}
+    return {name: next((start[n] for n in _origins(name) if n in start), value) for name, value in fresh.items()}
+
+
+def _origins(name: str) -> tuple[str, ...]:
+    """Where a tensor's value may come from: its own name; a teacher starts as the student, and source statistics as
+    those of a network that has seen the source alone."""
+    student = name.removeprefix("teacher.")
+    return name, student, student.replace(".source_running_", ".running_")
 
 
 def new_net(run: Run, training_data: TrainingData) -> Net:
     """The network of a run's last stage, with the weights that its seed gives it."""
-    classes, number = len(training_data.classes), len(run.plan) - 1
-    parts, width = build(run.net, tuple(training_data.source.x.shape[1:]), classes, run.seed)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(random.key("parts", run.seed, number))
-        parts |= run.method.parts(Shape(width, classes, lambda: new_head(run.net, width, classes)))
-    return Net(parts, width, split_norm=run.net.norm == "split")
+    method, classes, number = run.method, len(training_data.classes), len(run.plan) - 1
+    return assemble(
+        run.net,
+        tuple(training_data.source.x.shape[1:]),
+        classes,
+        run.seed,
+        parts=lambda width: method.parts(Shape(width, classes, lambda: new_head(run.net, width, classes))),
+        parts_key=random.key("parts", run.seed, number),
+        sees_target=method.sees_target,
+        teacher=method.teacher,
+    )
 
 
 def begin(

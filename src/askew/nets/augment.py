@@ -1,0 +1,170 @@
+"""Random views of images and rows, made on the device, each a pure function of one hashed key per row.
+
+A key is a hash of (seed, step, position in the batch, number of the view), so a view is the same in eager execution, a
+CUDA graph, a lane, another process and after a resume. Images come out as floats on the scale 0 … 255, not clipped, so
+that a network's own normalisation of pixels stays as it is.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from askew.core import random
+from askew.core.options import Between
+
+HALF_RANGE = 127.5
+"""Strengths are relative to pixels in −1 … 1."""
+GAIN = (0.25, 1.5)
+OFFSET = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Views:
+    """How random views of an image (or of a row of features) are drawn."""
+
+    views: Literal["none", "affine", "affine+intensity", "picture", "rows"] = "none"
+    """What every network sees in training: images as they are, or random views of them (see docs/views.md)."""
+    rotation: Annotated[float, Between(0, 180)] = 20.0
+    """Affine views turn an image by up to so many degrees."""
+    stretch: Annotated[float, Between(0, 0.9)] = 0.25
+    """Affine views scale each axis by 1 ± so much."""
+    shear: Annotated[float, Between(0, 1)] = 0.25
+    """Affine views shear by up to so much."""
+    shift: Annotated[float, Between(0)] = 2.0
+    """Affine views shift by up to so many pixels along each axis."""
+    noise: Annotated[float, Between(0, 10)] = 0.1
+    """Standard deviation of the noise on each pixel in −1 … 1, or on each feature relative to its row's size."""
+    inversion: Annotated[float, Between(0, 1)] = 0.5
+    """Share of intensity views that are negatives."""
+    area: Annotated[float, Between(0.01, 1)] = 0.08
+    """Smallest share of a picture that a crop keeps."""
+    style: Annotated[float, Between(0, 1)] = 1.0
+    """How much picture views change grey, contrast, sharpness and polarity; 0: crops and flips alone."""
+    feature_dropout: Annotated[float, Between(0, 0.99)] = 0.1
+    """Share of a row's features that a row view sets to zero."""
+
+    def describe(self) -> dict[str, object]:
+        """The settings that matter for this kind of views."""
+        return {name: getattr(self, name) for name in ("views", *_OF_KIND[self.views])}
+
+
+NO_VIEWS = Views()
+_AFFINE = ("rotation", "stretch", "shear", "shift", "noise")
+_OF_KIND = {
+    "none": (),
+    "affine": _AFFINE,
+    "affine+intensity": (*_AFFINE, "inversion"),
+    "picture": ("area", "style"),
+    "rows": ("noise", "feature_dropout"),
+}
+
+
+def make_view(x: Tensor, keys: Tensor, how: Views, strength: float = 1.0, side: int = 0) -> Tensor:
+    """One view per row; `strength` scales all changes, and 0 leaves the rows as they are.
+
+    A picture view has `side` x `side` pixels, if that is not 0. (n, …), (n,) → (n, …)
+    """
+    if how.views == "none":
+        return x
+    with torch.no_grad():
+        if how.views == "rows":
+            return x if strength == 0 else _rows(x, keys, how, strength)
+        if how.views == "picture":
+            return _picture(x.float(), keys, how, strength, side or x.shape[-1])
+        if strength == 0:
+            return x
+        x = _affine(x.float(), keys, how, strength)
+        if how.views == "affine+intensity":
+            x = _intensity(x, keys, how, strength)
+        return _noisy(x, keys, HALF_RANGE * how.noise * strength)
+
+
+def _between(u: Tensor, low: float, high: float) -> Tensor:
+    return low + (high - low) * u
+
+
+def _noisy(x: Tensor, keys: Tensor, scale: float) -> Tensor:
+    return x + scale * random.normal(keys, "view noise", *x.shape[1:]) if scale else x
+
+
+def _along(values: Tensor) -> Tensor:
+    """One number per image, for all of its pixels. (n,) → (n, 1, 1, 1)"""
+    return values[:, None, None, None]
+
+
+def _sampled(x: Tensor, theta: Tensor, side: tuple[int, int]) -> Tensor:
+    """Bilinear samples at θ·(column, row, 1), coordinates in −1 … 1, borders repeated. (n, k, h, w), (n, 2, 3)
+
+    The grid is written out: F.affine_grid multiplies matrices, which a GPU may do in TF32.
+    """
+    height, width = side
+    rows = (2 * torch.arange(height, device=x.device) + 1).float()[:, None] / height - 1
+    columns = (2 * torch.arange(width, device=x.device) + 1).float() / width - 1
+    t = theta[:, :, :, None, None]
+    grid = t[:, :, 0] * columns + t[:, :, 1] * rows + t[:, :, 2]  # (n, 2, height, width)
+    return F.grid_sample(x, grid.permute(0, 2, 3, 1), padding_mode="border", align_corners=False)
+
+
+def _affine(x: Tensor, keys: Tensor, how: Views, strength: float) -> Tensor:
+    """θ = R(φ)·[[1, s], [0, 1]]·diag(a, b), then a shift; all drawn uniformly."""
+    u = strength * _between(random.uniform(keys, "view affine", 6), -1, 1)
+    angle = u[:, 0] * (how.rotation * math.pi / 180)
+    a, b, s = 1 + how.stretch * u[:, 1], 1 + how.stretch * u[:, 2], how.shear * u[:, 3]
+    across, down = (u[:, 4 + i] * (2 * how.shift / x.shape[3 - i]) for i in (0, 1))
+    cos, sin = angle.cos(), angle.sin()
+    theta = torch.stack([cos * a, (cos * s - sin) * b, across, sin * a, (sin * s + cos) * b, down], dim=1)
+    return _sampled(x, theta.view(-1, 2, 3), (x.shape[2], x.shape[3]))
+
+
+def _intensity(x: Tensor, keys: Tensor, how: Views, strength: float) -> Tensor:
+    """v ← ±g·v + o of pixels v in −1 … 1."""
+    u = random.uniform(keys, "view intensity", 3)
+    gain = 1 + strength * (_between(u[:, 0], *GAIN) - 1)
+    sign = torch.where(u[:, 1] < how.inversion * strength, -1.0, 1.0)
+    offset = strength * OFFSET * _between(u[:, 2], -1, 1)
+    v = x / HALF_RANGE - 1
+    return HALF_RANGE * (_along(sign * gain) * v + _along(offset) + 1)
+
+
+def _rows(x: Tensor, keys: Tensor, how: Views, strength: float) -> Tensor:
+    """Noise relative to a row's root mean square, then features set to zero."""
+    size = x.square().mean(dim=1, keepdim=True).sqrt()
+    noisy = x + strength * how.noise * size * random.normal(keys, "view noise", x.shape[1])
+    rate = how.feature_dropout * strength
+    keep = random.uniform(keys, "view dropout", x.shape[1]) >= rate
+    return torch.where(keep, noisy / (1 - rate), 0.0)
+
+
+def _picture(x: Tensor, keys: Tensor, how: Views, strength: float, side: int) -> Tensor:
+    """A random resized crop (area, ratio 3/4 … 4/3), flipped half the time, then style; strength 0: the centre."""
+    u = random.uniform(keys, "view crop", 5)
+    area = 1 - (1 - how.area) * strength * u[:, 0]
+    ratio = torch.exp(strength * math.log(4 / 3) * _between(u[:, 1], -1, 1))
+    wide, high = (area * ratio).sqrt().clamp(max=1), (area / ratio).sqrt().clamp(max=1)
+    across, down = (1 - wide) * _between(u[:, 2], -1, 1), (1 - high) * _between(u[:, 3], -1, 1)
+    flip = torch.where(u[:, 4] < (0.5 if strength else 0), -1.0, 1.0)
+    nothing = torch.zeros_like(wide)
+    theta = torch.stack([flip * wide, nothing, across, nothing, high, down], dim=1).view(-1, 2, 3)
+    x = _sampled(x, theta, (side, side))
+    return _styled(x, keys, how.style * strength) if how.style * strength else x
+
+
+def _styled(x: Tensor, keys: Tensor, style: float) -> Tensor:
+    """Grey (25 %), contrast ½ … 1½, sharper or blurred (30 %), colour ± 20 %, inverted (15 %); `style` scales all."""
+    u = random.uniform(keys, "view style", 12)
+    grey = _along((u[:, 0] < 0.25 * style).float())
+    x = x + grey * (x.mean(dim=1, keepdim=True) - x)
+    mean = x.mean(dim=(1, 2, 3), keepdim=True)
+    x = mean + _along(1 + style * _between(u[:, 1], -0.5, 0.5)) * (x - mean)
+    sharp = _along(torch.where(u[:, 2] < 0.3 * style, _between(u[:, 3], -1, 1), 0.0))
+    x = x + sharp * (x - F.avg_pool2d(F.pad(x, (1, 1, 1, 1), mode="replicate"), 3, 1))
+    gain = 1 + style * _between(u[:, 4], -0.2, 0.2)
+    offset = style * 0.2 * (HALF_RANGE / 2) * _between(u[:, 5 : 5 + x.shape[1]], -1, 1)
+    x = _along(gain) * x + offset[:, :, None, None]
+    return torch.where(_along(u[:, 11]) < 0.15 * style, 2 * HALF_RANGE - x, x)
