@@ -26,7 +26,7 @@ from askew.nets.spec import NetSpec
 from askew.training.batches import Feed
 from askew.training.optim import Optim
 from askew.training.run import Run, Stage
-from askew.training.trainer import Trainer, new_net
+from askew.training.trainer import Trainer, run_net
 
 CLASSES = 7
 
@@ -71,7 +71,7 @@ def measure(
     run = Run("images", "natural", 0, data.origin, spec, (stage,), batch, "balanced", "natural", args.precision, 0, 1)
     works: dict[str, Callable[[], object]] = {"bare step": bare(spec, batch, args, device)}
     for graph in (False, True) if device.type == "cuda" else (False,):
-        net = new_net(run, data).to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        net = run_net(run, data).to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         net.share_step_key()
         trainer = Trainer(run, 0, feed, net, graph)
         trainer.refresh(0)

@@ -17,7 +17,7 @@ from askew.runs.config import RunRequest, prepare
 from askew.training.batches import Feed
 from askew.training.lanes import Lanes
 from askew.training.loop import Loop
-from askew.training.trainer import Trainer, new_net
+from askew.training.trainer import Trainer, run_net
 
 
 def training_loop(args: argparse.Namespace, device: torch.device) -> Loop[Any]:
@@ -26,8 +26,8 @@ def training_loop(args: argparse.Namespace, device: torch.device) -> Loop[Any]:
     feed = Feed(task.training_data, device)
     if args.lanes > 1:
         runs = [dataclasses.replace(run, seed=seed) for seed in range(args.lanes)]
-        return Lanes(runs, [feed] * args.lanes, [new_net(r, task.training_data) for r in runs], True)
-    net = new_net(run, task.training_data).to(device)
+        return Lanes(runs, [feed] * args.lanes, [run_net(r, task.training_data) for r in runs], True)
+    net = run_net(run, task.training_data).to(device)
     net.share_step_key()
     return Trainer(run, len(run.plan) - 1, feed, net, True)
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from askew.data.task import TrainingData
 from askew.runs.config import RunRequest, prepare
 from askew.training.run import Run
-from askew.training.trainer import fit, new_net
+from askew.training.trainer import fit, run_net
 
 CHANGES = (0.0, 1e-7, 1e-5)
 
@@ -38,7 +38,7 @@ def main() -> None:
         for steps in map(int, args.steps.split(",")):
             training = {"round": steps, "rounds": 1, "pretrain": 0, "precision": "float32"}
             run, task = prepare(RunRequest(args.task, method, data=args.data, training=training))
-            begun = new_net(run, task.training_data).state_dict()
+            begun = run_net(run, task.training_data).state_dict()
             ended = [trained(run, task.training_data, device, changed(begun, by)) for by in CHANGES]
             # the first change is none: it shows whether the device is deterministic
             reference = trained(run, task.training_data, device, begun)

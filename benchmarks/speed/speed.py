@@ -29,7 +29,7 @@ from askew.runs.config import RunRequest, prepare
 from askew.training.batches import Feed
 from askew.training.lanes import Lanes
 from askew.training.loop import Loop
-from askew.training.trainer import Trainer, new_net
+from askew.training.trainer import Trainer, run_net
 
 
 def synchronize(device: torch.device) -> None:
@@ -195,7 +195,7 @@ class Bench:
         return Variant(lambda: [by_hand.step() for _ in range(self.steps)])
 
     def trainer(self, graph: bool) -> Trainer:
-        net = new_net(self.run, self.training_data).to(self.device)
+        net = run_net(self.run, self.training_data).to(self.device)
         net.share_step_key()
         trainer = Trainer(self.run, len(self.run.plan) - 1, self.feed, net, graph)
         trainer.refresh(0)
@@ -207,7 +207,7 @@ class Bench:
 
     def lanes(self, count: int) -> Variant:
         runs = [dataclasses.replace(self.run, seed=seed) for seed in range(count)]
-        nets = [new_net(run, self.training_data) for run in runs]
+        nets = [run_net(run, self.training_data) for run in runs]
         together = Lanes(runs, [self.feed] * count, nets, self.cuda)
         together.refresh(0)
         return Variant(lambda: advance(together, self.steps), count, drawing(together, self.device))

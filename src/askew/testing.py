@@ -13,15 +13,17 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.func import functional_call, stack_module_state, vmap
+from torch.utils._pytree import tree_map
 
 from askew.core import random
 from askew.core.options import options
 from askew.data.domains import Labeled, Unlabeled
 from askew.data.task import TrainingData
-from askew.methods.base import Batch, Losses, Method, Shape, State
-from askew.nets.network import Net, build, new_head
+from askew.methods.base import Batch, Losses, Method, State, new_net
+from askew.nets.augment import Views
+from askew.nets.network import Net
 from askew.nets.spec import NetSpec
-from askew.training.batches import Feed
+from askew.training.batches import Feed, with_views
 from askew.training.lanes import Call, float_options
 from askew.training.loop import NetworkOutputs
 from askew.training.optim import Optim
@@ -95,15 +97,15 @@ def _lane(method: Method, seed: int) -> _Lane:
     """A network at the start of its second round; `parts`, `predict` and `refresh` are checked on the way."""
     feed = Feed(_training_data(seed), torch.device("cpu"))
     spec = NetSpec(name="mlp", head=method.head)
-    parts, width = build(spec, (WIDTH,), CLASSES, seed)
     with _calling(method, "parts"):
-        shape = Shape(width, CLASSES, lambda: new_head(spec, width, CLASSES))
-        net = Net(parts | method.parts(shape), width, split_norm=False)
+        net = new_net(spec, method, (WIDTH,), CLASSES, seed)
     net.share_step_key()
-    net.set_step_key(torch.tensor(random.key("check", seed)))
+    key = torch.tensor(random.key("check", seed))
+    net.set_step_key(key)
     state = _refreshed(method, NetworkOutputs(lambda domain: method.predict(net.eval(), domain.x), feed, "balanced"))
     rows = torch.arange(ROWS)
-    return _Lane(net.train(), feed.batch(rows, rows.flip(0)), state, torch.tensor((1 + seed) / 4))
+    batch = with_views(feed.batch(rows, rows.flip(0)), method, key, Views(views="rows"), 0)
+    return _Lane(net.train(), batch, state, torch.tensor((1 + seed) / 4))
 
 
 @torch.no_grad()
@@ -125,7 +127,7 @@ def _refreshed(method: Method, outputs: NetworkOutputs) -> State:
 
 def _check_losses(method: Method, lane: _Lane) -> None:
     """Finite named scalars at any progress, and a gradient for every part of the network."""
-    without_gradient = set(lane.net)
+    without_gradient = {name for name, part in lane.net.items() if any(True for _ in part.parameters())}
     named: set[str] = set()
     for number, phase in enumerate(method.phases()):
         trained = set(lane.net if phase.trains is None else phase.trains)
@@ -179,7 +181,7 @@ def _values(losses: Losses, params: dict[str, Tensor]) -> dict[str, Tensor]:
 def _check_lanes(method: Method, lanes: list[_Lane]) -> None:
     """Stacked lanes, their float hyper-parameters tensors, equal each lane by itself in values and gradients."""
     modules = [Call(lane.net) for lane in lanes]
-    batches = Batch(*(torch.stack(entry) for entry in zip(*(lane.batch for lane in lanes), strict=True)))
+    batches = tree_map(lambda *entries: torch.stack(entries), *(lane.batch for lane in lanes))
     states = {name: torch.stack([lane.state[name] for lane in lanes]) for name in lanes[0].state}
     hyper = {name: torch.tensor([float(getattr(method, name))] * len(lanes)) for name in float_options(method)}
     for number, phase in enumerate(method.phases()):

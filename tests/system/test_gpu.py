@@ -17,7 +17,7 @@ from askew.runs.config import RunRequest, prepare
 from askew.training.batches import Feed
 from askew.training.lanes import fit_lanes
 from askew.training.loop import NoGraphWarning, Snapshot
-from askew.training.trainer import fit, new_net
+from askew.training.trainer import fit, run_net
 
 kernels = pytest.importorskip("askew.nets.lane_kernels", reason="Triton is missing", exc_type=ImportError)
 pytestmark = [pytest.mark.gpu, pytest.mark.real_data]
@@ -66,7 +66,7 @@ def test_a_lane_trains_to_the_same_weights_as_a_run_by_itself(
     for run, lane in zip(runs, together, strict=True):
         *_, alone = fit(run, training_data, device)
         assert isinstance(lane, Snapshot)
-        begun = new_net(run, training_data).state_dict()
+        begun = run_net(run, training_data).state_dict()
         for name, value in alone.weights().items():
             moved = (value.cpu().double() - begun[name].double()).norm()
             apart = (lane.weights()[name].double() - value.double()).norm()

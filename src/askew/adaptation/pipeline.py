@@ -293,7 +293,7 @@ def diagnosed(
             "name the source that it was trained on, or one with the same classes.",
         )
     yield Progress("model", "asking the model", 0, 2, {})
-    held = trained.logits(training_data.source_val.x)
+    held = trained.logits(training_data.source_val.x, domain="source")
     yield Progress("model", "asking the model", 1, 2, {})
     told = DomainOutputs.of(
         held, training_data.source_val.y, trained.logits(training_data.target.x), np.array(trained.card.training_prior)

@@ -6,8 +6,10 @@ their hash, which the card holds; so the two always belong together, and a chang
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -24,9 +26,9 @@ from askew.core.files import as_json, is_temporary, read_tensors, whole_folder
 from askew.evaluation.priors import reweighted
 from askew.inference.inputs import as_input, listed
 from askew.inference.model_card import Card, TargetPrior, net_spec, prior_of, read_card, read_json, rule_of, shape_of
-from askew.methods.base import Method, Shape
+from askew.methods.base import Method, new_net
 from askew.nets.forward import Inputs, chunk_rows, forward_in_chunks
-from askew.nets.network import Net, build, new_head
+from askew.nets.network import Net, keeps_source_statistics, predicting_weights
 
 __all__ = ["PRIORS", "Card", "Classifier", "Predictor", "Prior", "TargetPrior", "load"]
 
@@ -74,8 +76,8 @@ class Predictor:
         self.card = card
         self.device = pick_device(device)
         with torch.device("meta"):  # so that a description alone cannot ask for all memory
-            self.weights = _fitting(weights, _network(card))
-        net = _network(card)
+            self.weights = _fitting(weights, _network(card, weights))
+        net = _network(card, weights)
         net.load_state_dict(self.weights)
         self.classifier = Classifier(card.rule, net).to(self.device).eval()
 
@@ -90,16 +92,18 @@ class Predictor:
 
     # --- predictions ---
 
-    def logits(self, x: Any, batch: int = 0) -> NDArray[np.float32]:
+    def logits(self, x: Any, batch: int = 0, domain: Literal["target", "source"] = "target") -> NDArray[np.float32]:
         """Logits for the class prior of training. (n, c)
 
         x: uint8 images (n, k, h, w), (n, h, w, k) or (n, h, w); float rows (n, d); pictures of PIL or paths of picture
-        files, one or many, which are resized.
+        files, one or many, which are resized. A network that keeps batch statistics of each domain uses those of
+        `domain`.
         """
         inputs = listed(x)
         if not len(inputs):
             return np.zeros((0, len(self.classes)), dtype=np.float32)
-        return self.forward(_Converted(inputs, self.card), batch)
+        with self.classifier.net.source_statistics() if domain == "source" else nullcontext():
+            return self.forward(_Converted(inputs, self.card), batch)
 
     def forward(self, x: Inputs, batch: int = 0) -> NDArray[np.float32]:
         """The same for inputs that are in the network's own form already."""
@@ -199,7 +203,7 @@ class Predictor:
         record = read_json(path / "run.json")
         try:
             card = _run_card(path, record, target_prior, made)
-            weights = read_tensors(path / "weights.safetensors")[0]
+            weights = predicting_weights(read_tensors(path / "weights.safetensors")[0])
         except (KeyError, TypeError, ValueError, IndexError, OSError) as error:
             raise UserError(
                 f"The run in {path} does not say enough to make a model of it ({error}).",
@@ -278,11 +282,9 @@ def _sound_weights(folder: Path, digest: Any) -> dict[str, Tensor]:
     return read_tensors(file)[0]
 
 
-def _network(card: Card) -> Net:
-    c = len(card.classes)
-    parts, width = build(card.net, card.shape, c, 0)
-    parts |= card.rule.parts(Shape(width, c, lambda: new_head(card.net, width, c)))
-    return Net(parts, width, split_norm=card.net.norm == "split")
+def _network(card: Card, weights: Mapping[str, Tensor]) -> Net:
+    spec = card.net if keeps_source_statistics(weights) else dataclasses.replace(card.net, norm="joint")
+    return new_net(spec, card.rule, card.shape, len(card.classes))
 
 
 def _fitting(weights: Mapping[str, Tensor], net: Net) -> dict[str, Tensor]:

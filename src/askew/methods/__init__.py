@@ -28,20 +28,6 @@ from askew.methods.uan import UAN
 ALL: tuple[type[Method], ...] = (
     SourceOnly, DAN, JAN, DANN, MCD, BSP, BBSE, PADA, ETN, UAN, FDANN, COAL, PriorAwareTeacher,
 )  # fmt: skip
-    SourceOnly,
-    DAN,
-    JAN,
-    DANN,
-    MCD,
-    BSP,
-    BBSE,
-    PADA,
-    ETN,
-    UAN,
-    FDANN,
-    COAL,
-    PriorAwareTeacher,
-)
 METHODS: dict[str, type[Method]] = {cls.id: cls for cls in ALL}
 
 __all__ = [

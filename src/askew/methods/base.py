@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from askew.methods.losses import reverse_grad
-from askew.nets.network import Net
+from askew.nets.network import Net, build, new_head
+from askew.nets.spec import NetSpec
 
 
 class Batch(NamedTuple):
@@ -127,6 +128,17 @@ class Method:
         """Logits. (n, …) → (n, c)"""
         logits: Tensor = net["teacher"](x) if self.teacher else net["head"](net["features"](x))
         return logits
+
+
+def new_net(
+    spec: NetSpec, method: Method, shape: tuple[int, ...], classes: int, seed: int = 0, parts_key: int = 0
+) -> Net:
+    """The network that a method trains: features and head by the seed, the method's own parts by a key."""
+    own, width = build(spec, shape, classes, seed)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(parts_key)
+        own |= method.parts(Shape(width, classes, lambda: new_head(spec, width, classes)))
+    return Net(own, width, split_norm=spec.norm == "split" and method.sees_target, teacher=method.teacher)
 
 
 def both(net: Net, batch: Batch) -> tuple[Tensor, Tensor]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
@@ -117,6 +117,17 @@ def check(spec: NetSpec, shape: tuple[int, ...]) -> None:
         build(dataclasses.replace(spec, weights="none" if spec.name not in OWN else spec.weights), shape, 2, 0)
 
 
+def predicting_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of the plain network that predicts the same: those of the teacher, where there is one."""
+    mine = {name.removeprefix("teacher."): value for name, value in weights.items() if name.startswith("teacher.")}
+    return {name: mine.get(name, value) for name, value in weights.items() if not name.startswith("teacher.")}
+
+
+def keeps_source_statistics(weights: Iterable[str]) -> bool:
+    """Whether a network with tensors of these names has batch statistics of each domain."""
+    return any(".source_running_" in name for name in weights)
+
+
 def new_head(spec: NetSpec, width: int, classes: int) -> nn.Module:
     """A head as the spec names it, with fresh weights."""
     return CosineHead(width, classes, spec.temperature) if spec.head == "cosine" else LinearHead(width, classes)
@@ -133,22 +144,3 @@ def build(spec: NetSpec, shape: tuple[int, ...], classes: int, seed: int) -> tup
             features = features[:-1]
         head = new_head(spec, width, classes)
     return {"features": features, "head": head}, width
-
-
-def assemble(
-    spec: NetSpec,
-    shape: tuple[int, ...],
-    classes: int,
-    seed: int = 0,
-    *,
-    parts: Callable[[int], Mapping[str, nn.Module]] = lambda width: {},
-    parts_key: int = 0,
-    sees_target: bool = True,
-    teacher: bool = False,
-) -> Net:
-    """A whole network: features, head, what `parts(width)` adds (drawn from a key of its own), perhaps a teacher."""
-    own, width = build(spec, shape, classes, seed)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(parts_key)
-        own |= parts(width)
-    return Net(own, width, split_norm=spec.norm == "split" and sees_target, teacher=teacher)

@@ -17,7 +17,7 @@ from askew.core.files import read_tensors
 from askew.data.benchmarks import load_task, task_infos
 from askew.data.task import Task, TrainingData
 from askew.nets.forward import forward_in_chunks
-from askew.nets.network import build
+from askew.nets.network import build, predicting_weights
 from askew.nets.spec import NetSpec
 
 Counts = NDArray[np.int64]
@@ -59,8 +59,8 @@ def network_features(
     # Starting weights do not matter here: those of the run replace all of them.
     net = {name: value for name, value in run["net"].items() if name in known} | {"weights": "none", "weights_hash": ""}
     parts, _ = build(NetSpec(**net), tuple(training_data.source.x.shape[1:]), len(training_data.classes), 0)
-    prefix = "features."
-    state = {n.removeprefix(prefix): t for n, t in read_tensors(file)[0].items() if n.startswith(prefix)}
+    weights, prefix = predicting_weights(read_tensors(file)[0]), "features."
+    state = {n.removeprefix(prefix): t for n, t in weights.items() if n.startswith(prefix) and ".source_" not in n}
     try:
         parts["features"].load_state_dict(state)
     except RuntimeError:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from askew.core.random import hash64, key, shuffled
+from askew.core.random import bits, hash64, key, shuffled
 from askew.data.domains import Rows, RowSubset
 from askew.data.task import Sampler, TrainingData
-from askew.methods.base import Batch
+from askew.methods.base import Batch, Method
+from askew.nets.augment import Views, make_view
 
 RESIDENT_SHARE = 0.5
 """Of the device's free memory that a study may take; a larger one stays on the host."""
@@ -100,6 +101,22 @@ def even_rows(
     u = ((hash64(key(stream, seed, "even"), position) >> 11) & (2**53 - 1)).double() * 2**-53
     rows = torch.searchsorted(until, u * until[-1], right=True).clamp(max=len(labels) - 1)
     return rows.view(steps, batch)
+
+
+def with_views(batch: Batch, method: Method, key: Tensor, how: Views, picture_side: int) -> Batch:
+    """The batch as the random views that the method asks for, a function of `key`, which has one element per lane."""
+    lead = key.dim()
+
+    def views(x: Tensor, domain: str, strengths: Sequence[float]) -> Iterator[Tensor]:
+        rows = x.flatten(0, lead)  # of all lanes at once
+        for number, strength in enumerate(strengths):
+            keys = bits(key, f"{domain} view {number}", x.shape[lead]).flatten()
+            view = make_view(rows, keys, how, strength, picture_side)
+            yield view.view(*x.shape[: lead + 1], *view.shape[1:])
+
+    source = tuple(views(batch.xs, "source", method.source_views))
+    target = tuple(views(batch.xt, "target", method.target_views if method.sees_target else (0.0,)))
+    return batch._replace(xs=source[0], xt=target[0], source_views=source, target_views=target, key=key)
 
 
 class Feed:

@@ -23,7 +23,7 @@ from askew.training.batches import DomainTensor, Feed
 from askew.training.loop import Checkpoint, Loop, NetworkOutputs, NotFinite, Snapshot, arithmetic
 from askew.training.optim import Optimiser
 from askew.training.run import Run
-from askew.training.trainer import Resume, built_on, new_net, picture_side, portions, tables
+from askew.training.trainer import Resume, built_on, picture_side, portions, run_net, tables
 
 DIFFERENT = ("task", "shift", "draw", "origin", "seed")
 """What may differ from lane to lane, beside the method's float hyper-parameters."""
@@ -329,7 +329,7 @@ def fit_lanes(
     for training_data in training_datas:
         if id(training_data) not in feeds:
             feeds[id(training_data)] = Feed(training_data, device)
-    nets = [new_net(run, training_data) for run, training_data in zip(runs, training_datas, strict=True)]
+    nets = [run_net(run, training_data) for run, training_data in zip(runs, training_datas, strict=True)]
     fresh = [{name: value.clone() for name, value in net.state_dict().items()} for net in nets]
     for net, own, start in zip(nets, fresh, starts, strict=True):
         if start is not None:

@@ -14,11 +14,9 @@ from typing import Generic, Literal, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from askew.core import random
 from askew.data.task import Sampler
 from askew.methods.base import Batch, Losses
-from askew.nets.augment import make_view
-from askew.training.batches import DomainTensor, Feed
+from askew.training.batches import DomainTensor, Feed, with_views
 from askew.training.optim import Optimiser
 from askew.training.run import Run
 
@@ -194,7 +192,8 @@ class Loop(ABC, Generic[Seen]):
         """Take one step, from the clock to the sums of the losses."""
         row = self.clock - self.first
         batch = self.batch(self.source_table.index_select(0, row)[0], self.target_table.index_select(0, row)[0])
-        batch = self.viewed(batch, self.view_key_table.index_select(0, row)[0])
+        key = self.view_key_table.index_select(0, row)[0]
+        batch = with_views(batch, self.stage.method, key, self.views, self.picture_side)
         t = (self.clock / self.stage.steps)[0]
         step_keys = iter(self.step_key_table.index_select(0, row)[0])
         terms: Losses = {}
@@ -214,25 +213,6 @@ class Loop(ABC, Generic[Seen]):
             self.names, self.sums = list(terms), torch.zeros_like(values)
         self.sums += values
         self.clock += 1
-
-    def viewed(self, batch: Batch, key: Tensor) -> Batch:
-        """The batch as the random views that the method asks for; `key` has one element per lane."""
-        method = self.stage.method
-        source = self.views_of(batch.xs, "source", method.source_views, key)
-        target = self.views_of(batch.xt, "target", method.target_views if method.sees_target else (0.0,), key)
-        return batch._replace(xs=source[0], xt=target[0], source_views=source, target_views=target, key=key)
-
-    def views_of(self, x: Tensor, domain: str, strengths: Sequence[float], key: Tensor) -> tuple[Tensor, ...]:
-        """Views of a domain's images, made for all lanes at once. (b, …) or (lanes, b, …)"""
-        if self.views.views == "none":
-            return (x,) * len(strengths)
-        lead = key.dim()
-        rows, made = x.flatten(0, lead), []
-        for number, strength in enumerate(strengths):
-            keys = random.bits(key, f"{domain} view {number}", x.shape[lead]).flatten()
-            view = make_view(rows, keys, self.views, strength, self.picture_side)
-            made.append(view.view(*x.shape[: lead + 1], *view.shape[1:]))
-        return tuple(made)
 
     def average(self) -> None:
         """Teacher ← d·teacher + (1 − d)·student with d = 1 − 1/min(i + 1, memory), i being the step's number."""

@@ -15,8 +15,8 @@ from askew.core import random
 from askew.core.device import LANE_ROWS, PREDICT_NUMBERS, PREDICT_ROWS
 from askew.core.errors import UserError
 from askew.data.task import TrainingData
-from askew.methods.base import Batch, Losses, Method, Shape
-from askew.nets.network import Net, assemble, new_head
+from askew.methods.base import Batch, Losses, Method, new_net
+from askew.nets.network import Net
 from askew.nets.small import OWN
 from askew.training.batches import DomainTensor, Feed
 from askew.training.loop import Checkpoint, Loop, NetworkOutputs, NotFinite, Snapshot, arithmetic
@@ -225,19 +225,10 @@ def _origins(name: str) -> tuple[str, ...]:
     return name, student, student.replace(".source_running_", ".running_")
 
 
-def new_net(run: Run, training_data: TrainingData) -> Net:
+def run_net(run: Run, training_data: TrainingData) -> Net:
     """The network of a run's last stage, with the weights that its seed gives it."""
-    method, classes, number = run.method, len(training_data.classes), len(run.plan) - 1
-    return assemble(
-        run.net,
-        tuple(training_data.source.x.shape[1:]),
-        classes,
-        run.seed,
-        parts=lambda width: method.parts(Shape(width, classes, lambda: new_head(run.net, width, classes))),
-        parts_key=random.key("parts", run.seed, number),
-        sees_target=method.sees_target,
-        teacher=method.teacher,
-    )
+    shape, classes = tuple(training_data.source.x.shape[1:]), len(training_data.classes)
+    return new_net(run.net, run.method, shape, classes, run.seed, random.key("parts", run.seed, len(run.plan) - 1))
 
 
 def begin(
@@ -250,7 +241,7 @@ def begin(
 ) -> Trainer:
     """A trainer of the run's last stage, ready to take its first step; `make` chooses its kind."""
     feed = Feed(training_data, device)
-    net = new_net(run, training_data).to(device)
+    net = run_net(run, training_data).to(device)
     if run.net.name not in OWN:
         net = net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     net.share_step_key()
