@@ -42,6 +42,7 @@ TASKS = {
     "usps-uci": Info("usps", "uci", "digits-28", "development"),
     "uci-mnist": Info("uci", "mnist", "digits-28", "development"),
     "syn-usps": Info("syn", "usps", "digits-32", "development", (_SYN,)),
+    "svhn-uci": Info("svhn", "uci", "digits-32", "development"),
 }
 
 
