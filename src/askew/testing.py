@@ -24,7 +24,8 @@ from askew.nets.augment import Views
 from askew.nets.network import Net
 from askew.nets.spec import NetSpec
 from askew.training.batches import Feed, with_views
-from askew.training.lanes import Call, float_options
+from askew.training.lane_groups import float_options
+from askew.training.lanes import Call
 from askew.training.loop import NetworkOutputs
 from askew.training.optim import Optim
 from askew.training.run import Run, Stage

@@ -21,7 +21,8 @@ from askew.methods import METHODS, make_method
 from askew.nets.spec import NetSpec
 from askew.runs.execute import Broken, Execution, execute, execute_lanes
 from askew.runs.store import RunFolder, open_root
-from askew.training.lanes import fit_lanes, lane_shape, lanes_that_pay
+from askew.training.lane_groups import lane_shape, lanes_that_pay
+from askew.training.lanes import fit_lanes
 from askew.training.loop import Checkpoint, NotFinite, Snapshot
 from askew.training.optim import Optim
 from askew.training.run import Run, Stage

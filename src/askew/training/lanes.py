@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -14,40 +13,15 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from askew.core.options import options
 from askew.data.task import TrainingData
-from askew.methods.base import Batch, Losses, Method, State
+from askew.methods.base import Batch, Losses, State
 from askew.nets.network import Net
-from askew.nets.small import OWN
 from askew.training.batches import DomainTensor, Feed
+from askew.training.lane_groups import float_options
 from askew.training.loop import Checkpoint, Loop, NetworkOutputs, NotFinite, Snapshot, arithmetic
 from askew.training.optim import Optimiser
 from askew.training.run import Run
 from askew.training.trainer import Resume, built_on, picture_side, portions, run_net, tables
-
-DIFFERENT = ("task", "shift", "draw", "origin", "seed")
-"""What may differ from lane to lane, beside the method's float hyper-parameters."""
-
-
-def float_options(method: Method) -> list[str]:
-    """The hyper-parameters that are numbers to compute with, so that each lane may have its own."""
-    return [name for name, option in options(type(method)).items() if option.type is float]
-
-
-def lane_shape(run: Run) -> str:
-    """Equal for runs that can share a step, given data of the same kind."""
-    values = {name: value for name, value in run.describe().items() if name not in DIFFERENT}
-    last = values["plan"][-1]["method"]["options"]
-    for name in float_options(run.method):
-        del last[name]
-    return json.dumps(values, sort_keys=True)
-
-
-def lanes_that_pay(run: Run, device: torch.device) -> int:
-    """How many runs to train in one step: small networks leave most of a GPU idle, large ones and CPUs gain nothing."""
-    if device.type != "cuda" or run.net.name not in OWN:
-        return 1
-    return 16 if run.net.name == "digits-32" else 64
 
 
 class Call(nn.Module):
@@ -123,13 +97,12 @@ class Lanes(Loop[list[Snapshot | NotFinite]]):
         for module in self.call.modules():
             if hasattr(module, "in_lanes"):
                 setattr(module, "in_lanes", True)  # noqa: B010  modules' attributes are Tensor or Module to mypy
-        self.params = {n: torch.stack([dict(net.named_parameters())[n] for net in nets]).to(device).detach()
-                       for n, _ in nets[0].named_parameters()}  # fmt: skip
+        self.params = _stacked([dict(net.named_parameters()) for net in nets], device)
         for value in self.params.values():
             value.requires_grad_()
         self.step_key = torch.zeros(len(runs), dtype=torch.int64, device=device)
-        self.buffers = {n: self.step_key if n.endswith(".step_key") else torch.stack(
-            [dict(net.named_buffers())[n] for net in nets]).to(device) for n, _ in nets[0].named_buffers()}  # fmt: skip
+        self.buffers = _stacked([dict(net.named_buffers()) for net in nets], device)
+        self.buffers |= {name: self.step_key for name in self.buffers if name.endswith(".step_key")}
         self.saved = list(nets[0].state_dict())
         self.hyper = {
             name: torch.tensor([float(getattr(run.method, name)) for run in runs], device=device)
@@ -289,6 +262,11 @@ class Lanes(Loop[list[Snapshot | NotFinite]]):
                 self.pseudo = [*(self.pseudo or []), saved["pseudo"]]
             for name, value in lane.tensors().items():
                 value.copy_(saved[name])
+
+
+def _stacked(named: Sequence[dict[str, Tensor]], device: torch.device) -> dict[str, Tensor]:
+    """The lanes' tensors of each name as one, lanes first."""
+    return {name: torch.stack([own[name].detach() for own in named]).to(device) for name in named[0]}
 
 
 def _inside(params: State, buffers: State) -> dict[str, Tensor]:

@@ -15,7 +15,7 @@ from askew.runs.claims import Watch
 from askew.runs.config import RunRequest, prepare
 from askew.runs.execute import Broken, Busy, Execution, Progress, execute_lanes
 from askew.runs.store import MARKER, RunFolder
-from askew.training.lanes import lane_shape, lanes_that_pay
+from askew.training.lane_groups import lane_shape, lanes_that_pay
 from askew.training.run import Run
 
 PAUSE = 1.0
