@@ -29,7 +29,7 @@ from askew.adaptation.embeddings import frozen
 from askew.adaptation.pipeline import AUTO, Candidate, Order, Setup, said, set_up
 from askew.cli.terminal import watch
 from askew.data import label_shift
-from askew.data.custom import read_side
+from askew.data.custom import read_domain
 from askew.evaluation.metrics import score
 from askew.evaluation.outputs import DomainOutputs
 from askew.evaluation.validators import choose
@@ -49,7 +49,7 @@ def embed(pacs: Path, out: Path, backbone: str, weights: str) -> None:
     file = weights not in ("hub", "none")
     spec = NetSpec(name=backbone, weights=weights, weights_hash=file_hash(Path(weights)) if file else "")
     for domain in DOMAINS:
-        side = read_side(pacs / domain, "source")
+        side = read_domain(pacs / domain, "source")
         network = frozen(spec, side.shape)
         parts = (torch.from_numpy(np.ascontiguousarray(side.x[i : i + 32])) for i in range(0, len(side.names), 32))
         with torch.no_grad():

@@ -115,7 +115,7 @@ def test_a_quick_look_takes_some_pictures_and_one_method(
 
 def test_embeddings_are_what_the_network_says_of_each_picture(tmp_path: Path, small_backbone: None) -> None:
     source, target = photographs(tmp_path / "s", ("red", "green"), 5, 90), photographs(tmp_path / "t", ("red",), 4, 0)
-    data = adapting.own_data(source, target)
+    data = adapting.load_custom_data(source, target)
     spec = NetSpec(name="resnet18", crop=32)
     task = finish(embedded(data.task, spec, tmp_path / "e", CPU))
     with torch.no_grad():

@@ -14,7 +14,7 @@ from PIL import Image
 
 from askew.core.errors import UserError
 from askew.data import image_cache
-from askew.data.custom import own_data
+from askew.data.custom import load_custom_data
 
 Case = Callable[[Path], tuple[Path, Path]]
 
@@ -118,15 +118,15 @@ WRONG: dict[str, tuple[Case, str, str]] = {
         r"The folder .*/cat lies inside .*/s\.",
         "read twice",
     ),
-    "a truncated JPEG": (_truncated, r"1 of the 5 pictures of .*/t cannot be decoded: bad\.jpg: .*\.", "--skip-broken"),
+    "a truncated JPEG": (_truncated, r"1 of the 5 pictures of .*/t cannot be read: bad\.jpg: .*\.", "--skip-broken"),
     "a text file named .jpg": (
         _broken(b"hello"),
-        r"1 of the 5 pictures of .*/t cannot be decoded: bad\.jpg: .*\.",
+        r"1 of the 5 pictures of .*/t cannot be read: bad\.jpg: .*\.",
         "--skip-broken",
     ),
     "a file of no bytes": (
         _broken(b""),
-        r"1 of the 5 pictures of .*/t cannot be decoded: bad\.jpg: .*\.",
+        r"1 of the 5 pictures of .*/t cannot be read: bad\.jpg: .*\.",
         "--skip-broken",
     ),
     "a link to the folder that it lies in": (
@@ -134,12 +134,16 @@ WRONG: dict[str, tuple[Case, str, str]] = {
         r"The link .*/t/again leads back to a folder.*\.",
         "remove the link",
     ),
-    "a link to itself": (_self_link, r"The picture .*/self\.png cannot be read: Too many levels.*\.", "mend or remove"),
-    "a list of nothing": (_listed("\n"), r"The list .*/s\.csv is empty\.", "a line holds a path"),
+    "a link to itself": (
+        _self_link,
+        r"1 of the 5 pictures of .*/t cannot be read: self\.png: Too many levels.*\.",
+        "--skip-broken",
+    ),
+    "a list of nothing": (_listed("\n"), r"The list .*/s\.csv is empty\.", "a line has a path"),
     "a listed picture that is missing": (
         _listed("t/0.png,a\nt/9.png,b\n"),
-        r"1 of the 2 pictures in .*/s\.csv do not exist, the first is t/9\.png \(line 2\)\.",
-        "relative to",
+        r"1 of the 2 pictures of .*/s\.csv cannot be read: t/9\.png: No such file or directory\.",
+        "paths are relative to",
     ),
     "a path listed twice": (
         _listed("t/0.png,a\nt/1.png,b\nt/0.png,b\n"),
@@ -149,7 +153,7 @@ WRONG: dict[str, tuple[Case, str, str]] = {
     "a line without a label": (
         _listed("t/0.png,a\nt/1.png\n"),
         r"Line 2 of .*/s\.csv has no label, and others have one\.",
-        "a line holds",
+        "a line has",
     ),
     "arrays of different width": (
         _arrays(rows(), AB, rows(4, 6)),
@@ -215,7 +219,7 @@ def test_wrong_input_is_answered_with_what_was_found_and_a_hint(tmp_path: Path, 
     make, sentence, hint = WRONG[name]
     source, target = make(tmp_path)
     with pytest.raises(UserError) as caught:
-        own_data(source, target)
+        load_custom_data(source, target)
     assert re.fullmatch(sentence, caught.value.sentence), caught.value.sentence
     assert hint in caught.value.hint
     assert "\n" not in caught.value.sentence + caught.value.hint
@@ -231,16 +235,26 @@ def test_a_file_that_may_not_be_read_is_named(tmp_path: Path, monkeypatch: pytes
         return decode(path)
 
     monkeypatch.setattr(image_cache, "decode", forbidden)
-    with pytest.raises(UserError, match=r"cannot be decoded: 0\.png: .*Permission denied"):
-        own_data(source, target)
+    with pytest.raises(UserError, match=r"cannot be read: 0\.png: .*Permission denied"):
+        load_custom_data(source, target)
 
 
 def test_broken_pictures_are_left_out_where_that_was_asked_for(tmp_path: Path) -> None:
     source, target = _broken(b"hello")(tmp_path)
-    found = own_data(source, target, skip_broken=True)
+    found = load_custom_data(source, target, skip_broken=True)
     assert len(found.task.training_data.target) == 4
     assert [text.partition(":")[0] for text in found.target.broken] == ["bad.jpg"]
     assert found.target.names == ("0.png", "1.png", "2.png", "3.png")
+
+
+def test_a_listed_picture_that_is_missing_is_left_out_like_a_broken_one(tmp_path: Path) -> None:
+    source, target = tree(tmp_path / "s"), flat(tmp_path / "t")
+    (tmp_path / "t.txt").write_text("".join(f"t/{i}.png\n" for i in range(5)))
+    (target / "1.png").write_bytes(b"no picture")
+    found = load_custom_data(source, tmp_path / "t.txt", skip_broken=True)
+    assert [text.partition(":")[0] for text in found.target.broken] == ["t/1.png", "t/4.png"]
+    picture(target / "4.png")
+    assert len(load_custom_data(source, tmp_path / "t.txt", skip_broken=True).target.names) == 4, "it is there now"
 
 
 def test_a_disk_without_room_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,5 +265,5 @@ def test_a_disk_without_room_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(image_cache, "_reserve", full)
     with pytest.raises(UserError, match="There is no room left on the disk") as caught:
-        own_data(source, target)
+        load_custom_data(source, target)
     assert "192 KiB" in caught.value.hint

@@ -150,7 +150,7 @@ def test_a_broken_picture_is_named_and_skipped_only_when_asked(
     root: Path, monkeypatch: pytest.MonkeyPatch, counted: list[str]
 ) -> None:
     (root / "a/1.png").write_bytes(b"no picture")
-    with pytest.raises(UserError, match=r"1 picture of 8 cannot be decoded: .*set/a/1\.png") as caught:
+    with pytest.raises(UserError, match=r"1 picture of 8 cannot be read: .*set/a/1\.png") as caught:
         pictures("set", root, NAMES)
     assert "--skip-broken" in caught.value.hint
     monkeypatch.setenv("ASKEW_SKIP_BROKEN", "1")

@@ -237,7 +237,7 @@ def beside(*things: Path) -> None:
         (("feeling", "objects.npy"), "holds Python objects"),
         (("feeling", "garbage.npy"), "The array file garbage.npy"),
         (("feeling", "garbage.npz"), "The array file garbage.npz"),
-        (("seeing", "list.txt"), "do not exist"),
+        (("seeing", "list.txt", "-o", "out.csv"), "None of the pictures can be read"),
         (("seeing", "album", "--prior", "sauce"), "There is no prior 'sauce'."),
         (("seeing", "album", "--prior", "1,2"), "each of the 3 classes, found 2 numbers"),
         (("seeing", "album", "-o", "out.xlsx"), "written as .csv or .parquet, found out.xlsx"),

@@ -14,9 +14,8 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from askew.core.device import pick_device
-from askew.data import label_shift
 from askew.data.domains import Labeled, Unlabeled
-from askew.data.task import VALIDATION_SHARE, Task, TrainingData
+from askew.data.task import TrainingData, make_unlabeled_task
 from askew.evaluation.priors import target_prior
 from askew.inference.model_card import Card, TargetPrior
 from askew.inference.predictor import Predictor, Prior
@@ -126,7 +125,8 @@ class AdaptiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         adapts = len(xt) > 0
         source = Labeled(xs, y.astype(np.int64))
         target = Unlabeled(np.require(xt if adapts else xs, requirements="W"))  # torch's tensors are writable
-        task = _task(source, target, tuple(map(str, self.classes_)), seed)
+        name = f"own/{'images' if source.x.ndim == 4 else 'rows'}"
+        task = make_unlabeled_task(name, source, target, tuple(map(str, self.classes_)), seed)
         request = RunRequest(
             task.name, self.method if adapts else "source", seed, shift="natural",
             hyper=(self.hyper or {}) if adapts else {}, training=LENGTH | dict(self.training or {}),
@@ -170,15 +170,6 @@ def _is_target(y: NDArray[Any]) -> NDArray[np.bool_]:
     if y.dtype.kind == "O":
         return np.array([isinstance(v, int | float | np.number) and v == -1 for v in y], dtype=np.bool_)
     return np.asarray(y == -1) if y.dtype.kind in "iuf" else np.zeros(len(y), dtype=np.bool_)
-
-
-def _task(source: Labeled, target: Unlabeled, classes: tuple[str, ...], seed: int) -> Task:
-    """Both domains as a task without an exam; a tenth of each class with two rows or more is held out."""
-    sizes = source.sizes(len(classes))
-    held = label_shift.draw(source.y, np.where(sizes > 1, np.ceil(VALIDATION_SHARE * sizes), 0).astype(np.int64), seed)
-    rest = np.setdiff1d(np.arange(len(source)), held)
-    training_data = TrainingData(source.take(rest), source.take(held), target, target, classes)
-    return Task(f"own/{'images' if source.x.ndim == 4 else 'rows'}", training_data, None)
 
 
 def _trained(run: Run, training_data: TrainingData, device: torch.device) -> Snapshot:

@@ -16,7 +16,7 @@ from askew.adaptation.embeddings import embedded, frozen
 from askew.core.errors import UserError
 from askew.core.files import is_temporary, read_tensors, sweep
 from askew.core.options import checked
-from askew.data.custom import OwnData, few, own_data
+from askew.data.custom import CustomData, few, load_custom_data
 from askew.data.task import Task
 from askew.evaluation.diagnosis import Diagnosis, diagnose
 from askew.evaluation.outputs import DomainOutputs, softmax
@@ -88,7 +88,7 @@ class Order:
 class Setup:
     """The data as they are trained on, and the network."""
 
-    data: OwnData
+    data: CustomData
     task: Task
     """With embeddings in place of images where the backbone is frozen."""
     network: str
@@ -175,7 +175,7 @@ def check_out(out: Path) -> None:
 
 def set_up(order: Order, out: Path, device: torch.device) -> Generator[Progress, None, Setup]:
     """Read both domains, choose a network, and compute embeddings where the backbone is frozen."""
-    data = own_data(order.source, order.target, order.skip_broken, QUICK_IMAGES if order.quick else 0)
+    data = load_custom_data(order.source, order.target, order.skip_broken, QUICK_IMAGES if order.quick else 0)
     quick = QUICK if order.quick else {}
     if data.kind == "rows":
         if order.backbone not in ("", "mlp", "bare"):
@@ -277,7 +277,7 @@ def adapt(order: Order, out: Path, device: torch.device) -> Generator[Progress, 
 
 def diagnosed(
     order: Order, out: Path, device: torch.device, model: Path | None
-) -> Generator[Progress, None, tuple[Diagnosis, OwnData]]:
+) -> Generator[Progress, None, tuple[Diagnosis, CustomData]]:
     """What differs between the domains, by a network trained on the source or by a model that is there; the data."""
     checked(Training, dict(order.training), "training")
     if model is None:
@@ -285,7 +285,7 @@ def diagnosed(
         ((only,), _) = yield from train(setup, order, (SOURCE_ONLY,), out, device)
         return diagnose(only.said), setup.data
     trained = load(model, str(device))
-    data = own_data(order.source, order.target, order.skip_broken, QUICK_IMAGES if order.quick else 0)
+    data = load_custom_data(order.source, order.target, order.skip_broken, QUICK_IMAGES if order.quick else 0)
     training_data = data.task.training_data
     if trained.classes != training_data.classes:
         raise UserError(

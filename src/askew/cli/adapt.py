@@ -13,7 +13,7 @@ from askew.core.errors import UserError
 
 if TYPE_CHECKING:
     from askew.adaptation.pipeline import Adaptation
-    from askew.data.custom import OwnData
+    from askew.data.custom import CustomData
     from askew.evaluation.diagnosis import Diagnosis
 
 
@@ -76,7 +76,7 @@ def adapt(
 
 
 def _say_unread(found: Adaptation) -> None:
-    if found.setup.data.target.unread:
+    if found.setup.data.target.labels_ignored:
         err.print("The target's labels were not read.", soft_wrap=True)
 
 
@@ -99,7 +99,7 @@ def _print(found: Adaptation) -> None:
         err.print(f"{remark.code} {remark.what}: {remark.remedy}", soft_wrap=True, markup=False)
 
 
-def _print_mix(diagnosis: Diagnosis, data: OwnData) -> None:
+def _print_mix(diagnosis: Diagnosis, data: CustomData) -> None:
     mix = diagnosis.mix
     values = zip(data.task.training_data.classes, data.source_prior, mix.mix, mix.low, mix.high, strict=True)
     print_table(

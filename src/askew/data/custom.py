@@ -1,4 +1,4 @@
-"""Data of one's own as a task without an exam: a labelled source and a target whose labels nobody reads."""
+"""The user's own data as a task without test labels: a labelled source and an unlabelled target."""
 
 from __future__ import annotations
 
@@ -16,106 +16,105 @@ from askew.data.array_files import ARRAYS, label_names, read_array
 from askew.data.domains import Labeled, Rows, RowSubset, Unlabeled
 from askew.data.image_cache import pictures
 from askew.data.image_lists import LISTS, Listing, in_order, read_folder, read_listing
-from askew.data.task import VALIDATION_SHARE, Task, TrainingData
+from askew.data.task import Task, make_unlabeled_task
 
 Kind = Literal["rows", "images", "pictures"]
 """Feature rows, images in an array, or picture files."""
 
 _FORMS = (
-    "a folder with a sub-folder a class, a .csv or .txt list of pictures, or a .npz, .npy or .parquet array; "
+    "a folder with one sub-folder per class, a .csv or .txt list of pictures, or a .npz, .npy or .parquet array; "
     "a target may be a folder without sub-folders."
 )
 _MOST_NAMED = 5
 
 
 @dataclass(frozen=True, eq=False)
-class Side:
-    """One domain as it was handed in."""
+class CustomDomain:
+    """One domain as the user gave it."""
 
     path: Path
     x: Rows
     names: tuple[str, ...]
-    """Of each row: a picture's path below the root, or a row number."""
+    """One per row: a picture's path below the root, or a row number."""
     labels: tuple[str, ...] | None
     root: Path | None = None
-    """Where pictures lie."""
+    """The folder of the pictures; None for an array."""
     broken: tuple[str, ...] = ()
     """Pictures that were left out, and why."""
-    unread: bool = False
-    """Whether labels came along that nobody reads."""
+    labels_ignored: bool = False
+    """Whether it is a target that has labels, which are not read."""
 
     @property
     def shape(self) -> tuple[int, ...]:
         return tuple(self.x.shape[1:])
 
-    def marks(self) -> NDArray[np.uint64]:
-        """A hash of each row."""
-        if isinstance(self.x, RowSubset) and self.x.marks is not None:
-            return self.x.marks[self.x.rows]
+    def row_hashes(self) -> NDArray[np.uint64]:
+        if isinstance(self.x, RowSubset) and self.x.hashes is not None:
+            return self.x.hashes[self.x.rows]
         hashes = (hashlib.blake2b(np.ascontiguousarray(row).data, digest_size=8).digest() for row in np.asarray(self.x))
         return np.frombuffer(b"".join(hashes), dtype="<u8")
 
 
 @dataclass(frozen=True, eq=False)
-class OwnData:
-    """A task of one's own, and what is to be said of it."""
+class CustomData:
+    """The task that two domains of the user make, and what a report should mention."""
 
     kind: Kind
     task: Task
-    source: Side
-    target: Side
+    source: CustomDomain
+    target: CustomDomain
     unknown: tuple[str, ...]
-    """Labels that the target brought along and the source does not have; only their names were looked at."""
+    """Labels of the target that the source does not have; nothing else of the target's labels is used."""
     shared: int
     """How many rows of the target are in the source too, bit for bit."""
 
     @property
     def source_sizes(self) -> NDArray[np.int64]:
-        """How many images of each class the source has, with those held out. (c,)"""
-        training_data = self.task.training_data
-        return training_data.source.sizes(len(training_data.classes)) + training_data.source_val.sizes(
-            len(training_data.classes)
-        )
+        """How many images of each class the source has, including those held out. (c,)"""
+        data = self.task.training_data
+        return data.source.sizes(len(data.classes)) + data.source_val.sizes(len(data.classes))
 
     @property
     def source_prior(self) -> NDArray[np.float64]:
-        """The same as shares. (c,)"""
-        mix: NDArray[np.float64] = self.source_sizes / self.source_sizes.sum()
-        return mix
+        """The same as probabilities. (c,)"""
+        prior: NDArray[np.float64] = self.source_sizes / self.source_sizes.sum()
+        return prior
 
 
-def read_side(path: Path, which: Literal["source", "target"], skip_broken: bool = False, most: int = 0) -> Side:
-    """A folder, a list or an array file. A target's labels stay unread, but for their names.
+def read_domain(
+    path: Path, which: Literal["source", "target"], skip_broken: bool = False, most: int = 0
+) -> CustomDomain:
+    """Read a folder, a list or an array file. A target's labels are ignored, but for their names.
 
-    Of picture files, `most` takes about so many: at least two a class, else in proportion.
+    `most` limits the number of pictures, in proportion to the classes and with at least two of each.
     """
     if not path.exists():
         raise UserError(f"The {which} {path} does not exist.", _FORMS)
     suffix = path.suffix.lower()
     if path.is_dir():
-        side = _decoded(path, _some(read_folder(path), which, most), which, skip_broken)
+        domain = _decoded(path, _some(read_folder(path), which, most), which, skip_broken)
     elif suffix in LISTS:
-        side = _decoded(path, _some(read_listing(path), which, most), which, skip_broken)
+        domain = _decoded(path, _some(read_listing(path), which, most), which, skip_broken)
     elif suffix in ARRAYS:
         found = read_array(path)
         names = tuple(str(row) for row in range(len(found.x)))
         labels = None if found.y is None or which == "target" else label_names(found.y, len(names), path)
-        side = Side(path, found.x, names, labels, unread=found.y is not None and which == "target")
+        domain = CustomDomain(path, found.x, names, labels, labels_ignored=found.y is not None and which == "target")
     else:
         raise UserError(f"The {which} {path} is neither a folder nor a list nor an array.", _FORMS)
-    if which == "source" and side.labels is None:
-        flat = sum("/" not in name for name in side.names)
-        if path.is_dir() and flat < len(side.names):
+    if which == "source" and domain.labels is None:
+        flat = sum("/" not in name for name in domain.names)
+        if path.is_dir() and flat < len(domain.names):
             raise UserError(
-                f"{flat} of the {len(side.names)} pictures in {path} lie outside its class folders.",
-                "put every picture of the source into a sub-folder, one a class.",
+                f"{flat} of the {len(domain.names)} pictures in {path} lie outside its class folders.",
+                "put every picture of the source into the sub-folder of its class.",
             )
         raise UserError(f"The source {path} has no labels.", f"it needs {_FORMS.partition(';')[0]} with y.")
-    return side
+    return domain
 
 
 def _some(listing: Listing, which: str, most: int) -> Listing:
-    """At most about so many of a list; the target's are taken blind to their labels."""
+    """About `most` pictures of a listing; those of a target are drawn without regard to its labels."""
     n = len(listing.paths)
     if not most or n <= most:
         return listing
@@ -127,36 +126,31 @@ def _some(listing: Listing, which: str, most: int) -> Listing:
     return Listing(listing.root, tuple(listing.paths[i] for i in rows), labels)
 
 
-def _decoded(path: Path, listing: Listing, which: str, skip_broken: bool) -> Side:
-    """The listed pictures, decoded now or before; broken ones are refused, or left out where that was asked for."""
-    for name in listing.paths:
-        try:
-            (listing.root / name).stat()
-        except OSError as error:
-            raise UserError(
-                f"The picture {listing.root / name} cannot be read: {error.strerror}.", "mend or remove it."
-            ) from None
+def _decoded(path: Path, listing: Listing, which: str, skip_broken: bool) -> CustomDomain:
+    """The listed pictures, decoded now or before; broken or missing ones are a UserError, or left out if allowed."""
     name = "own-" + hashlib.sha256("\n".join(listing.paths).encode(errors="surrogateescape")).hexdigest()[:12]
     found = pictures(name, listing.root, listing.paths, skip_broken=True)
     broken = tuple(f"{name}: {why}" for name, why in found.broken.items())
     if broken and not (skip_broken and len(found.kept)):
         first = "; ".join(broken[:3]) + ("; …" if len(broken) > 3 else "")
         raise UserError(
-            f"{len(broken)} of the {len(listing.paths)} pictures of {path} cannot be decoded: {first}.",
-            "mend or remove them, or leave them out with --skip-broken.",
+            f"{len(broken)} of the {len(listing.paths)} pictures of {path} cannot be read: {first}.",
+            ("" if path.is_dir() else f"paths are relative to {listing.root.resolve()}; ")
+            + "mend or remove them, or leave them out with --skip-broken.",
         )
     kept = found.kept.tolist()
     labels = None if listing.labels is None else tuple(listing.labels[i] for i in kept)
     names = tuple(listing.paths[i] for i in kept)
-    return Side(path, found.x, names, labels, listing.root, broken, unread=labels is not None and which == "target")
+    ignored = labels is not None and which == "target"
+    return CustomDomain(path, found.x, names, labels, listing.root, broken, ignored)
 
 
-def own_data(source_path: Path, target_path: Path, skip_broken: bool = False, most: int = 0) -> OwnData:
-    """Both domains as a task without an exam; a tenth of each source class is held out for validation."""
+def load_custom_data(source_path: Path, target_path: Path, skip_broken: bool = False, most: int = 0) -> CustomData:
+    """Both domains as a task without test labels; of each source class, a tenth is held out for validation."""
     _apart(source_path, target_path)
     source, target = (
-        read_side(source_path, "source", skip_broken, most),
-        read_side(target_path, "target", skip_broken, most),
+        read_domain(source_path, "source", skip_broken, most),
+        read_domain(target_path, "target", skip_broken, most),
     )
     if len(target.names) < 2:
         raise UserError(
@@ -168,34 +162,29 @@ def own_data(source_path: Path, target_path: Path, skip_broken: bool = False, mo
     xs, xt = _alike(source, target)
     index = {name: k for k, name in enumerate(classes)}
     whole = Labeled(xs, np.array([index[label] for label in source.labels], dtype=np.int64))
-    sizes = whole.sizes(len(classes))
-    held = label_shift.draw(whole.y, np.where(sizes > 1, np.ceil(VALIDATION_SHARE * sizes), 0).astype(np.int64), 0)
-    if not len(held):
+    if not (whole.sizes(len(classes)) > 1).any():
         raise UserError(
             f"No class of the source {source_path} has two images, so none can be held out.", "label a few more."
         )
-    rest = np.setdiff1d(np.arange(len(whole)), held)
-    images = Unlabeled(xt)
-    training_data = TrainingData(whole.take(rest), whole.take(held), images, images, classes)
     kind: Kind = "rows" if len(source.shape) == 1 else "images" if source.root is None else "pictures"
-    return OwnData(
+    return CustomData(
         kind,
-        Task(f"own/{kind}", training_data, None),
+        make_unlabeled_task(f"own/{kind}", whole, Unlabeled(xt), classes),
         source,
         target,
         unknown=_unknown(target.labels or (), classes),
-        shared=int(np.isin(target.marks(), source.marks()).sum()) if source.shape == target.shape else 0,
+        shared=int(np.isin(target.row_hashes(), source.row_hashes()).sum()) if source.shape == target.shape else 0,
     )
 
 
 def _unknown(labels: tuple[str, ...], classes: tuple[str, ...]) -> tuple[str, ...]:
-    """Labels beyond the classes; sub-folders of which none is a class are no labels at all."""
+    """Labels that are no class of the source; if none of them is one, sub-folders have some other meaning."""
     names = set(labels)
     return tuple(in_order(list(names.difference(classes)))) if names.intersection(classes) else ()
 
 
 def _apart(source: Path, target: Path) -> None:
-    """Source and target have to be two; one inside the other would be read twice, and as a class."""
+    """UserError if source and target are the same, or one lies inside the other and would be read twice."""
     here, there = source.resolve(), target.resolve()
     if here == there:
         raise UserError(f"Source and target are the same: {source}.", "name two different places.")
@@ -213,14 +202,14 @@ def _classes(labels: tuple[str, ...], path: Path) -> tuple[str, ...]:
     return tuple(sorted(names, key=int) if all(name.isdecimal() for name in names) else in_order(list(names)))
 
 
-def _alike(source: Side, target: Side) -> tuple[Rows, Rows]:
-    """Both as they go into one network: equal in form, grey images beside coloured ones in three channels."""
+def _alike(source: CustomDomain, target: CustomDomain) -> tuple[Rows, Rows]:
+    """Both as one network takes them: of equal shape, grey images beside coloured ones in three channels."""
     xs, xt = source.x, target.x
     if xs.ndim == xt.ndim == 4 and xs.shape[1] != xt.shape[1] and xs.shape[2:] == xt.shape[2:]:
         xs, xt = (_in_colour(x) for x in (xs, xt))
     if xs.shape[1:] != xt.shape[1:]:
         raise UserError(
-            f"The source is {_said(source.shape)} and the target {_said(target.shape)}.",
+            f"The source is {_described(source.shape)} and the target {_described(target.shape)}.",
             "make both in the same way: equal sizes, or embeddings of one network.",
         )
     return xs, xt
@@ -231,10 +220,10 @@ def _in_colour(x: Rows) -> NDArray[Any]:
     return whole if whole.shape[1] == 3 else np.ascontiguousarray(np.repeat(whole, 3, axis=1))
 
 
-def _said(shape: tuple[int, ...]) -> str:
+def _described(shape: tuple[int, ...]) -> str:
     return f"rows of {shape[0]} numbers" if len(shape) == 1 else f"images of {' x '.join(map(str, shape))}"
 
 
 def few(names: tuple[str, ...]) -> str:
-    """The first of many names."""
+    """The first few of many names, as text."""
     return ", ".join(names[:_MOST_NAMED]) + (f", … ({len(names)} in all)" if len(names) > _MOST_NAMED else "")

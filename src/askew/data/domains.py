@@ -1,4 +1,4 @@
-"""What training may look at: images (or feature rows) with labels, and without."""
+"""Domains: images (or rows of features) with labels and without."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _BLOCK = 256  # rows that are read from a file at a time
 
 
 class RowSubset:
-    """Rows of a larger array by their numbers, read when they are asked for.
+    """Rows of a larger array by their indices, read when they are indexed.
 
-    A domain's pictures are one memory-mapped file of gigabytes; its parts and draws are lists of row numbers in it.
+    A domain's pictures are one memory-mapped file of gigabytes; its splits and draws are row indices in it.
     """
 
-    def __init__(self, base: NDArray[Any], rows: Labels, marks: NDArray[np.uint64] | None = None) -> None:
+    def __init__(self, base: NDArray[Any], rows: Labels, hashes: NDArray[np.uint64] | None = None) -> None:
         self.base = base
         self.rows = rows
-        self.marks = marks
-        """A hash of each row of the base, where it is known: gigabytes need not be read to tell what they are."""
+        self.hashes = hashes
+        """A hash of each row of the base, where it is known: then a fingerprint reads no pixels."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -54,7 +54,7 @@ class RowSubset:
         return self[:] if dtype is None else self[:].astype(dtype)
 
     def pick(self, index: Labels) -> RowSubset:
-        return RowSubset(self.base, self.rows[index], self.marks)
+        return RowSubset(self.base, self.rows[index], self.hashes)
 
 
 Rows = NDArray[Any] | RowSubset  # uint8 images or float32 rows; `_checked` holds that
@@ -93,8 +93,8 @@ class Unlabeled:
 
     def fingerprint(self) -> str:
         digest = hashlib.sha256(f"{self.x.dtype}{self.x.shape}".encode())
-        if isinstance(self.x, RowSubset) and self.x.marks is not None:
-            digest.update(self.x.marks[self.x.rows].tobytes())
+        if isinstance(self.x, RowSubset) and self.x.hashes is not None:
+            digest.update(self.x.hashes[self.x.rows].tobytes())
             return digest.hexdigest()
         for start in range(0, len(self), _BLOCK):  # the same as all at once, without holding it all
             digest.update(np.ascontiguousarray(self.x[start : start + _BLOCK]).data)
@@ -127,7 +127,7 @@ class Labeled:
         """These rows, then the other's."""
         x: Rows
         if isinstance(self.x, RowSubset) and isinstance(other.x, RowSubset) and self.x.base is other.x.base:
-            x = RowSubset(self.x.base, np.concatenate([self.x.rows, other.x.rows]), self.x.marks)
+            x = RowSubset(self.x.base, np.concatenate([self.x.rows, other.x.rows]), self.x.hashes)
         else:
             x = np.concatenate([np.asarray(self.x), np.asarray(other.x)])
         return Labeled(x, np.concatenate([self.y, other.y]))

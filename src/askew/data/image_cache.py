@@ -1,4 +1,4 @@
-"""Pictures decoded once: a memory-mapped uint8 file (n, 3, 256, 256) and an index that says what is in it.
+"""Pictures decoded once: a memory-mapped uint8 file (n, 3, 256, 256) and an index of what is in it.
 
 `<cache>/pictures-<name>-<hash of the folder>.npy` and `.json`. The index has the form, and for each picture its
 path, size, time of change and a hash of its pixels; it is written last. What does not fit together is built anew, and
@@ -55,8 +55,8 @@ def pictures(
 ) -> Pictures:
     """The pictures `paths` below `root`, decoded now or before.
 
-    A broken one is a UserError, unless it may be skipped: by this argument, which the cache remembers until a file
-    changes, or by ASKEW_SKIP_BROKEN=1. `whole` compares all pixels with the index, not only a sample of them.
+    A broken or missing one is a UserError, unless it may be skipped: by this argument, which the cache remembers until
+    a file changes, or by ASKEW_SKIP_BROKEN=1. `whole` compares all pixels with the index, not only a sample of them.
     """
     folder = cache_folder()
     stem = f"pictures-{name}-{hashlib.sha256(str(root.resolve()).encode()).hexdigest()[:12]}"
@@ -74,12 +74,12 @@ def pictures(
     if broken and not (index["skip"] or os.environ.get("ASKEW_SKIP_BROKEN", "") not in ("", "0")):
         first = "; ".join(f"{root / path} ({why})" for path, why in list(broken.items())[:3])
         raise UserError(
-            f"{_pictures(len(broken))} of {len(paths)} cannot be decoded: {first}{'; …' if len(broken) > 3 else ''}.",
+            f"{_pictures(len(broken))} of {len(paths)} cannot be read: {first}{'; …' if len(broken) > 3 else ''}.",
             f"mend or remove them, or leave them out with `askew data check {name.split('--')[0]} --skip-broken`.",
         )
     kept = np.array([i for i, path in enumerate(paths) if path not in broken], dtype=np.int64)
-    marks = np.array([int(file[3], 16) for file in index["files"]], dtype="<u8")
-    return Pictures(RowSubset(store.pixels(len(paths)), kept, marks), kept, broken)
+    hashes = np.array([int(file[3], 16) for file in index["files"]], dtype="<u8")
+    return Pictures(RowSubset(store.pixels(len(paths)), kept, hashes), kept, broken)
 
 
 def _pictures(n: int) -> str:
@@ -99,10 +99,11 @@ def _claimed(lock: Path) -> Iterator[None]:
 
 
 def _stamp(root: Path, path: str) -> Stamp:
+    """What tells whether a file has changed; a missing one has the stamp of an empty file, and fails to decode."""
     try:
         about = (root / path).stat()
-    except OSError as error:
-        raise UserError(f"The picture {root / path} cannot be read: {error.strerror}.", "`askew data check`") from None
+    except OSError:
+        return path, 0, 0
     return path, about.st_size, about.st_mtime_ns
 
 
@@ -118,7 +119,7 @@ class _Store:
     list: Path
 
     def index(self) -> dict[str, Any] | None:
-        """What the index says; None if there is no cache, or none of this form, or it is torn."""
+        """The index; None if there is no cache, or one of another form, or a damaged one."""
         try:
             index: dict[str, Any] = json.loads(self.list.read_text(encoding="utf-8"))
             fits = index["form"] == FORM and self.array.stat().st_size == index["bytes"]
@@ -206,7 +207,8 @@ def _decode_block(file: Path, start: int, root: Path, block: Sequence[tuple[int,
             try:
                 pixels = decode(root / path).tobytes()
             except Exception as error:  # a damaged picture can raise almost anything
-                why = (str(error) or type(error).__name__).splitlines()[0].replace(str(root / path), path)[:120]
+                text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+                why = text.splitlines()[0].replace(str(root / path), path)[:120]
             handle.seek(start + row * _ROW)
             handle.write(pixels)
             done.append((row, _hash(pixels), why))

@@ -1,4 +1,4 @@
-"""Pictures of one's own: everything below a folder, or the lines of a list."""
+"""Pictures below a folder, or in a list file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from askew.data.decode import SUFFIXES
 
 LISTS = frozenset((".csv", ".tsv", ".txt", ".list"))
 
-_FORM = "a line holds a path, relative to the list, and a label: photos/1.jpg,cat; a CSV may begin with path,label."
+_FORM = "a line has a path, relative to the list, and a label: photos/1.jpg,cat; a CSV may begin with path,label."
 _PATH, _LABEL = ("path", "file", "filename", "image"), ("label", "class", "y")
 
 
@@ -68,7 +68,7 @@ Line = tuple[int, str, str]  # number, path, label or nothing
 
 
 def read_lines(file: Path) -> list[Line]:
-    """The lines of a list: CSV, TSV, or text with `path label` or just a path a line. No path comes twice."""
+    """The lines of a list: CSV, TSV, or text with `path label` or just `path` per line. No path comes twice."""
     try:
         text = file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -89,15 +89,8 @@ def read_lines(file: Path) -> list[Line]:
 
 
 def read_listing(file: Path) -> Listing:
-    """A list of pictures that are all there, and all labelled or none."""
+    """A list of pictures of which all are labelled, or none. Missing files are found when they are decoded."""
     root, rows = file.parent, read_lines(file)
-    missing = [(number, path) for number, path, _ in rows if not os.path.lexists(root / path)]
-    if missing:
-        raise UserError(
-            f"{len(missing)} of the {len(rows)} pictures in {file} do not exist, the first is {missing[0][1]} "
-            f"(line {missing[0][0]}).",
-            f"paths are relative to {root.resolve()}.",
-        )
     unlabelled = [number for number, _, label in rows if not label]
     if unlabelled and len(unlabelled) < len(rows):
         raise UserError(f"Line {unlabelled[0]} of {file} has no label, and others have one.", _FORM)
@@ -106,7 +99,7 @@ def read_listing(file: Path) -> Listing:
 
 
 def _table(file: Path, lines: list[str]) -> Iterator[Line]:
-    rows = csv.reader(lines, delimiter="\t" if file.suffix.lower() == ".tsv" else ",")
+    rows = csv.reader(lines, delimiter="\t" if file.suffix.lower() == ".tsv" else _delimiter(lines))
     at, of = 0, 1
     try:
         for first, row in enumerate(rows):
@@ -123,6 +116,12 @@ def _table(file: Path, lines: list[str]) -> Iterator[Line]:
         raise UserError(f"Line {rows.line_num} of {file} cannot be read: {error}.", _FORM) from None
 
 
+def _delimiter(lines: list[str]) -> str:
+    """A semicolon, which spreadsheets write where the comma is a decimal sign, if the first line has no comma."""
+    first = next((line for line in lines if line.strip()), "")
+    return ";" if ";" in first and "," not in first else ","
+
+
 def _text(root: Path, lines: list[str]) -> Iterator[Line]:
     for number, line in enumerate(lines, start=1):
         whole = line.strip()
@@ -134,5 +133,5 @@ def _text(root: Path, lines: list[str]) -> Iterator[Line]:
 
 
 def in_order(names: Sequence[str]) -> list[str]:
-    """Class names as the rule counts them: in alphabetical order, whatever their case."""
+    """Class names in alphabetical order, whatever their case: the order in which classes are numbered."""
     return sorted(names, key=lambda name: (name.casefold(), name))

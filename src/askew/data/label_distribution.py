@@ -1,4 +1,4 @@
-"""How far the class mixes of a task's two domains are apart."""
+"""How far apart the label distributions of a task's two domains are."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class LabelDistributions:
 
     @classmethod
     def of(cls, task: Task) -> LabelDistributions:
-        """A task's; looks at target labels, so nothing is ever to be chosen by it."""
+        """A task's. It uses target labels, so nothing may be selected by it."""
         c = len(task.training_data.classes)
         test = np.bincount(task.test_labels.y, minlength=c)
         target = test if task.test_labels.target_sizes is None else task.test_labels.target_sizes
@@ -32,7 +32,7 @@ class LabelDistributions:
 
     @property
     def distance(self) -> float:
-        """Jensen–Shannon distance of source and target mix, from 0 (equal) to 1 (disjoint)."""
+        """Jensen–Shannon distance of source and target label distribution, from 0 (equal) to 1 (disjoint)."""
         return label_shift.js_distance(self.source, self.target)
 
     @property

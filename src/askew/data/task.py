@@ -1,4 +1,4 @@
-"""A task: what training receives (the study, without any target label) and what scoring receives (the exam)."""
+"""A task: training data, which hold no target label, and the test labels, which only scoring receives."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Counts = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Info:
-    """What `askew tasks` says of a task."""
+    """What `askew tasks` shows of a task."""
 
     source: str
     target: str
@@ -37,14 +37,14 @@ class Info:
     role: Literal["reported", "development"] = "reported"
     notes: tuple[str, ...] = ()
     draws_differ: bool = False
-    """Whether draws but the reported 0 are for development: no real target is spent on it."""
+    """Whether draws other than 0, which tables report, are meant for development: they have other test images."""
     shift: str = "rs-ut"
     """The label shift that the task was published with."""
 
 
 @dataclass(frozen=True, eq=False)
 class TrainingData:
-    """Everything that training and label-free choice may see. It holds no target label."""
+    """Everything that training and model selection may use. It holds no target label."""
 
     source: Labeled
     source_val: Labeled
@@ -71,21 +71,21 @@ class TrainingData:
 
 @dataclass(frozen=True, eq=False)
 class TestLabels:
-    """The target labels, in the order of the study's exam images; only scoring takes one."""
+    """The labels of the test images, in their order; only scoring receives them."""
 
     __test__ = False  # pytest takes a class named Test… for tests
 
     y: Labels
     paper: NDArray[np.int64] | None
-    """The rows that make the paper's exam (the unbalanced test part), where it is not the whole."""
+    """The rows of the paper's test split (the unbalanced one); None if it is all of them."""
     classes: tuple[str, ...]
     target_sizes: Counts | None = None
-    """How many images of each class the target has that is adapted on; for looking only."""
+    """How many images of each class the unlabelled target has; for reports only."""
 
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """A study with its exam, or without: data of one's own has none. `fit` takes the study alone."""
+    """Training data, and test labels, which custom data do not have. `fit` takes the training data alone."""
 
     name: str
     training_data: TrainingData
@@ -94,9 +94,9 @@ class Task:
 
     @property
     def test_labels(self) -> TestLabels:
-        """The exam of a task that has one."""
+        """The test labels; UserError if there are none."""
         if self.test is None:
-            raise UserError(f"The task {self.name} has no exam.", "its target has no labels.")
+            raise UserError(f"The task {self.name} has no test labels.", "custom data are scored by `askew audit`.")
         return self.test
 
     @cached_property
@@ -112,7 +112,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Shift:
-    """How label shift is made: rs-ut, bs-bt, a degree between them, natural, or a Dirichlet draw."""
+    """A kind of label shift: rs-ut, bs-bt, a degree between them, natural, or a Dirichlet draw."""
 
     kind: str = "rs-ut"
     amount: float = 1.0
@@ -164,11 +164,11 @@ class Shift:
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """A domain's images to draw from. `spare` are further images of it, for validation only."""
+    """The images of a domain that are drawn from. `spare` are further ones, for validation only."""
 
     sizes: Counts
     images: Callable[[Counts], Labeled]
-    """The images, given how many are wanted of each class: an array returns all it has, a renderer just those."""
+    """Takes how many images of each class are needed: an array returns all it has, a renderer just those."""
     spare: Labeled | None = None
 
     @classmethod
@@ -177,12 +177,12 @@ class Pool:
 
 
 VALIDATION_SHARE = 0.1
-"""Of the source, where a class has nothing left over outside its draw."""
+"""Share of a source class that is held out, where no images outside the draw are left."""
 
 
 @dataclass(frozen=True, eq=False)
 class Listed:
-    """Rows of the two pools that were published, in place of a draw of ours."""
+    """Published row indices of the two pools, used instead of a draw."""
 
     source: Counts
     target: Counts
@@ -228,7 +228,7 @@ def make_task(
 ) -> Task:
     """Draw a task under a label shift: adapt on the target pool, score on all of `test` and on its unbalanced part.
 
-    With published rows, `test` has to be the whole target pool: they are adapted on, and are the paper's exam too.
+    With published rows, `test` has to be the whole target pool: they are both adapted on and the paper's test split.
     """
     if listed is None:
         counts = shift.source_counts(source.sizes, tail), shift.target_counts(target.sizes, tail, draw)
@@ -242,6 +242,15 @@ def make_task(
         paper = label_shift.draw(test.y, shift.target_counts(test.sizes(len(classes)), tail, draw), draw)
     training_data = TrainingData(own_source, source_val, own_target.unlabeled(), test.unlabeled(), classes)
     return Task(name, training_data, TestLabels(test.y, paper, classes, own_target.sizes(len(classes))), notes)
+
+
+def make_unlabeled_task(name: str, source: Labeled, target: Unlabeled, classes: tuple[str, ...], seed: int = 0) -> Task:
+    """A task without test labels: of each source class with n > 1 images, ⌈n / 10⌉ are held out for validation."""
+    sizes = source.sizes(len(classes))
+    share = np.where(sizes > 1, np.ceil(VALIDATION_SHARE * sizes), 0).astype(np.int64)
+    held = label_shift.draw(source.y, share, seed)
+    rest = np.setdiff1d(np.arange(len(source)), held)
+    return Task(name, TrainingData(source.take(rest), source.take(held), target, target, classes), None)
 
 
 def _sizes_of(pool: Pool, rows: Counts) -> Counts:
