@@ -22,7 +22,7 @@ from askew.core.errors import UserError
 from askew.runs.claims import BEAT
 from askew.runs.config import RunRequest, prepare
 from askew.runs.execute import Busy, Execution, Progress
-from askew.runs.launch.jobs import Event, Failed, Finished, Job, carry_out, note_plan, plan_jobs
+from askew.runs.launch.jobs import Event, Failed, Finished, Job, launch_jobs, plan_jobs, write_plan
 from askew.runs.launch.local import Local
 from askew.runs.status import read_status
 from askew.runs.store import RunFolder, open_root
@@ -123,7 +123,7 @@ def test_what_is_missing_is_planned_once_and_what_is_done_is_not(how: Execution)
     assert requests_of(shared) == [requests[0], requests[3]]  # one pre-training a seed: the heads agree
     assert requests_of(rest) == [requests[0], requests[1], requests[3]]
     assert not list(how.root.glob("*/"))
-    events = list(carry_out([*shared[:1], *rest[:1]], how, Local()))
+    events = list(launch_jobs([*shared[:1], *rest[:1]], how, Local()))
     assert [type(e) for e in events if isinstance(e, Finished | Failed)] == [Finished, Finished]
     _, shared, rest = plan_jobs(requests, how)
     assert requests_of(shared) == [requests[3]]
@@ -141,15 +141,15 @@ def test_runs_that_others_build_on_come_first_and_then_the_longest(how: Executio
 
 def test_workers_stay_for_the_next_jobs_unless_they_died_and_go_when_closed(how: Execution) -> None:
     local = Local(2)
-    list(carry_out([job(request()), job(request(seed=1))], how, local))
+    list(launch_jobs([job(request()), job(request(seed=1))], how, local))
     stayed = [worker.process for worker in local.idle]
     assert len(stayed) == 2
     os.kill(stayed[1].pid or 0, signal.SIGKILL)
     stayed[1].join()
-    free = local._free()
+    free = local._idle_worker()
     assert free is not None
     assert free.process is stayed[0]
-    assert local._free() is None
+    assert local._idle_worker() is None
     local.idle.append(free)
     local.close()
     assert not stayed[0].is_alive()
@@ -157,7 +157,7 @@ def test_workers_stay_for_the_next_jobs_unless_they_died_and_go_when_closed(how:
 
 def test_a_job_that_fails_does_not_stop_the_others(how: Execution) -> None:
     jobs = [job(request(lr=1e30)), job(request())]
-    ends = [e for e in carry_out(jobs, how, Local()) if isinstance(e, Finished | Failed)]
+    ends = [e for e in launch_jobs(jobs, how, Local()) if isinstance(e, Finished | Failed)]
     assert [type(e) for e in ends] == [Failed, Finished]
     assert isinstance(ends[0], Failed)
     assert "is not finite" in ends[0].reason
@@ -172,7 +172,7 @@ def test_a_run_that_somebody_else_is_at_comes_last_and_once_it_is_free(how: Exec
     with contextlib.ExitStack() as holder:
         holder.enter_context(held.claimed())
         order = []
-        for event in carry_out([first, second], how, Local()):
+        for event in launch_jobs([first, second], how, Local()):
             if isinstance(event, Finished):
                 order.append(event.key)
                 holder.close()
@@ -193,14 +193,14 @@ def test_a_run_whose_pre_training_somebody_else_is_at_waits_for_that(how: Execut
 
     with contextlib.ExitStack() as holder:
         holder.enter_context(RunFolder(how.root / before.key).claimed())
-        ends = [e for e in carry_out([job(asked)], how, launcher) if isinstance(e, Finished)]
+        ends = [e for e in launch_jobs([job(asked)], how, launcher) if isinstance(e, Finished)]
     assert [e.key for e in ends] == list(job(asked).runs)
     assert launched == [1, 1]
 
 
 def test_damaged_results_are_done_anew(how: Execution) -> None:
     asked = request("coal")
-    assert isinstance(list(carry_out([job(asked)], how, Local()))[-1], Finished)
+    assert isinstance(list(launch_jobs([job(asked)], how, Local()))[-1], Finished)
     run = prepare(asked)[0]
     assert run.before is not None
     own, before = RunFolder(how.root / run.key), RunFolder(how.root / run.before.key)
@@ -210,7 +210,7 @@ def test_damaged_results_are_done_anew(how: Execution) -> None:
     assert not before.intact(whole=True)
     keys, shared, rest = plan_jobs([asked], how)
     assert (keys, len(rest)) == ([run.key], 1)
-    assert isinstance(list(carry_out(shared + rest, how, Local()))[-1], Finished)
+    assert isinstance(list(launch_jobs(shared + rest, how, Local()))[-1], Finished)
     assert {file: file.read_bytes() for file in good} == good
 
 
@@ -218,7 +218,7 @@ def test_a_folder_that_cannot_be_written_to_stops_all_at_the_first_run(how: Exec
     jobs = [job(request(seed=seed, pretrain=0)) for seed in range(3)]
     (how.root / next(iter(jobs[0].runs))).write_text("a file in the way")
     with pytest.raises(UserError, match="Cannot write"):
-        list(carry_out(jobs, how, Local()))
+        list(launch_jobs(jobs, how, Local()))
     assert not list(how.root.glob("*/"))
 
 
@@ -226,16 +226,16 @@ def test_a_folder_that_vanishes_is_not_made_again(how: Execution) -> None:
     jobs = [job(request(pretrain=0))]
     shutil.rmtree(how.root)
     with pytest.raises(UserError, match="is gone"):
-        list(carry_out(jobs, how, Local()))
+        list(launch_jobs(jobs, how, Local()))
     assert not how.root.exists()
 
 
 def test_status_follows_a_grid_from_plan_to_end(how: Execution) -> None:
     jobs = [job(request(seed=0, pretrain=0)), job(request(seed=1, pretrain=0, lr=1e30))]
     (good,), (bad,) = (list(j.runs) for j in jobs)
-    note_plan(how, [good, bad], requests_of(jobs))
+    write_plan(how, [good, bad], requests_of(jobs))
     assert set(read_status(how.root).waiting) == {good, bad}
-    for event in carry_out(jobs, replace(how, checkpoint_every=0), Local()):
+    for event in launch_jobs(jobs, replace(how, checkpoint_every=0), Local()):
         if not isinstance(event, Finished | Failed) and event.key == good:
             (holder,) = read_status(how.root).running.values()
             assert (holder.label, holder.pid) == ("mini/syn-uci source seed 0", os.getpid())
@@ -304,7 +304,7 @@ def test_a_worker_that_is_killed_costs_nothing_but_its_run_which_goes_on_later(h
     jobs = [job(request(seed=seed, pretrain=0, rounds=20)) for seed in (0, 1)]
     patient = replace(how, checkpoint_every=0)
     ends = []
-    for event in carry_out(jobs, patient, Local(2)):
+    for event in launch_jobs(jobs, patient, Local(2)):
         if isinstance(event, Finished | Failed):
             ends.append(event)
         elif event.step >= 30 and len(active_children()) == 2:
@@ -314,7 +314,7 @@ def test_a_worker_that_is_killed_costs_nothing_but_its_run_which_goes_on_later(h
     assert re.fullmatch(r"[^\n]+\.\n\nhint: [^\n]+", failed.reason)
     _, _, rest = plan_jobs(requests_of(jobs), how)
     assert requests_of(rest) == [failed.request]
-    assert isinstance(list(carry_out(rest, patient, Local()))[-1], Finished)
+    assert isinstance(list(launch_jobs(rest, patient, Local()))[-1], Finished)
 
 
 def test_a_run_that_was_taken_over_is_left_to_whoever_has_it(how: Execution) -> None:

@@ -19,11 +19,11 @@ from askew.core.errors import UserError
 from askew.core.files import read_tensors
 from askew.runs.config import RunRequest, prepare
 from askew.runs.execute import Execution
-from askew.runs.launch.jobs import Finished, carry_out, plan_jobs
+from askew.runs.launch.jobs import Finished, launch_jobs, plan_jobs
 from askew.runs.launch.local import Local
 from askew.runs.store import RunFolder, open_root
 
-WISH = RunRequest("mini/syn-uci", "coal", training={"pretrain": 20, "rounds": 2, "round": 20, "batch": 16})
+REQUEST = RunRequest("mini/syn-uci", "coal", training={"pretrain": 20, "rounds": 2, "round": 20, "batch": 16})
 ERRORS = (errno.ENOSPC, errno.EIO, errno.EROFS, errno.ESTALE, errno.EDQUOT)
 
 
@@ -55,8 +55,8 @@ def failing_write(number: int, error: int, when: str) -> Iterator[list[int]]:
 def start(root: Path) -> list[str]:
     """The grid of one run, started as a user does; the keys that it finished."""
     how = Execution(open_root(root), torch.device("cpu"), checkpoint_every=0)
-    _, shared, rest = plan_jobs([WISH], how)
-    return [event.key for event in carry_out(shared + rest, how, Local()) if isinstance(event, Finished)]
+    _, shared, rest = plan_jobs([REQUEST], how)
+    return [event.key for event in launch_jobs(shared + rest, how, Local()) if isinstance(event, Finished)]
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +135,7 @@ def test_results_and_checkpoints_that_are_cut_or_flipped_anywhere_are_done_anew(
                 RunFolder(folder).reopen()
         start(root)
         # A damaged pre-training that no missing run needs stays undone; the run itself is always whole.
-        key = prepare(WISH)[0].key
+        key = prepare(REQUEST)[0].key
         assert {n: v for n, v in results(root).items() if n.startswith(key)} == {
             n: v for n, v in calm.items() if n.startswith(key)
         }

@@ -112,13 +112,13 @@ def launcher(on: Place, workers: int, how: Execution, address: str, gpus: float,
 
 def carry_out(requests: Sequence[RunRequest], how: Execution, launcher: Launcher) -> list[str]:
     """Run what is missing, pre-trainings first, and tell which failed, as it happens; every run's key."""
-    from askew.runs.launch.jobs import note_plan, plan_jobs
+    from askew.runs.launch.jobs import plan_jobs, write_plan
     from askew.runs.store import open_root
 
     keys, shared, rest = plan_jobs(requests, how)
     open_root(how.root)  # only now: a wrong wish leaves nothing behind
     if rest:
-        note_plan(how, keys, requests)
+        write_plan(how, keys, requests)
     with contextlib.closing(launcher):
         for jobs, what in ((shared, "pre-training"), (rest, "runs")):
             for failure in follow(jobs, how, launcher, what):

@@ -73,12 +73,12 @@ def watch(work: Generator[Step, None, Done]) -> Done:
 def follow(jobs: Sequence[Job], how: Execution, launcher: Launcher, what: str) -> Iterator[Failed]:
     """Carry jobs out under progress bars (none where stderr is no terminal), yielding runs that fail."""
     from askew.runs.execute import Progress as Step
-    from askew.runs.launch.jobs import Failed, Finished, carry_out
+    from askew.runs.launch.jobs import Failed, Finished, launch_jobs
 
     with _bars() as bars:
         overall = bars.add_task(what, total=sum(len(job.runs) for job in jobs), losses="")
         lines: dict[str, Any] = {}
-        for event in carry_out(jobs, how, launcher):
+        for event in launch_jobs(jobs, how, launcher):
             match event:
                 case Step():
                     if event.key not in lines:

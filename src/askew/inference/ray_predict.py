@@ -130,7 +130,7 @@ class ShardWorker:
     """A Ray actor that holds the model and predicts one shard after another."""
 
     def __init__(self, model: str, device: str, prior: Prior, shards: ShardFolder, environment: Environment) -> None:
-        environment.take()
+        environment.apply()
         self.predictor, self.prior, self.shards = load(Path(model), device), prior, shards
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Jobs: what of a grid is missing, and what becomes of it, wherever it is carried out."""
+"""Jobs: which runs of a grid are missing, and what becomes of them, wherever they are trained."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from askew.training.lane_groups import lane_shape, lanes_that_pay
 from askew.training.run import Run
 
 PAUSE = 1.0
-"""Seconds between looks at runs that somebody else is at."""
+"""Seconds between looks at runs that another process works on."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Failed:
     request: RunRequest
     reason: str
     for_all: bool = False
-    """Whether no other run would fare better: the folder of runs cannot be written to."""
+    """Whether every other run would fail too: the folder of runs cannot be written to."""
 
 
 Event = Progress | Finished | Failed | Busy
@@ -45,24 +45,24 @@ Event = Progress | Finished | Failed | Busy
 
 @dataclass(frozen=True)
 class Job:
-    """Runs to be trained together, as lanes, by their keys; or what they build on."""
+    """Runs to be trained together, as lanes, by their keys; or the pre-trainings of these runs."""
 
     runs: Mapping[str, RunRequest]
     pretraining: bool
 
 
 class Launcher(Protocol):
-    """Carries jobs out somewhere; each of their runs ends in one Finished, Failed or Busy."""
+    """Runs jobs somewhere; each of their runs ends in one Finished, Failed or Busy."""
 
     def __call__(self, jobs: Sequence[Job], how: Execution) -> Iterator[Event]: ...
 
     def close(self) -> None:
-        """Let go of what it holds, when there are no more jobs."""
+        """Release its processes and connections, when there are no more jobs."""
 
 
 @dataclass(frozen=True)
 class Missing:
-    """A run that is still to be carried out."""
+    """A run that is still to be trained."""
 
     request: RunRequest
     run: Run
@@ -70,16 +70,16 @@ class Missing:
     """Numbers in one image."""
 
     @property
-    def work(self) -> int:
-        """How much there is to do, for comparing it with others."""
+    def cost(self) -> int:
+        """How long it takes, in comparison with others."""
         return self.inputs * self.run.plan[-1].steps * sum(phase.repeat for phase in self.run.method.phases())
 
 
 def plan_jobs(requests: Sequence[RunRequest], how: Execution) -> tuple[list[str], list[Job], list[Job]]:
-    """Every run's key; then what is missing: the pre-trainings, each once, and the runs that build on them."""
+    """Every run's key; then what is missing: the pre-trainings, each once, and the runs that continue them."""
     keys: list[str] = []
-    shared: dict[str, Missing] = {}
-    rest: dict[str, Missing] = {}
+    pretrainings: dict[str, Missing] = {}
+    runs: dict[str, Missing] = {}
     for request in requests:
         run, task = prepare(request)
         keys.append(run.key)
@@ -87,18 +87,18 @@ def plan_jobs(requests: Sequence[RunRequest], how: Execution) -> tuple[list[str]
         if folder.done and not folder.pretraining and folder.intact():
             continue
         missing = Missing(request, run, math.prod(task.training_data.source.x.shape[1:]))
-        rest.setdefault(run.key, missing)
+        runs.setdefault(run.key, missing)
         if run.before is not None and not RunFolder(how.root / run.before.key).done:
-            shared.setdefault(run.before.key, replace(missing, run=run.before))
-    first = shared.keys() & rest.keys()  # wanted for themselves, and others build on them
-    alone = [missing for key, missing in shared.items() if key not in first]
-    return keys, _in_lanes(alone, how, True), _in_lanes(list(rest.values()), how, False, first)
+            pretrainings.setdefault(run.before.key, replace(missing, run=run.before))
+    first = pretrainings.keys() & runs.keys()  # asked for themselves, and others continue them
+    others = [missing for key, missing in pretrainings.items() if key not in first]
+    return keys, _in_lanes(others, how, True), _in_lanes(list(runs.values()), how, False, first)
 
 
 def _in_lanes(missing: Sequence[Missing], how: Execution, pretraining: bool, first: Collection[str] = ()) -> list[Job]:
-    """Runs of equal shape together, those of one study side by side.
+    """Jobs of runs of equal shape, those on the same training data next to each other.
 
-    Then the longest before the others, so that no worker is left with one at the end; but these `first`.
+    These `first`, then the longest before the others, so that no worker is left with a long one at the end.
     """
     alike: dict[str, list[Missing]] = {}
     for one in missing:
@@ -109,49 +109,49 @@ def _in_lanes(missing: Sequence[Missing], how: Execution, pretraining: bool, fir
         if lanes > 1:
             group.sort(key=lambda one: one.run.origin)
         groups += [group[start : start + lanes] for start in range(0, len(group), lanes)]
-    groups.sort(key=lambda group: (group[0].run.key not in first, -sum(one.work for one in group)))
+    groups.sort(key=lambda group: (group[0].run.key not in first, -sum(one.cost for one in group)))
     return [Job({one.run.key: one.request for one in group}, pretraining) for group in groups]
 
 
-def note_plan(how: Execution, keys: Sequence[str], requests: Sequence[RunRequest]) -> None:
-    """Write down what a grid consists of, so that `askew status` knows what is still waiting."""
+def write_plan(how: Execution, keys: Sequence[str], requests: Sequence[RunRequest]) -> None:
+    """Write down which runs a grid has, so that `askew status` knows which are still waiting."""
     file = how.root / f"plan-{hashlib.sha256(' '.join(sorted(keys)).encode()).hexdigest()[:12]}.json"
     if not file.exists():
         labels = [request.label for request in requests]
         write_json(file, {"runs": dict(zip(keys, labels, strict=True))})
 
 
-def carry_out(jobs: Sequence[Job], how: Execution, launcher: Launcher) -> Iterator[Event]:
-    """Have jobs carried out, yielding what happens. One that fails, or whose worker dies, does not stop the others.
+def launch_jobs(jobs: Sequence[Job], how: Execution, launcher: Launcher) -> Iterator[Event]:
+    """Run jobs by a launcher, yielding what happens. One that fails, or whose worker dies, does not stop the others.
 
-    A run that somebody else is at comes again at the end, when it is done or its holder has died.
+    A run that another process works on is tried again at the end, when it is done or that process has died.
     """
     watch = Watch()
-    held: dict[str, Busy] = {}
+    busy: dict[str, Busy] = {}
     while jobs:
-        now = {key for job in jobs for key in job.runs if key not in held or watch.free(held[key].folder)}
-        if not now:
+        ready = {key for job in jobs for key in job.runs if key not in busy or watch.free(busy[key].folder)}
+        if not ready:
             time.sleep(PAUSE)
             continue
-        for event in launcher(_only(jobs, now), replace(how, dead=frozenset(watch.dead))):
+        for event in launcher(_only(jobs, ready), replace(how, dead=frozenset(watch.dead))):
             if isinstance(event, Busy):
-                held[event.key] = event
-                now.discard(event.key)
+                busy[event.key] = event
+                ready.discard(event.key)
                 continue
             if isinstance(event, Failed) and event.for_all:
                 raise UserError.from_text(event.reason)
             yield event
-        jobs = _only(jobs, {key for job in jobs for key in job.runs} - now)
+        jobs = _only(jobs, {key for job in jobs for key in job.runs} - ready)
 
 
 def _only(jobs: Sequence[Job], keys: Collection[str]) -> list[Job]:
-    """What of the jobs has one of the keys."""
+    """The jobs with those of their runs that have one of the keys."""
     chosen = ({key: request for key, request in job.runs.items() if key in keys} for job in jobs)
     return [replace(job, runs=runs) for job, runs in zip(jobs, chosen, strict=True) if runs]
 
 
-def work(job: Job, how: Execution) -> Iterator[Event]:
-    """Carry one job out, here."""
+def run_job(job: Job, how: Execution) -> Iterator[Event]:
+    """Train the runs of one job in this process."""
     ended: dict[str, Failed | Busy] = {}
     try:
         if not (how.root / MARKER).exists():
@@ -173,10 +173,10 @@ def work(job: Job, how: Execution) -> Iterator[Event]:
         ended |= {key: Failed(key, job.runs[key], str(error), isinstance(error, Unwritable)) for key in left}
     for key in job.runs:
         end = ended.get(key, Finished(key))
-        yield noted(end, how) if isinstance(end, Failed) else end
+        yield record_failure(end, how) if isinstance(end, Failed) else end
 
 
-def noted(failed: Failed, how: Execution) -> Failed:
-    """A failure, written into the run's folder for `askew status`."""
+def record_failure(failed: Failed, how: Execution) -> Failed:
+    """Write a failure into the run's folder, for `askew status`, and return it."""
     RunFolder(how.root / failed.key).fail(failed.reason)
     return failed

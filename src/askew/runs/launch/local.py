@@ -1,4 +1,4 @@
-"""Carry jobs out on this machine, one after another or in several processes."""
+"""Run jobs on this machine, one after another or in several processes."""
 
 from __future__ import annotations
 
@@ -18,68 +18,71 @@ from typing import cast
 
 from askew.core.errors import UserError, warn_plainly
 from askew.runs.execute import Execution, Progress
-from askew.runs.launch.jobs import Event, Failed, Job, noted, work
+from askew.runs.launch.jobs import Event, Failed, Job, record_failure, run_job
 
 
 @dataclass
 class Worker:
-    """A process, the line to it, and the job it is at."""
+    """A process, the connection to it, and its present job."""
 
     process: SpawnProcess
-    line: Connection
+    connection: Connection
     job: Job = field(default_factory=lambda: Job({}, pretraining=False))
     ended: int = 0
     """How many of the job's runs have ended, well or not."""
 
-    def begin(self, job: Job, how: Execution) -> None:
+    def start(self, job: Job, how: Execution) -> None:
         self.job, self.ended = job, 0
-        _tell(self.line, (job, how))
+        self.send((job, how))
+
+    def send(self, order: tuple[Job, Execution] | None) -> None:
+        """Give it a job; None ends it."""
+        with contextlib.suppress(OSError):  # a worker that has died: the next `recv` finds that out
+            self.connection.send(order)
 
 
 @dataclass(frozen=True)
 class Local:
-    """So many processes of this machine; one is this process itself."""
+    """A number of processes on this machine; 1 is this process itself."""
 
     workers: int = 1
     idle: list[Worker] = field(default_factory=list)
-    """Processes without a job, which know torch, the data and the device already; they go when it is closed."""
+    """Processes without a job, which have loaded torch and the data already; they end with `close`."""
 
     def __call__(self, jobs: Sequence[Job], how: Execution) -> Iterator[Event]:
         if self.workers <= 1 or len(jobs) <= 1:
             for job in jobs:
-                yield from work(job, how)
+                yield from run_job(job, how)
             return
-        waiting = deque(jobs)
-        crew: dict[Connection, Worker] = {}
+        waiting, busy = deque(jobs), dict[Connection, Worker]()
         try:
-            while crew or waiting:
-                while waiting and len(crew) < self.workers:
-                    worker = self._free() or spawn_worker()
-                    worker.begin(waiting.popleft(), how)
-                    crew[worker.line] = worker
-                for line in cast(list[Connection], wait(list(crew))):
-                    worker = crew[line]
+            while busy or waiting:
+                while waiting and len(busy) < self.workers:
+                    worker = self._idle_worker() or spawn_worker()
+                    worker.start(waiting.popleft(), how)
+                    busy[worker.connection] = worker
+                for connection in cast(list[Connection], wait(list(busy))):
+                    worker = busy[connection]
                     try:
-                        event: Event = line.recv()
+                        event: Event = connection.recv()
                     except (EOFError, OSError):
-                        del crew[line]
+                        del busy[connection]
                         worker.process.join()
-                        yield from _died(worker, how)
+                        yield from _failures(worker, how)
                         continue
-                    if not isinstance(event, Progress):
-                        worker.ended += 1
-                        if worker.ended == len(worker.job.runs):
-                            if waiting:
-                                worker.begin(waiting.popleft(), how)
-                            else:
-                                self.idle.append(crew.pop(line))
+                    worker.ended += not isinstance(event, Progress)
+                    if worker.ended == len(worker.job.runs):
+                        if waiting:
+                            worker.start(waiting.popleft(), how)
+                        else:
+                            self.idle.append(busy.pop(connection))
                     yield event
         finally:
-            for worker in crew.values():
+            for worker in busy.values():
                 worker.process.terminate()
                 worker.process.join()
 
-    def _free(self) -> Worker | None:
+    def _idle_worker(self) -> Worker | None:
         while self.idle:
             worker = self.idle.pop()
             if worker.process.is_alive():
@@ -87,22 +90,23 @@ class Local:
         return None
 
     def close(self) -> None:
-        """Let the workers go home."""
+        """Shut idle workers down."""
         while self.idle:
             worker = self.idle.pop()
-            _tell(worker.line, None)
+            worker.send(None)
             worker.process.join()
 
 
 def spawn_worker() -> Worker:
+    """A new process that waits for jobs."""
     context = multiprocessing.get_context("spawn")
-    # One pipe a worker, no shared queue: a worker killed in the middle of a write can then block nobody else.
-    line, theirs = context.Pipe()
+    # One pipe per worker, no shared queue: a worker that is killed in the middle of a write can then block no other.
+    ours, theirs = context.Pipe()
     process = context.Process(target=_work, args=(theirs,), daemon=True)
     with _interrupts_blocked():
         process.start()
     theirs.close()
-    return Worker(process, line)
+    return Worker(process, ours)
 
 
 @contextlib.contextmanager
@@ -120,36 +124,33 @@ def _interrupts_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _died(worker: Worker, how: Execution) -> Iterator[Failed]:
+def _failures(worker: Worker, how: Execution) -> Iterator[Failed]:
+    """The runs that a worker that died has not ended."""
     reason = "A worker died in the middle of its run."
     hint = "start the same command again to go on. Out of memory? Use fewer --jobs."
     for key, request in list(worker.job.runs.items())[worker.ended :]:
-        yield noted(Failed(key, request, str(UserError(reason, hint))), how)
+        yield record_failure(Failed(key, request, str(UserError(reason, hint))), how)
 
 
-def _tell(line: Connection, order: tuple[Job, Execution] | None) -> None:
-    with contextlib.suppress(OSError):  # a worker that has died: the next word from its line says so
-        line.send(order)
-
-
-def _work(line: Connection) -> None:
+def _work(connection: Connection) -> None:
+    """What a worker does: one job after another."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     warn_plainly()
     with contextlib.suppress(EOFError, BrokenPipeError):  # the parent is gone
-        while (order := line.recv()) is not None:
+        while (order := connection.recv()) is not None:
             job, how = order
             try:
-                for event in work(job, how):
-                    line.send(event)
+                for event in run_job(job, how):
+                    connection.send(event)
             except BrokenPipeError:
                 raise
             except Exception:
                 for key, request in job.runs.items():
-                    line.send(noted(Failed(key, request, traceback.format_exc()), how))
+                    connection.send(record_failure(Failed(key, request, traceback.format_exc()), how))
 
 
 def _end_with_parent() -> None:
-    """A worker whose parent was killed has nobody to work for."""
+    """End this process when its parent is killed."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         wait([parent.sentinel])

@@ -1,4 +1,4 @@
-"""Carry jobs out as Ray tasks: on a cluster that is there, or on this machine; nodes may come and go."""
+"""Run jobs as Ray tasks, on an existing cluster or one started on this machine; nodes may come and go."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ class Ray:
     """A Ray cluster."""
 
     address: str = ""
-    """Of a cluster that is there; empty: one is started here, which nobody else can reach."""
+    """Of an existing cluster; empty: one is started on this machine, which no other can reach."""
     workers: int = 0
-    """Most jobs at a time; 0: as many as there is room for."""
+    """Most jobs at a time; 0: as many as the cluster has room for."""
     gpus: float = 0.0
-    """GPUs a job; several jobs share one if it is a fraction."""
+    """GPUs per job; several jobs share one if it is a fraction."""
 
     def __call__(self, jobs: Sequence[Job], how: Execution) -> Iterator[Event]:
         self.connect()
-        # Ray tells of dead workers on stdout, from a thread of its own; that is talk, and stdout is for data.
+        # Ray reports dead workers on stdout, from a thread of its own; stdout is for data alone.
         with contextlib.redirect_stdout(sys.stderr):
             yield from drive([JobGroup([job]) for job in jobs], how, _Backend(self))
 
     def close(self) -> None:
-        """Leave the cluster, and end it if it was started here."""
+        """Disconnect from the cluster, and end it if it was started here."""
         import ray
 
         with contextlib.redirect_stdout(sys.stderr):
             ray.shutdown()
 
     def connect(self) -> None:
-        """Reach the cluster, or start one; UserError if there is none."""
+        """Connect to the cluster, or start one; UserError if there is none."""
         try:
             import ray
         except ImportError:
             raise UserError("Ray is not installed.", "pip install 'askew[ray]'") from None
-        if ray.is_initialized():  # by the jobs before these
+        if ray.is_initialized():  # for the jobs before these
             return
         logging.getLogger("ray").setLevel(logging.ERROR)
         quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
@@ -61,47 +61,47 @@ class Ray:
             raise UserError(f"There is no Ray cluster at {self.address or 'this machine'}: {reason}", _HINT) from error
 
 
-_HINT = "`ray status` on the cluster tells its address; without --address one is started here."
+_HINT = "`ray status` on the cluster shows its address; without --address one is started here."
 
 
 class _Backend:
-    """Loads as tasks of one CPU and a share of a GPU each."""
+    """Groups of jobs as Ray tasks of one CPU and a share of a GPU each."""
 
-    def __init__(self, where: Ray) -> None:
+    def __init__(self, settings: Ray) -> None:
         import ray
 
         self.ray: Any = ray
-        self.where = where
+        self.settings = settings
         # A task that is lost comes back to `drive`, which knows whether its run got any further.
-        self.task = ray.remote(num_cpus=1, num_gpus=where.gpus, max_retries=0)(run_jobs)
+        self.task = ray.remote(num_cpus=1, num_gpus=settings.gpus, max_retries=0)(run_jobs)
 
     @property
-    def room(self) -> int:
-        """Twice what fits now, so that no worker waits for us; nodes that come later make it more."""
-        if self.where.workers:
-            return self.where.workers
-        there = self.ray.cluster_resources()
-        fit = there.get("CPU", 0.0)
-        if self.where.gpus:
-            fit = min(fit, there.get("GPU", 0.0) / self.where.gpus)
+    def capacity(self) -> int:
+        """Twice what fits now, so that no worker waits for the driver; nodes that come later make it more."""
+        if self.settings.workers:
+            return self.settings.workers
+        resources = self.ray.cluster_resources()
+        fit = resources.get("CPU", 0.0)
+        if self.settings.gpus:
+            fit = min(fit, resources.get("GPU", 0.0) / self.settings.gpus)
         return max(2 * int(fit), 1)
 
-    def send(self, loads: Sequence[JobGroup], how: Execution) -> list[Any]:
-        return [self.task.remote(load.jobs, how, Environment.here()) for load in loads]
+    def submit(self, groups: Sequence[JobGroup], how: Execution) -> list[Any]:
+        return [self.task.remote(group.jobs, how, Environment.here()) for group in groups]
 
-    def ended(self, tickets: Sequence[Any], seconds: float) -> list[tuple[Any, list[Event] | None]]:
-        ready, _ = self.ray.wait(list(tickets), num_returns=1, timeout=seconds)
-        return [(ticket, self.said(ticket)) for ticket in ready]
+    def wait(self, handles: Sequence[Any], seconds: float) -> list[tuple[Any, list[Event] | None]]:
+        ready, _ = self.ray.wait(list(handles), num_returns=1, timeout=seconds)
+        return [(handle, self._events(handle)) for handle in ready]
 
-    def said(self, ticket: Any) -> list[Event] | None:
+    def _events(self, handle: Any) -> list[Event] | None:
         try:
-            events: list[Event] = self.ray.get(ticket)
+            events: list[Event] = self.ray.get(handle)
         except self.ray.exceptions.RayTaskError:
-            raise  # `toil` catches all there is: this is a defect, or askew is not installed there
+            raise  # `run_jobs` catches every exception: this is a defect, or askew is not installed there
         except self.ray.exceptions.RayError:
             return None
         return events
 
-    def cancel(self, tickets: Sequence[Any]) -> None:
-        for ticket in tickets:
-            self.ray.cancel(ticket, force=True)
+    def cancel(self, handles: Sequence[Any]) -> None:
+        for handle in handles:
+            self.ray.cancel(handle, force=True)

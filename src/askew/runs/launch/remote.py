@@ -1,4 +1,4 @@
-"""Carry jobs out in processes that others start, on other machines perhaps; the run folders are all that is shared."""
+"""Run jobs in processes that a cluster starts, perhaps on other machines; only the folder of runs is shared."""
 
 from __future__ import annotations
 
@@ -15,52 +15,54 @@ from typing import Any, Protocol
 from askew.core.device import pick_device
 from askew.core.errors import UserError, warn_plainly
 from askew.runs.claims import last_holder
+from askew.runs.config import RunRequest
 from askew.runs.execute import Execution, Progress
-from askew.runs.launch.jobs import PAUSE, Event, Failed, Finished, Job, noted, work
+from askew.runs.launch.jobs import PAUSE, Event, Failed, Finished, Job, record_failure, run_job
 from askew.runs.store import RunFolder
 
-PATIENCE = 3
-"""How often a load may lose its worker without getting further than before."""
+RETRIES = 3
+"""How often a group is submitted again that lost its worker without getting further than before."""
 
-_LOST = UserError(
-    f"Its worker was lost {PATIENCE + 1} times without getting further.",
-    "out of memory, or a machine that fails? Start the same command again to go on from the last checkpoint.",
+_GAVE_UP = UserError(
+    f"Its worker was lost {RETRIES + 1} times without getting further.",
+    "out of memory, or a machine that fails? Slurm's logs are in .slurm in the folder of runs. Start the same command "
+    "again to go on from the last checkpoint.",
 )
 
 
 @dataclass
 class JobGroup:
-    """Jobs that are handed over together, one after another to be done; and how it went."""
+    """Jobs that are submitted together and run one after another, and how often their worker was lost."""
 
     jobs: Sequence[Job]
-    lost: int = 0
-    reached: int = 0
+    losses: int = 0
+    progress: int = 0
 
-    def runs(self) -> Iterator[tuple[str, Any]]:
+    def runs(self) -> Iterator[tuple[str, RunRequest]]:
         for job in self.jobs:
             yield from job.runs.items()
 
 
 class Backend(Protocol):
-    """An engine that takes loads; what is needed of one."""
+    """A cluster's way to submit groups of jobs and to wait for them."""
 
     @property
-    def room(self) -> int:
-        """Most loads to hand over at a time."""
+    def capacity(self) -> int:
+        """Most groups to submit at a time."""
 
-    def send(self, loads: Sequence[JobGroup], how: Execution) -> list[Any]:
-        """Hand loads over, to be done by `toil`; a ticket for each."""
+    def submit(self, groups: Sequence[JobGroup], how: Execution) -> list[Any]:
+        """Submit groups, each to be run by `run_jobs`; one handle per group."""
 
-    def ended(self, tickets: Sequence[Any], seconds: float) -> list[tuple[Any, list[Event] | None]]:
-        """Those that ended within so many seconds, and what `toil` said; None where its process or machine was lost."""
+    def wait(self, handles: Sequence[Any], seconds: float) -> list[tuple[Any, list[Event] | None]]:
+        """Those that ended within so many seconds, with their events; None where the process or machine was lost."""
 
-    def cancel(self, tickets: Sequence[Any]) -> None:
-        """Take loads back."""
+    def cancel(self, handles: Sequence[Any]) -> None:
+        """Cancel what was submitted."""
 
 
 @dataclass(frozen=True)
 class Environment:
-    """Where the user stands, so that names of files, and of data, mean the same elsewhere."""
+    """The folder and the variables of this process, for names of files and data to mean the same elsewhere."""
 
     folder: Path
     variables: Mapping[str, str]
@@ -69,7 +71,8 @@ class Environment:
     def here(cls) -> Environment:
         return cls(Path.cwd(), {name: value for name, value in os.environ.items() if name.startswith("ASKEW_")})
 
-    def take(self) -> None:
+    def apply(self) -> None:
+        """Make it this process's own; UserError if there is no such folder here."""
         os.environ.update(self.variables)
         try:
             os.chdir(self.folder)
@@ -80,84 +83,88 @@ class Environment:
             ) from None
 
 
-def run_jobs(jobs: Sequence[Job], how: Execution, standpoint: Environment) -> list[Event]:
-    """Carry a load out, in a process of an engine."""
+def run_jobs(jobs: Sequence[Job], how: Execution, environment: Environment) -> list[Event]:
+    """Run a group of jobs, in a process of a cluster."""
     warn_plainly()
-    said: list[Event] = []
+    events: list[Event] = []
     for job in jobs:
         try:
-            standpoint.take()
+            environment.apply()
             here = replace(how, device=pick_device(str(how.device)))
-            said += [event for event in work(job, here) if not isinstance(event, Progress)]
+            events += [event for event in run_job(job, here) if not isinstance(event, Progress)]
         except Exception as error:
             reason = str(error) if isinstance(error, UserError) else traceback.format_exc()
-            said += [noted(Failed(key, request, reason), how) for key, request in job.runs.items()]
-    return said
+            events += [record_failure(Failed(key, request, reason), how) for key, request in job.runs.items()]
+    return events
 
 
-def drive(loads: Iterable[JobGroup], how: Execution, crew: Backend) -> Iterator[Event]:
-    """Keep a crew busy, and tell what happens; a load whose worker or machine was lost is handed over again."""
+def drive(groups: Iterable[JobGroup], how: Execution, backend: Backend) -> Iterator[Event]:
+    """Keep a cluster busy, yielding what happens; a group whose worker or machine was lost is submitted again."""
     how = replace(how, root=how.root.resolve())
-    waiting, flying = deque(loads), dict[Any, JobGroup]()
-    news, looked = _News([key for load in waiting for key, _ in load.runs()], how), time.monotonic()
+    waiting, running = deque(groups), dict[Any, JobGroup]()
+    observer, looked = _Observer([key for group in waiting for key, _ in group.runs()], how), time.monotonic()
     try:
-        while waiting or flying:
-            if batch := [waiting.popleft() for _ in range(min(len(waiting), crew.room - len(flying)))]:
-                flying |= zip(crew.send(batch, how), batch, strict=True)
-            for ticket, said in crew.ended(list(flying), PAUSE):
-                load = flying.pop(ticket)
-                if said is not None:
-                    yield from news.untold(said)
-                elif _may_go_on(load, how):
-                    waiting.append(load)
+        while waiting or running:
+            if batch := [waiting.popleft() for _ in range(min(len(waiting), backend.capacity - len(running)))]:
+                running |= zip(backend.submit(batch, how), batch, strict=True)
+            for handle, events in backend.wait(list(running), PAUSE):
+                group = running.pop(handle)
+                if events is not None:
+                    yield from observer.once(events)
+                elif _may_retry(group, how):
+                    waiting.append(group)
                 else:
-                    yield from news.untold(_given_up(load, how))
+                    yield from observer.once(_give_up(group, how))
             if time.monotonic() - looked >= PAUSE:
-                for load in flying.values():
-                    yield from news.of(load)
+                for group in running.values():
+                    yield from observer.look_at(group)
                 looked = time.monotonic()
     finally:
-        crew.cancel(list(flying))
+        backend.cancel(list(running))
 
 
-def _may_go_on(load: JobGroup, how: Execution) -> bool:
-    """Whether to hand a load over again; any number of times if it got further in between."""
-    folders = [how.root / key for key, _ in load.runs()]
+def _may_retry(group: JobGroup, how: Execution) -> bool:
+    """Whether to submit a group again; any number of times if it got further in between."""
+    folders = [how.root / key for key, _ in group.runs()]
     done = sum(RunFolder(folder).done for folder in folders)
-    reached = sum(holder.step for folder in folders if (holder := last_holder(folder))) + 10**9 * done
-    load.lost = 1 if reached > load.reached else load.lost + 1
-    load.reached = max(reached, load.reached)
-    return load.lost <= PATIENCE
+    progress = sum(holder.step for folder in folders if (holder := last_holder(folder))) + 10**9 * done
+    group.losses = 1 if progress > group.progress else group.losses + 1
+    group.progress = max(progress, group.progress)
+    return group.losses <= RETRIES
 
 
-def _given_up(load: JobGroup, how: Execution) -> Iterator[Event]:
-    for key, request in load.runs():
-        yield Finished(key) if RunFolder(how.root / key).done else noted(Failed(key, request, str(_LOST)), how)
+def _give_up(group: JobGroup, how: Execution) -> Iterator[Event]:
+    for key, request in group.runs():
+        if RunFolder(how.root / key).done:
+            yield Finished(key)
+        else:
+            yield record_failure(Failed(key, request, str(_GAVE_UP)), how)
 
 
-class _News:
-    """What the folders tell while loads are under way, each end once."""
+class _Observer:
+    """Reads from the run folders what happens while groups are running, and reports each end once."""
 
     def __init__(self, keys: Iterable[str], how: Execution) -> None:
-        self.how, self.told = how, set[str]()
+        self.how, self.reported = how, set[str]()
         self.before = {key: RunFolder(how.root / key).ends() for key in keys}
 
-    def of(self, load: JobGroup) -> Iterator[Event]:
-        for key, request in load.runs():
-            if key in self.told:
+    def look_at(self, group: JobGroup) -> Iterator[Event]:
+        for key, request in group.runs():
+            if key in self.reported:
                 continue
             folder = RunFolder(self.how.root / key)
             done, failed = folder.ends()
             if done != self.before[key][0] and done:
-                yield from self.untold([Finished(key)])
+                yield from self.once([Finished(key)])
             elif failed != self.before[key][1] and failed:
-                yield from self.untold([Failed(key, request, folder.failure())])
+                yield from self.once([Failed(key, request, folder.failure())])
             elif (holder := last_holder(folder.path)) and holder.steps:
                 yield Progress(key, holder.label, holder.step, holder.steps, {})
 
-    def untold(self, events: Iterable[Event]) -> Iterator[Event]:
+    def once(self, events: Iterable[Event]) -> Iterator[Event]:
+        """Those events whose run has not been reported as ended before."""
         for event in events:
-            if event.key not in self.told:
+            if event.key not in self.reported:
                 yield event
             if isinstance(event, Finished | Failed):
-                self.told.add(event.key)
+                self.reported.add(event.key)
