@@ -100,7 +100,7 @@ def print_json(value: Any) -> None:
 
 def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A table; columns of numbers are set to the right."""
-    right = [all(row[i][:1].isdigit() or row[i] in ("–", "") for row in rows) for i in range(len(head))]
+    right = [all(_numeric(row[i]) for row in rows) for i in range(len(head))]
     if not out.is_terminal:
         _print_plain(head, rows, right)
         return
@@ -110,6 +110,11 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     for row in rows:
         grid.add_row(*(Text(cell) for cell in row))
     out.print(grid)
+
+
+def _numeric(cell: str) -> bool:
+    """Whether a cell is a number, with or without a sign, or stands for one that is missing."""
+    return cell.lstrip("+-−")[:1].isdigit() or cell in ("–", "")
 
 
 def _print_plain(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[bool]) -> None:

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from askew.data.task import TestLabels
 
 RESAMPLES = 2_000
-DRAWS = 4_000
-"""Accuracies that the interval of an `Estimate` is made from."""
+Z = 1.959964
+"""The 97.5 % quantile of the normal distribution."""
 
 
 def confusion(y: NDArray[np.int64], predicted: NDArray[np.int64], classes: int) -> NDArray[np.int64]:
@@ -56,13 +56,10 @@ class Estimate:
 
 
 def accurate(y: NDArray[np.int64], predicted: NDArray[np.int64], classes: int) -> Estimate:
-    """Mean accuracy over the classes that occur. With few labels of a class, a bootstrap would be too sure of them: one
-    that is right is right in every resample. So accuracies are drawn from their posterior under Jeffreys' prior."""
+    """Mean accuracy over the classes that occur."""
     sizes = np.bincount(y, minlength=classes)
-    right = np.bincount(y[y == predicted], minlength=classes)[sizes > 0]
-    wrong = sizes[sizes > 0] - right
-    drawn = np.random.default_rng(0).beta(right + 0.5, wrong + 0.5, size=(DRAWS, len(right))).mean(axis=1)
-    return _estimate(float((right / (right + wrong)).mean()), drawn)
+    right = np.bincount(y[y == predicted], minlength=classes)
+    return _estimate(np.stack([right, sizes - right], axis=1), np.array([1.0, 0.0]))
 
 
 def gained(y: NDArray[np.int64], before: NDArray[np.int64], after: NDArray[np.int64], classes: int) -> Estimate:
@@ -70,16 +67,33 @@ def gained(y: NDArray[np.int64], before: NDArray[np.int64], after: NDArray[np.in
     sizes = np.bincount(y, minlength=classes)
     better = np.bincount(y[(after == y) & (before != y)], minlength=classes)
     worse = np.bincount(y[(after != y) & (before == y)], minlength=classes)
-    counts = np.stack([better, worse, sizes - better - worse], axis=1)[sizes > 0]
-    gammas = np.random.default_rng(0).gamma(counts + 1 / 3, size=(DRAWS, *counts.shape))
-    shares = gammas / gammas.sum(axis=2, keepdims=True)
-    drawn = (shares[:, :, 0] - shares[:, :, 1]).mean(axis=1)
-    return _estimate(float(((better - worse)[sizes > 0] / sizes[sizes > 0]).mean()), drawn)
+    return _estimate(np.stack([better, worse, sizes - better - worse], axis=1), np.array([1.0, -1.0, 0.0]))
 
 
-def _estimate(value: float, drawn: NDArray[np.float64]) -> Estimate:
-    low, high = np.quantile(drawn, [0.025, 0.975])
-    return Estimate(100 * value, 100 * float(low), 100 * float(high))
+def _estimate(counts: NDArray[np.int64], values: NDArray[np.float64]) -> Estimate:
+    """The mean over classes of a value that each image has, and Wilson's interval for an effective number of images.
+
+    counts (c, o): images of each class with each of the values (o,). Scaled to [0, 1], the mean has
+
+        n = μ(1 − μ)/V,   V = Σ_k Var_k/n_k / c²,
+
+    where μ and Var_k are those of a class's shares after two images of the mean shares of all classes have joined it: a
+    class with a single label has no variance of its own. A bootstrap is too sure of such classes, and a posterior
+    draws every one of them towards its prior, so that with many classes its interval misses the mean.
+    """
+    low, span = values.min(), np.ptp(values)
+    scaled, counts = (values - low) / span, counts[counts.sum(axis=1) > 0]
+    n = counts.sum(axis=1)
+    pool = (n.sum() * (counts / n[:, None]).mean(axis=0) + 2) / (n.sum() + 2 * len(values))
+    shares = (counts + 2 * pool) / (n[:, None] + 2)
+    own = shares @ scaled
+    variance = ((shares @ scaled**2 - own**2) / n).sum() / len(n) ** 2
+    size = own.mean() * (1 - own.mean()) / variance
+    mean = (counts @ scaled / n).mean()
+    centre = (size * mean + Z**2 / 2) / (size + Z**2)
+    half = Z * np.sqrt(size * mean * (1 - mean) + Z**2 / 4) / (size + Z**2)
+    ends = (mean, min(mean, max(0.0, centre - half)), max(mean, min(1.0, centre + half)))  # but for rounding
+    return Estimate(*(100 * float(low + span * end) for end in ends))
 
 
 def score(y: NDArray[np.int64], predicted: NDArray[np.int64], classes: int) -> dict[str, Any]:
