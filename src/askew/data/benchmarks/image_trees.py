@@ -18,7 +18,7 @@ from askew.data.domains import Labeled
 from askew.data.image_cache import pictures
 from askew.data.image_lists import in_order
 from askew.data.paths import data_folder, find_folder, plain
-from askew.data.task import Listed, Pool, Shift, Task, make_task
+from askew.data.task import Info, Listed, Pool, Shift, Task, make_task
 
 Rows = NDArray[np.int64]
 
@@ -29,7 +29,7 @@ class DataSet:
 
     name: str
     folders: tuple[str, ...]
-    """Names that its folder may have in the data folder; the first is the one to use."""
+    """Names that its folder may have in the data folder; messages use the first."""
     domains: Mapping[str, tuple[str, ...]]
     """What each domain's folder may be called, by its short name."""
     classes: int
@@ -59,7 +59,7 @@ class DataSet:
 
 
 def class_files(folder: Path) -> dict[str, list[str]]:
-    """The pictures of a domain by class folder; hidden files and what is no picture are passed over."""
+    """The picture files of a domain by class folder; hidden files and files of other kinds are ignored."""
     found: dict[str, list[str]] = {}
     for sub in sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith(".")):
         files = (p for p in sub.iterdir() if p.suffix.lower() in SUFFIXES and not p.name.startswith("."))
@@ -67,29 +67,45 @@ def class_files(folder: Path) -> dict[str, list[str]]:
     return found
 
 
-def by_chance(paths: Sequence[str]) -> list[str]:
-    """Paths in an order that says nothing of their classes: neither an image's place nor its row number may tell."""
+def all_paths(files: Mapping[str, Sequence[str]]) -> list[str]:
+    """`<class>/<picture>` of every file."""
+    return [f"{c}/{file}" for c, names in files.items() for file in names]
+
+
+def hash_order(paths: Sequence[str]) -> list[str]:
+    """Paths in the order of their hashes, so that an image's row index does not reveal its class."""
     return sorted(paths, key=lambda path: hashlib.sha256(path.encode()).digest())
+
+
+def cache_name(data_set: str, domain: str) -> str:
+    return f"{data_set}--{plain(domain)}"
 
 
 @dataclass(frozen=True, eq=False)
 class Domain:
     """The decoded pictures of one domain."""
 
+    folder: Path
     images: Labeled
     paths: tuple[str, ...]
-    """`<class>/<picture>` of each."""
-    notes: tuple[str, ...] = ()
+    """`<class>/<picture>` of each image."""
+    broken: tuple[str, ...]
+    """The same of pictures that could not be decoded and were left out."""
 
-    def rows(self, entries: Sequence[Entry], list_file: Path, skipped: Sequence[str] = ()) -> Rows:
-        """The rows of a list's pictures, in rising order."""
-        places = {_key(*path.split("/")): row for row, path in enumerate(self.paths)}
-        left_out = {_key(*path.split("/")) for path in skipped}
+    @property
+    def notes(self) -> tuple[str, ...]:
+        n = len(self.broken)
+        return (f"{n} broken picture{'s' if n > 1 else ''} of {self.folder.name} left out",) if n else ()
+
+    def rows(self, list_file: Path, entries: Sequence[Entry]) -> Rows:
+        """The row indices of a list's pictures, in rising order; UserError if some are not there."""
+        row_of = {_key(*path.split("/")): row for row, path in enumerate(self.paths)}
+        broken = {_key(*path.split("/")) for path in self.broken}
         wanted = {_key(e.folder, e.file): e for e in entries}
-        missing = [e for key, e in wanted.items() if key not in places and key not in left_out]
+        missing = [e for key, e in wanted.items() if key not in row_of and key not in broken]
         if missing:
             raise missing_pictures(missing, len(entries), list_file)
-        return np.array(sorted(places[key] for key in wanted if key in places), dtype=np.int64)
+        return np.array(sorted(row_of[key] for key in wanted if key in row_of), dtype=np.int64)
 
 
 def _key(folder: str, file: str) -> tuple[str, str]:
@@ -106,56 +122,44 @@ def missing_pictures(missing: Sequence[Entry], n: int, list_file: Path) -> UserE
 
 def load_domain(name: str, folder: Path, classes: Sequence[str], paths: Sequence[str]) -> Domain:
     """Decode a domain's pictures, `<class>/<picture>` each; the class is the folder's name."""
-    paths = by_chance(paths)
+    paths = hash_order(paths)
     decoded = pictures(name, folder, paths)
     kept = [paths[i] for i in decoded.kept.tolist()]
     index = {plain(c): k for k, c in enumerate(classes)}
     y = np.array([index[plain(path.split("/")[0])] for path in kept], dtype=np.int64)
-    n = len(decoded.broken)
-    notes = (f"{n} broken picture{'s' if n > 1 else ''} of {folder.name} left out",) if n else ()
-    return Domain(Labeled(decoded.x, y), tuple(kept), notes)
+    return Domain(folder, Labeled(decoded.x, y), tuple(kept), tuple(decoded.broken))
 
 
-def cache_name(data_set: str, domain: str) -> str:
-    return f"{data_set}--{plain(domain)}"
+SAME_IMAGES = "a domain has no test split: the unbalanced test images are those adapted on, as in related work"
 
 
-def all_paths(files: Mapping[str, Sequence[str]]) -> list[str]:
-    return [f"{c}/{file}" for c, names in files.items() for file in names]
+def load_pair(data_set: DataSet, name: str, info: Info, shift: Shift, draw: int, data: Path | None) -> Task:
+    """A task between two domains that have no test split.
 
-
-SAME_IMAGES = "a domain has one part: the unbalanced exam is the images adapted on, as peers have it"
-
-
-def load_pair(
-    data_set: DataSet, task: str, source: str, target: str, shift: Shift, draw: int, data: Path | None
-) -> Task:
-    """A task between two domains that have one part each.
-
-    Adapted on is the target under the shift (UT), and that is the paper's exam; `whole` is all of the target domain,
-    which has the same classes and more images. Draw 0 is the published lists where they are at hand, under the shifts
-    that have some (rs-ut: `<Domain>_RS.txt` and `_UT.txt`, bs-bt: `_BS` and `_BT`); else the rule draws.
+    Adapted on is the target under the shift (UT), which is also the paper's test split; `whole` is all of the target
+    domain, which has the same classes and more images. Draw 0 is the published lists where they are found, under the
+    shifts that have some (rs-ut: `<Domain>_RS.txt` and `_UT.txt`, bs-bt: `_BS` and `_BT`); else the rule draws.
     """
-    data = data_folder(data)
-    folders = [data_set.domain(data, short) for short in (source, target)]
+    data, pair = data_folder(data), (info.source, info.target)
+    folders = [data_set.domain(data, short) for short in pair]
     files = [class_files(folder) for folder in folders]
     classes = _common_classes(folders, files)
-    # Sets of one's own have fewer; the tail then runs over those, and the table says so.
-    notes: tuple[str, ...] = ()
-    if len(classes) != data_set.classes:
-        notes = (f"{len(classes)} classes were found where {data_set.name} has {data_set.classes}",)
-    tail = label_shift.picture_tail(len(classes))
-    domains = [
-        load_domain(cache_name(data_set.name, short), folder, classes, all_paths(own))
-        for short, folder, own in zip((source, target), folders, files, strict=True)
-    ]
-    listed, about = _published(data_set, (source, target), shift, draw, data, domains, files, classes)
-    own_source, own_target = (Pool.of(domain.images, len(classes)) for domain in domains)
-    made = make_task(
-        f"{data_set.name}/{task}", classes, tail, shift, draw, own_source, own_target, domains[1].images, listed
+    source, target = (
+        load_domain(cache_name(data_set.name, short), folder, classes, all_paths(of))
+        for short, folder, of in zip(pair, folders, files, strict=True)
     )
-    notes += tuple(note for domain in domains for note in domain.notes)
-    return Task(made.name, made.training_data, made.test, (SAME_IMAGES, *about, *notes, *made.notes))
+    listed, notes = None, [SAME_IMAGES]
+    if draw == 0 and data_set.lists and shift.kind in LIST_SUFFIXES:
+        lists = find_lists(data_set, data, pair, LIST_SUFFIXES[shift.kind])
+        listed = lists and published_rows(lists, (source, target))
+        notes += _list_notes(lists, classes)
+    if len(classes) != data_set.classes:  # as in a part of the data set; the tail then runs over these
+        notes.append(f"{len(classes)} classes were found where {data_set.name} has {data_set.classes}")
+    c = len(classes)
+    pools = Pool.of(source.images, c), Pool.of(target.images, c)
+    tail = label_shift.picture_tail(c)
+    made = make_task(f"{data_set.name}/{name}", classes, tail, shift, draw, *pools, target.images, listed)
+    return Task(made.name, made.training_data, made.test, (*notes, *source.notes, *target.notes, *made.notes))
 
 
 def _common_classes(folders: Sequence[Path], files: Sequence[Mapping[str, Sequence[str]]]) -> tuple[str, ...]:
@@ -171,36 +175,36 @@ def _common_classes(folders: Sequence[Path], files: Sequence[Mapping[str, Sequen
     return tuple(in_order(list(names[0].values())))
 
 
-_LISTS = {"rs-ut": ("RS", "UT"), "bs-bt": ("BS", "BT")}
+LIST_SUFFIXES = {"rs-ut": ("RS", "UT"), "bs-bt": ("BS", "BT")}
+"""Ends of the names of the published lists, of source and target, by kind of label shift."""
+
+Lists = tuple[tuple[Path, list[Entry]], tuple[Path, list[Entry]]]
+"""The published lists of source and target, and their lines."""
 
 
-def _published(
-    data_set: DataSet,
-    shorts: tuple[str, str],
-    shift: Shift,
-    draw: int,
-    data: Path,
-    domains: Sequence[Domain],
-    files: Sequence[Mapping[str, Sequence[str]]],
-    classes: Sequence[str],
-) -> tuple[Listed | None, tuple[str, ...]]:
-    """The rows of the published lists, if all of them are at hand, and what is to be said of them."""
-    if not data_set.lists or draw != 0 or shift.kind not in _LISTS:
-        return None, ()
+def find_lists(data_set: DataSet, data: Path, pair: tuple[str, str], suffixes: tuple[str, str]) -> Lists | None:
+    """The published lists of two domains; None if one is not found."""
     places = list_folders(data, data_set.root(data), data_set.folders[0])
-    found = [
-        find_list(places, [f"{name}_{side}" for name in data_set.domains[short]])
-        for short, side in zip(shorts, _LISTS[shift.kind], strict=True)
-    ]
-    if found[0] is None or found[1] is None:
-        return None, ("images drawn by the rule; the published lists were not at hand",)
-    entries = [read_list(path) for path in found if path]
-    rows = []
-    for domain, own, path, of in zip(domains, entries, (found[0], found[1]), files, strict=True):
-        skipped = set(all_paths(of)) - set(domain.paths)
-        rows.append(domain.rows(own, path, sorted(skipped)))
-    numbers = numbering(entry for own in entries for entry in own)
+    source, target = (
+        find_list(places, [f"{name}_{suffix}" for name in data_set.domains[short]])
+        for short, suffix in zip(pair, suffixes, strict=True)
+    )
+    if source is None or target is None:
+        return None
+    return (source, read_list(source)), (target, read_list(target))
+
+
+def published_rows(lists: Lists, domains: tuple[Domain, Domain]) -> Listed:
+    """The row indices of the listed pictures in their domains."""
+    source, target = (domain.rows(*of) for domain, of in zip(domains, lists, strict=True))
+    return Listed(source, target)
+
+
+def _list_notes(lists: Lists | None, classes: Sequence[str]) -> list[str]:
+    if lists is None:
+        return ["images drawn by the rule; the published lists were not at hand"]
+    numbers = numbering(entry for _, entries in lists for entry in entries)
     notes = ["images of the published lists"]
     if numbers != {plain(c): k for k, c in enumerate(classes) if plain(c) in (numbers or {})}:
         notes.append("label numbers of the lists differ from the classes' order: classes go by their folders' names")
-    return Listed(rows[0], rows[1]), tuple(notes)
+    return notes

@@ -16,7 +16,7 @@ from askew.data.benchmarks.digit_files import Part as DigitPart
 from askew.data.benchmarks.digit_files import find_part, places, read_labels
 from askew.data.benchmarks.domainnet import DOMAINNET, PARTS
 from askew.data.benchmarks.domainnet import find_part as find_list_of
-from askew.data.benchmarks.image_trees import DataSet, all_paths, by_chance, cache_name, class_files
+from askew.data.benchmarks.image_trees import DataSet, all_paths, cache_name, class_files, hash_order
 from askew.data.benchmarks.office_home import OFFICE_HOME
 from askew.data.benchmarks.pacs import PACS
 from askew.data.benchmarks.split_lists import find_list, list_folders, read_list
@@ -214,6 +214,6 @@ def decode_all(name: str, data: Path, skip_broken: bool) -> dict[str, dict[str, 
             entries = [e for part in PARTS for e in read_list(find_list_of(data, short, part))]
             wanted = {(plain(e.folder), e.file) for e in entries}
             paths = [p for p in paths if (plain(p.split("/")[0]), p.split("/")[1]) in wanted]
-        done = pictures(cache_name(name, short), folder, by_chance(paths), skip_broken=skip_broken, whole=True)
+        done = pictures(cache_name(name, short), folder, hash_order(paths), skip_broken=skip_broken, whole=True)
         broken[folder.name] = done.broken
     return broken

@@ -24,4 +24,4 @@ TASKS = {f"{s}-{t}": Info(s, t, "resnet50") for s, t in permutations(("rw", "pr"
 
 def load(name: str, shift: Shift, draw: int, data: Path | None) -> Task:
     """A task of this benchmark under a label shift; see `load_pair` for what is scored."""
-    return load_pair(OFFICE_HOME, name, TASKS[name].source, TASKS[name].target, shift, draw, data)
+    return load_pair(OFFICE_HOME, name, TASKS[name], shift, draw, data)
