@@ -99,7 +99,7 @@ def test_numbers_as_labels_are_put_in_their_own_order(tmp_path: Path) -> None:
     )
 
 
-def test_target_labels_change_nothing_but_a_remark(tmp_path: Path) -> None:
+def test_target_labels_change_nothing_but_a_note(tmp_path: Path) -> None:
     source = npz(tmp_path / "s.npz", rows(), ["a", "b"] * 6)
     plain = load_custom_data(source, npz(tmp_path / "t.npz", rows(8, seed=1)))
     marked = load_custom_data(source, npz(tmp_path / "u.npz", rows(8, seed=1), [-1] * 8))

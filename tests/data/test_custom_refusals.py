@@ -1,4 +1,4 @@
-"""Data of one's own that is wrong: each input is answered with what was found and a hint."""
+"""Custom data that are wrong: each input is answered with what was found and a hint."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ WRONG: dict[str, tuple[Case, str, str]] = {
         r"The target .*/t\.npz holds one image, which is too few to adapt to\.",
         "askew predict",
     ),
-    "one image a class": (
+    "one image per class": (
         _arrays(rows(3), [0, 1, 2], rows(4)),
         r"No class of the source .*/s\.npz has two images, so none can be held out\.",
         "label a few more",

@@ -1,4 +1,4 @@
-"""Pictures are decoded once; a torn or stale cache is found and built anew, and nothing is left half-written."""
+"""Pictures are decoded once; a torn or stale cache is found and rebuilt, and nothing is left half-written."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def spoil(own_cache: Path, how: str) -> None:
         "no index", "index of nonsense", "index of another form",
     ],
 )  # fmt: skip
-def test_a_torn_cache_is_built_anew(root: Path, own_cache: Path, how: str) -> None:
+def test_a_torn_cache_is_rebuilt(root: Path, own_cache: Path, how: str) -> None:
     pictures("set", root, NAMES)
     spoil(own_cache, how)
     assert right(pictures("set", root, NAMES), root)

@@ -357,8 +357,8 @@ P3 = long_tail(3, 1, 1, 3)
         (lambda: js_distance([0, 0], [1, 1]), "not all zero"),
     ],
 )
-def test_a_mistake_is_told_in_one_sentence(mistake: Any, sentence: str) -> None:
-    with pytest.raises(UserError) as told:
+def test_a_mistake_is_answered_with_one_sentence(mistake: Any, sentence: str) -> None:
+    with pytest.raises(UserError) as caught:
         mistake()
-    assert sentence in told.value.sentence
-    assert told.value.hint
+    assert sentence in caught.value.sentence
+    assert caught.value.hint

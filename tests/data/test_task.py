@@ -1,4 +1,4 @@
-"""Tasks: the study holds no target label, no image has two roles, and the numbers stay what they are."""
+"""Tasks: the training data hold no target label, no image has two roles, and the numbers stay what they are."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ roomy = st.lists(st.integers(15, 60), min_size=3, max_size=3)  # enough for an i
 
 
 def numbered(sizes: list[int], start: int = 0) -> Labeled:
-    """Rows that are their own number, so that a row can be told wherever it went."""
+    """Rows that are their own number, so that a row is recognised wherever it went."""
     y = np.repeat(np.arange(len(sizes)), sizes)
     return Labeled(np.arange(start, start + len(y), dtype=np.float32).reshape(-1, 1), y)
 
@@ -63,7 +63,7 @@ def arrays(value: Any, name: str = "") -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("name", MINI)
-def test_a_study_has_labels_of_the_source_alone(name: str) -> None:
+def test_training_data_have_labels_of_the_source_alone(name: str) -> None:
     training_data = load_task(name).training_data
     assert training_data.origin, "computed, so that what is remembered of it is walked too"
     labels = {path for path, array in arrays(training_data).items() if array.ndim == 1}
@@ -75,7 +75,7 @@ def test_a_study_has_labels_of_the_source_alone(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MINI)
-def test_no_row_of_numbers_in_a_study_or_its_feed_is_as_long_as_the_target(name: str) -> None:
+def test_no_row_of_numbers_in_training_data_or_their_feed_is_as_long_as_the_target(name: str) -> None:
     task = load_task(name)
     forbidden = {len(task.training_data.target), len(task.test.y)}
     assert not forbidden & {len(task.training_data.source), len(task.training_data.source_val)}, (
@@ -96,7 +96,7 @@ def test_the_walk_would_find_a_label_that_leaks() -> None:
         object.__delattr__(task.training_data.target, "y")
 
 
-def test_fit_takes_neither_a_task_nor_an_exam() -> None:
+def test_fit_takes_neither_a_task_nor_test_labels() -> None:
     taken = {kind for hint in typing.get_type_hints(fit).values() for kind in (hint, *typing.get_args(hint))}
     assert TrainingData in taken
     assert not {Task, TestLabels} & taken
@@ -197,7 +197,7 @@ def test_degree_0_is_bs_bt_and_degree_1_is_rs_ut() -> None:
     assert drawn(*sizes, "bs-bt").training_data.origin != drawn(*sizes, "rs-ut").training_data.origin
 
 
-def test_a_natural_task_keeps_all_it_has_and_has_one_exam() -> None:
+def test_a_natural_task_keeps_all_it_has_and_has_one_test_split() -> None:
     task = drawn([20, 30, 25], [50, 40, 45], [12, 9, 10], "natural")
     assert len(task.training_data.source) + len(task.training_data.source_val) == 75
     assert len(task.training_data.target) == 135
@@ -252,10 +252,10 @@ def test_a_shift_reads_as_it_is_written(text: str) -> None:
     ],
 )
 def test_a_shift_that_does_not_exist_is_refused(text: str) -> None:
-    with pytest.raises(UserError, match="There is no label shift") as told:
+    with pytest.raises(UserError, match="There is no label shift") as caught:
         Shift.parse(text)
-    assert f"'{text}'" in told.value.sentence
-    assert "degree:D" in told.value.hint
+    assert f"'{text}'" in caught.value.sentence
+    assert "degree:D" in caught.value.hint
 
 
 # Mistakes
@@ -263,9 +263,9 @@ def test_a_shift_that_does_not_exist_is_refused(text: str) -> None:
 
 def test_a_class_without_source_images_is_warned_of_by_name() -> None:
     x = Unlabeled(np.zeros((2, 1), dtype=np.float32))
-    with pytest.warns(EmptyClassWarning, match=r"The source has no image of class b, c\.") as told:
+    with pytest.warns(EmptyClassWarning, match=r"The source has no image of class b, c\.") as caught:
         TrainingData(Labeled(x.x, np.array([0, 0])), Labeled(x.x, np.array([0, 0])), x, x, CLASSES)
-    assert told[0].filename == __file__
+    assert caught[0].filename == __file__
     with pytest.warns(EmptyClassWarning, match=r"of class b, c, d, e, f, …\.$"):
         TrainingData(Labeled(x.x, np.array([0, 0])), Labeled(x.x, np.array([0, 0])), x, x, tuple("abcdefgh"))
 
@@ -298,14 +298,14 @@ def test_a_source_without_images_is_refused() -> None:
         (lambda: load_task("digits/usps-mnist", data=Path("no/such/folder")), "does not exist"),
     ],
 )
-def test_a_mistake_is_told_in_one_sentence(mistake: Any, sentence: str) -> None:
-    with pytest.raises(UserError) as told:
+def test_a_mistake_is_answered_with_one_sentence(mistake: Any, sentence: str) -> None:
+    with pytest.raises(UserError) as caught:
         mistake()
-    assert sentence in told.value.sentence
-    assert told.value.hint
+    assert sentence in caught.value.sentence
+    assert caught.value.hint
 
 
-def test_a_misspelt_task_is_told_the_nearest() -> None:
+def test_a_misspelt_task_is_answered_with_the_nearest() -> None:
     with pytest.raises(UserError, match=r"did you mean 'mini/syn-uci'\?"):
         load_task("syn-uci")
 

@@ -1,8 +1,8 @@
 """Pictures decoded once: a memory-mapped uint8 file (n, 3, 256, 256) and an index of what is in it.
 
 `<cache>/pictures-<name>-<hash of the folder>.npy` and `.json`. The index has the form, and for each picture its
-path, size, time of change and a hash of its pixels; it is written last. What does not fit together is built anew, and
-so is what changed on disk since; pictures that did not change are copied over from the old file.
+path, size, time of change and a hash of its pixels; it is written last. A damaged cache is rebuilt, and so
+is one whose files changed on the disk; pictures that did not change are copied from the old cache.
 """
 
 from __future__ import annotations

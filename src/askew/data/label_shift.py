@@ -1,7 +1,7 @@
 """Label shift as pure functions: how many images of each class a domain gives, and which ones.
 
 The rule behind the published lists of class-imbalanced domain adaptation (Tan et al., 2020): `p` is a long
-tail, n_k what a domain has of class k, and chance enters only through a seed.
+tail, n_k what a domain has of class k, and everything random depends on a seed alone.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def total(sizes: npt.ArrayLike, p: npt.ArrayLike) -> int:
     """
     n, p = _sizes(sizes), _tail(p)
     if len(n) != len(p):
-        raise UserError(f"There are {len(n)} class sizes for a tail of {len(p)}.", "give one of each a class.")
+        raise UserError(f"There are {len(n)} class sizes for a tail of {len(p)}.", "give one size per class.")
     if min(n[0], n[-1]) == 0:
         raise UserError(
             f"The first and the last class need images: the rule scales with them. Got {n[0]} and {n[-1]}.",
@@ -96,7 +96,7 @@ def degree_counts(sizes: npt.ArrayLike, p: npt.ArrayLike, degree: float, side: L
 
 
 def dirichlet_counts(sizes: npt.ArrayLike, strength: float, seed: int) -> IntArray:
-    """A random mix around the natural one, as large as the domain allows (RLSbench, Garg et al., 2023).
+    """A random label distribution around the natural one, as large as the domain allows (RLSbench, Garg et al., 2023).
 
     q ~ Dirichlet(s·c·q_natural),  n = floor(min_k n_k/q_k),  n_k ← floor(n·q_k); smaller s, stronger shift.
     """
@@ -152,13 +152,13 @@ def hold_out(labels: npt.ArrayLike, taken: npt.ArrayLike, counts: npt.ArrayLike,
 
 
 def js_distance(p: npt.ArrayLike, q: npt.ArrayLike) -> float:
-    """How far two class mixes are apart, from 0 (equal) to 1 (disjoint); counts are normalised.
+    """The Jensen–Shannon distance of two label distributions, from 0 (equal) to 1 (disjoint); counts are normalised.
 
     √JS,  JS = (KL(p‖m) + KL(q‖m))/2 in bits (log base 2),  m = (p + q)/2
     """
-    p, q = _mix(p), _mix(q)
+    p, q = _normalised(p), _normalised(q)
     if len(p) != len(q):
-        raise UserError(f"The two mixes have {len(p)} and {len(q)} classes.", "compare like with like.")
+        raise UserError(f"The two label distributions have {len(p)} and {len(q)} classes.", "compare like with like.")
     m = (p + q) / 2
     js = sum(float(np.sum(r[r > 0] * np.log2(r[r > 0] / m[r > 0]))) for r in (p, q)) / 2
     return float(np.sqrt(np.clip(js, 0, 1)))
@@ -202,14 +202,14 @@ def _order(y: npt.NDArray[np.generic], k: int, seed: int) -> IntArray:
 def _count(y: npt.NDArray[np.generic], classes: int) -> IntArray:
     whole = y.ndim == 1 and (y.size == 0 or np.issubdtype(y.dtype, np.integer))
     if not whole or (y.size and not (y.min() >= 0 and y.max() < classes)):
-        raise UserError(f"Labels must be whole numbers from 0 to {classes - 1}.", "give one label an image.")
+        raise UserError(f"Labels must be whole numbers from 0 to {classes - 1}.", "give one label per image.")
     return np.bincount(y.astype(np.int64), minlength=classes).astype(np.int64)
 
 
 def _sizes(sizes: npt.ArrayLike) -> IntArray:
     n = np.asarray(sizes)
     if n.ndim != 1 or n.size == 0:
-        raise UserError(f"Class sizes must be a non-empty row. Got shape {n.shape}.", "one number a class.")
+        raise UserError(f"Class sizes must be a non-empty row. Got shape {n.shape}.", "give one number per class.")
     if not np.issubdtype(n.dtype, np.integer) or n.min() < 0:
         raise UserError(f"Class sizes must be whole and not negative. Got {n.tolist()}.", "count the images.")
     return n.astype(np.int64)
@@ -217,17 +217,19 @@ def _sizes(sizes: npt.ArrayLike) -> IntArray:
 
 def _tail(p: npt.ArrayLike) -> FloatArray:
     q = np.asarray(p, dtype=np.float64)
-    if not (_mix(q)[0] > 0 and np.isclose(q.sum(), 1)):
+    if not (_normalised(q)[0] > 0 and np.isclose(q.sum(), 1)):
         raise UserError("A tail must sum to one and start above zero.", "long_tail makes one.")
     return q
 
 
-def _mix(p: npt.ArrayLike) -> FloatArray:
+def _normalised(p: npt.ArrayLike) -> FloatArray:
     q = np.asarray(p, dtype=np.float64)
     if q.ndim != 1 or q.size == 0 or not (np.isfinite(q).all() and q.min() >= 0 and q.sum() > 0):
-        raise UserError("A class mix must be a row of numbers >= 0, not all zero.", "one number a class.")
-    mix: FloatArray = q / q.sum()
-    return mix
+        raise UserError(
+            "A label distribution must be a row of numbers >= 0, not all zero.", "give one number per class."
+        )
+    normalised: FloatArray = q / q.sum()
+    return normalised
 
 
 def _seed(seed: int) -> int:

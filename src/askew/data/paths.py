@@ -1,4 +1,4 @@
-"""Where data and caches lie, names as people spell them, and files that are there whole or not at all."""
+"""The folders of data and caches, and folder names however people spell them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def data_folder(given: Path | None) -> Path:
 
 
 def named_data_folder(given: Path | None) -> Path | None:
-    """The same, whether it exists or not; None if nobody named one."""
+    """The same, whether it exists or not; None if neither is set."""
     text = str(given) if given else os.environ.get("ASKEW_DATA", "")
     return Path(text).expanduser() if text else None
 
@@ -33,7 +33,7 @@ def cache_folder() -> Path:
 
 
 def plain(name: str) -> str:
-    """A name without what people spell differently: "Real World", "Real_World" and "RealWorld" are one."""
+    """A name reduced to its letters and digits: "Real World", "Real_World" and "RealWorld" are one."""
     return "".join(c for c in name.casefold() if c.isalnum())
 
 

@@ -1,4 +1,4 @@
-"""The real digits, where they are at hand (ASKEW_DATA)."""
+"""The real digits, where they are (ASKEW_DATA)."""
 
 from __future__ import annotations
 

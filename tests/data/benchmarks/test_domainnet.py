@@ -116,7 +116,7 @@ def test_a_run_goes_from_lists_and_pictures_to_scores(cli: Command, data: Path, 
     assert json.loads(answer.out)["scores"]["whole"]["images"] == 12
 
 
-# The published lists, where they are at hand: ASKEW_LISTS names a folder with `domainnet/<domain>_train_mini.txt`.
+# The published lists, where they are: ASKEW_LISTS names a folder with `domainnet/<domain>_train_mini.txt`.
 
 published = pytest.mark.skipif(not os.environ.get("ASKEW_LISTS"), reason="needs published lists: set ASKEW_LISTS")
 

@@ -85,10 +85,10 @@ def server() -> Iterator[Server]:
 
 
 def test_a_file_comes_whole_and_a_second_time_nothing_is_asked_for(server: Server, tmp_path: Path) -> None:
-    told: list[tuple[int, int | None]] = []
-    assert fetch(server.remote(), tmp_path / "new", lambda *at: told.append(at)) == "fetched"
+    steps: list[tuple[int, int | None]] = []
+    assert fetch(server.remote(), tmp_path / "new", lambda *at: steps.append(at)) == "fetched"
     assert (tmp_path / "new/file.bin").read_bytes() == CONTENT
-    assert told[-1] == (300_000, 300_000)
+    assert steps[-1] == (300_000, 300_000)
     assert fetch(server.remote(), tmp_path / "new") == "there"
     assert len(server.asked) == 1
     assert [p.name for p in (tmp_path / "new").iterdir()] == ["file.bin"]
@@ -106,7 +106,7 @@ def test_an_interrupted_file_goes_on_where_it_stopped(server: Server, tmp_path: 
     assert (tmp_path / "file.bin").read_bytes() == CONTENT
 
 
-def test_a_server_that_cannot_go_on_begins_anew(server: Server, tmp_path: Path) -> None:
+def test_a_server_that_cannot_resume_starts_again(server: Server, tmp_path: Path) -> None:
     (tmp_path / "file.bin.part").write_bytes(CONTENT[:5_000])
     server.ranges = False
     assert fetch(server.remote(), tmp_path) == "fetched"

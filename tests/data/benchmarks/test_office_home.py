@@ -92,7 +92,7 @@ def test_the_paper_s_exam_is_what_was_adapted_on_and_the_whole_is_the_domain(uns
     assert SAME_IMAGES in task.notes
 
 
-def test_a_study_holds_row_numbers_of_a_memory_map_and_no_pictures(unspoilt: Path) -> None:
+def test_training_data_hold_row_numbers_of_a_memory_map_and_no_pictures(unspoilt: Path) -> None:
     training_data = load_task("office-home/rw-pr", data=unspoilt).training_data
     for view in (training_data.source, training_data.source_val, training_data.target, training_data.test_images):
         assert isinstance(view.x, RowSubset)
@@ -140,7 +140,7 @@ def test_other_label_numbers_are_said_and_change_nothing(data: Path) -> None:
     assert any("label numbers of the lists differ" in note for note in second.notes)
 
 
-def test_a_picture_that_a_list_names_and_nobody_has_is_told(data: Path) -> None:
+def test_a_picture_that_a_list_names_and_is_missing_is_named(data: Path) -> None:
     lists(data)
     (data / "office_home/Clipart/TV/00000.jpg").unlink()
     with pytest.raises(
@@ -206,7 +206,7 @@ def test_a_run_goes_from_folders_of_pictures_to_scores(cli: Command, unspoilt: P
     assert scores["paper"]["images"] == label_shift.ut_counts(SIZES, TAIL).sum()
 
 
-# The published lists, where they are at hand: ASKEW_LISTS names a folder with `office_home/<Domain>_RS.txt` and so on.
+# The published lists, where they are: ASKEW_LISTS names a folder with `office_home/<Domain>_RS.txt` and so on.
 
 published = pytest.mark.skipif(not os.environ.get("ASKEW_LISTS"), reason="needs published lists: set ASKEW_LISTS")
 LISTS = Path(os.environ.get("ASKEW_LISTS", "."))

@@ -1,6 +1,6 @@
 """The digits benchmark: MNIST, USPS, SVHN and rendered digits, as in the paper, and the development tasks.
 
-Real images are read from `<data>/digits/<mnist|usps|svhn>`; `digit_files` says in which forms.
+Real images are read from `<data>/digits/<mnist|usps|svhn>`; see `digit_files` for the formats.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MNIST_DROPPED = 5_000
 """The first images of MNIST's train part, left out: only then the rule gives the paper's 12,144."""
 
 SYN_SIZE = 47_941
-"""Rendered digits a class to draw from: the smallest with which the rule gives the paper's 107,005."""
+"""Rendered digits per class to draw from: the smallest number with which the rule gives the paper's 107,005."""
 
 SYN_DEVELOPMENT_SIZE = 4_659
 """The same for the development task, where the source is to be as large as SVHN's."""
@@ -98,13 +98,13 @@ def uci(box: int = 20, size: int = 28) -> Labeled:
 
 
 def halves(images: Labeled, seed: int) -> tuple[Labeled, Labeled]:
-    """Two halves with equal class mixes."""
+    """Two halves with equal label distributions."""
     first = label_shift.draw(images.y, images.sizes(len(CLASSES)) // 2, seed)
     return images.take(first), images.take(np.setdiff1d(np.arange(len(images)), first))
 
 
 def syn_pool(size: int, seed: int) -> Pool:
-    """Rendered digits, `size` a class for the rule to count with; just those are rendered that are wanted."""
+    """Rendered digits, nominally `size` per class; only those that a draw needs are rendered."""
 
     def images(wanted: Counts) -> Labeled:
         x, y = syn(wanted.tolist(), seed=seed)

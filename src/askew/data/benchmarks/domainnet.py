@@ -37,7 +37,7 @@ def find_part(data: Path, short: str, part: str) -> Path:
         raise UserError(
             f"The list {names[0]}.txt is missing.",
             f"put the DomainNet-40 lists into {data / DOMAINNET.folders[0]}, or name their folder in ASKEW_LISTS; "
-            "`askew data fetch domainnet` says where they come from.",
+            "`askew data fetch domainnet` tells where to get them.",
         )
     return found
 
@@ -57,7 +57,7 @@ def load_parts(data: Path, short: str, classes: tuple[str, ...]) -> tuple[Labele
     lists = [find_part(data, short, part) for part in PARTS]
     paths = [listed_paths(folder, read_list(path), path) for path in lists]
     if twice := set(paths[0]) & set(paths[1]):
-        raise UserError(f"{min(twice)} is in both {lists[0]} and {lists[1]}.", "a test picture is not to train on.")
+        raise UserError(f"{min(twice)} is in both {lists[0]} and {lists[1]}.", "a test picture must not be trained on.")
     domain = load_domain(cache_name(DOMAINNET.name, short), folder, classes, [*paths[0], *paths[1]])
     test = np.isin(domain.paths, paths[1])
     train, held = (domain.images.take(np.flatnonzero(rows)) for rows in (~test, test))
@@ -69,8 +69,8 @@ def load(name: str, shift: Shift, draw: int, data: Path | None) -> Task:
     info, data = TASKS[name], data_folder(data)
     if shift.kind not in ("natural", "dirichlet"):
         raise UserError(
-            f"DomainNet's label shift is its own; '{shift}' is not defined for it.",
-            "use --shift natural, or dirichlet:S to draw the target's mix.",
+            f"DomainNet's domains have a label shift by themselves; '{shift}' is not defined for them.",
+            "use --shift natural, or dirichlet:S to draw the target's label distribution.",
         )
     entries = [
         entry

@@ -1,6 +1,6 @@
-"""Files from the network: begun again where they were interrupted, checked by their hash, there whole or not at all.
+"""Downloads that are resumed where they were interrupted, checked by their MD5 and moved into place when complete.
 
-What is there so far lies beside the file as `<name>.part`.
+Until then they are kept as `<name>.part`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from askew.core.files import cannot_write
 _CHUNK = 1 << 16
 _TIMEOUT = 30.0
 
-Told = Callable[[int, int | None], None]  # bytes so far, of how many
+Progress = Callable[[int, int | None], None]  # bytes so far, of how many
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def md5_of(path: Path) -> str:
         return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
 
-def fetch(remote: Remote, folder: Path, told: Told = lambda done, size: None) -> Literal["there", "fetched"]:
+def fetch(remote: Remote, folder: Path, progress: Progress = lambda done, size: None) -> Literal["there", "fetched"]:
     """Bring a file into a folder, from the first address that answers."""
     target = folder / remote.name
     if target.is_file():
@@ -68,7 +68,7 @@ def fetch(remote: Remote, folder: Path, told: Told = lambda done, size: None) ->
     for url in remote.urls:
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            _download(url, part, told)
+            _download(url, part, progress)
         except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError) as error:
             reasons.append(f"{url}: {getattr(error, 'reason', '') or error}")
             continue
@@ -79,7 +79,7 @@ def fetch(remote: Remote, folder: Path, told: Told = lambda done, size: None) ->
             _flush(part)
             part.replace(target)
             return "fetched"
-        part.unlink()  # nothing can be made of it: begin anew
+        part.unlink()  # it cannot be resumed
         reasons.append(f"{url}: it sent another file (MD5 {found}, expected {remote.md5})")
     so_far = f" {part.stat().st_size:,} bytes of it are kept." if part.is_file() else ""
     raise UserError(
@@ -93,8 +93,8 @@ def _flush(path: Path) -> None:
         os.fsync(file.fileno())
 
 
-def _download(url: str, part: Path, told: Told) -> None:
-    """Append to `part` what is missing of it, or begin anew where the server cannot go on in the middle."""
+def _download(url: str, part: Path, progress: Progress) -> None:
+    """Append to `part` what is missing of it, or start again if the server cannot resume."""
     have = part.stat().st_size if part.is_file() else 0
     request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
     try:
@@ -115,13 +115,13 @@ def _download(url: str, part: Path, told: Told) -> None:
             for chunk in _chunks(answer):
                 file.write(chunk)
                 done += len(chunk)
-                told(done, size)
+                progress(done, size)
     if size is not None and done < size:
         raise ConnectionError(f"the connection broke after {done:,} of {size:,} bytes")
 
 
 def _chunks(answer: http.client.HTTPResponse) -> Iterator[bytes]:
-    """What a server sends; trouble with it is told apart from trouble with our disk."""
+    """What a server sends; its errors become ConnectionErrors, apart from those of our disk."""
     try:
         while chunk := answer.read(_CHUNK):
             yield chunk

@@ -53,7 +53,7 @@ class DataSet:
             raise UserError(
                 f"The pictures {data / self.folders[0] / names[0]} are missing.",
                 f"expected {self.folders[0]}/{names[0]}/<class>/<picture>; `askew data fetch {self.name}` "
-                "says where they come from.",
+                "tells where to get them.",
             )
         return folder
 
@@ -202,7 +202,7 @@ def published_rows(lists: Lists, domains: tuple[Domain, Domain]) -> Listed:
 
 def _list_notes(lists: Lists | None, classes: Sequence[str]) -> list[str]:
     if lists is None:
-        return ["images drawn by the rule; the published lists were not at hand"]
+        return ["images drawn by the rule; the published lists were not found"]
     numbers = numbering(entry for _, entries in lists for entry in entries)
     notes = ["images of the published lists"]
     if numbers != {plain(c): k for k, c in enumerate(classes) if plain(c) in (numbers or {})}:

@@ -1,4 +1,4 @@
-"""Which real data there is on this machine: found or missing, complete or merely enough, as published or not."""
+"""Which data sets are on this machine, and whether they are complete."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from askew.data.image_cache import pictures
 from askew.data.paths import find_folder, plain
 
 State = Literal["complete", "enough", "short", "missing", "unreadable"]
-"""complete: as published; enough: tasks are what they should be, though images lack; short: tasks would differ."""
+"""complete: as published; enough: images are missing, but tasks are the same; short: tasks would differ."""
 
 UNTRIED = "not tried: askew was written where no such address can be reached"
 
@@ -44,7 +44,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Source:
-    """A data set by the name that commands take, and how to come by it."""
+    """A data set that commands know by name, and how to get it."""
 
     title: str
     folder: str
@@ -53,7 +53,7 @@ class Source:
     """The command that fetches it, or where a person finds it."""
     look: Callable[[Path], Iterator[Part]]
     fetched: bool = False
-    """Whether `askew data fetch` can."""
+    """Whether `askew data fetch` can download it."""
 
 
 _RULE = {  # images that the label-shift rule draws of the whole part
@@ -201,7 +201,7 @@ def overall(parts: list[Part]) -> State:
 
 
 def decode_all(name: str, data: Path, skip_broken: bool) -> dict[str, dict[str, str]]:
-    """Decode all pictures that tasks use, compare cached ones with their index, and tell the broken by domain."""
+    """Decode all pictures that tasks use, compare cached ones with their index, and return broken ones by domain."""
     broken: dict[str, dict[str, str]] = {}
     data_set = {"office-home": OFFICE_HOME, "domainnet": DOMAINNET, "pacs": PACS}[name]
     root = data_set.root(data)

@@ -1,4 +1,4 @@
-"""The mini benchmark: two embedded domains of digits, handwritten and rendered; nothing to download."""
+"""The mini benchmark: handwritten digits (scikit-learn's) and rendered ones; nothing to download."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from askew.data.benchmarks.digits import CLASSES, halves, shaped, syn_pool, uci
 from askew.data.task import Info, Pool, Shift, Task, make_task
 
 SYN_SIZE = 1_000
-"""Rendered digits a class to draw from."""
-SYN_EXAM_SIZE = 100
-"""Rendered digits a class to score on."""
+"""Rendered digits per class to draw from."""
+SYN_TEST_SIZE = 100
+"""Rendered digits per class to score on."""
 
 UCI_BOX = 24
 """Height of a handwritten digit in its 32 x 32 frame: as tall as most rendered ones."""
@@ -33,6 +33,6 @@ def load(name: str, shift: Shift, draw: int, data: Path | None) -> Task:
         source, target = rendered, Pool.of(adapt, len(CLASSES))
     else:
         source, target = Pool.of(written, len(CLASSES)), rendered
-        # Another seed: the exam's pictures are never those that were adapted on.
-        test = syn_pool(SYN_EXAM_SIZE, seed=draw + 1_000_000).images(np.full(len(CLASSES), SYN_EXAM_SIZE))
+        # Another seed, so that no test image is adapted on.
+        test = syn_pool(SYN_TEST_SIZE, seed=draw + 1_000_000).images(np.full(len(CLASSES), SYN_TEST_SIZE))
     return make_task(f"mini/{name}", CLASSES, label_shift.DIGITS_TAIL, shift, draw, source, target, test)

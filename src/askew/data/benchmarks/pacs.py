@@ -1,8 +1,8 @@
 """PACS (Li et al., ICCV 2017), not in the paper: photo, art painting, cartoon and sketch, 7 classes.
 
-`<data>/pacs/<domain>/<class>/*.jpg`. The protocol says nothing of PACS; it is treated as Office-Home is: the same tail
-(shape 100 from 1 to 5, about 5 : 1) over classes in alphabetical order, and one part a domain. `natural` takes all
-images of both domains, whose own class mixes differ.
+`<data>/pacs/<domain>/<class>/*.jpg`. The protocol does not cover PACS; it is treated like Office-Home: the same tail
+(shape 100 from 1 to 5, about 5 : 1) over classes in alphabetical order, and no test split. `natural` takes all images
+of both domains, whose label distributions differ by themselves.
 """
 
 from __future__ import annotations
