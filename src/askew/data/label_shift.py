@@ -73,6 +73,12 @@ def rs_counts(sizes: npt.ArrayLike, p: npt.ArrayLike) -> IntArray:
     return np.minimum(_floor(total(sizes, p) * _tail(p)[::-1]), _sizes(sizes))
 
 
+def scaled_counts(counts: npt.ArrayLike, total: int) -> IntArray:
+    """The same proportions with fewer images: n_k·total/Σn, rounded by largest remainder; never more than there are."""
+    n = _sizes(counts)
+    return n if total >= n.sum() else _round(n * (total / n.sum()))
+
+
 def balanced_counts(sizes: npt.ArrayLike, total: int) -> IntArray:
     """BS and BT: a total spread evenly; what a full class cannot take spills over the others.
 

@@ -112,7 +112,8 @@ class Task:
 
 @dataclass(frozen=True)
 class Shift:
-    """A kind of label shift: rs-ut, bs-bt, a degree between them, natural, or a Dirichlet draw."""
+    """A kind of label shift: rs-ut, bs-bt, a degree between them, natural, or a Dirichlet draw; rs-ut turned round
+    (ut-rs), with a target that lacks its last classes (absent:K), or with few target images (few:N)."""
 
     kind: str = "rs-ut"
     amount: float = 1.0
@@ -121,8 +122,10 @@ class Shift:
     def parse(cls, text: str) -> Shift:
         kind, _, amount = text.lower().partition(":")
         try:
-            if kind in ("rs-ut", "bs-bt", "natural") and not amount:
+            if kind in ("rs-ut", "bs-bt", "natural", "ut-rs") and not amount:
                 return cls(kind)
+            if kind in ("absent", "few") and int(amount) > 0:
+                return cls(kind, int(amount))
             if kind == "degree" and 0 <= float(amount) <= 1:
                 return cls(kind, float(amount))
             if kind == "dirichlet" and float(amount) > 0:
@@ -131,16 +134,26 @@ class Shift:
             pass
         raise UserError(
             f"There is no label shift '{text}'.",
-            "rs-ut, bs-bt, natural, degree:D with D in [0, 1], or dirichlet:S with S above 0 (such as dirichlet:0.5).",
+            "rs-ut, ut-rs, bs-bt, natural, degree:D with D in [0, 1], dirichlet:S with S above 0 (dirichlet:0.5), "
+            "absent:K (the target lacks the last K classes) or few:N (N target images).",
         )
 
     def __str__(self) -> str:
-        return f"{self.kind}:{self.amount!r}".removesuffix(".0") if self.kind in ("degree", "dirichlet") else self.kind
+        numbered = self.kind in ("degree", "dirichlet", "absent", "few")
+        return f"{self.kind}:{self.amount!r}".removesuffix(".0") if numbered else self.kind
+
+    def present(self, classes: int) -> NDArray[np.bool_]:
+        """Which classes the target has."""
+        if self.kind == "absent" and self.amount >= classes:
+            raise UserError(f"A target cannot lack {self.amount:g} of {classes} classes.", "leave it one at least.")
+        return np.arange(classes) < (classes - self.amount if self.kind == "absent" else classes)
 
     def source_counts(self, sizes: Counts, tail: NDArray[np.float64]) -> Counts:
         match self.kind:
-            case "rs-ut":
+            case "rs-ut" | "absent" | "few":
                 return label_shift.rs_counts(sizes, tail)
+            case "ut-rs":
+                return label_shift.ut_counts(sizes, tail)
             case "bs-bt":
                 return label_shift.degree_counts(sizes, tail, 0.0, "source")
             case "degree":
@@ -152,6 +165,12 @@ class Shift:
         match self.kind:
             case "rs-ut":
                 return label_shift.ut_counts(sizes, tail)
+            case "ut-rs":
+                return label_shift.rs_counts(sizes, tail)
+            case "absent":
+                return np.where(self.present(len(sizes)), label_shift.ut_counts(sizes, tail), 0)
+            case "few":
+                return label_shift.scaled_counts(label_shift.ut_counts(sizes, tail), int(self.amount))
             case "bs-bt":
                 return label_shift.degree_counts(sizes, tail, 0.0, "target")
             case "degree":
@@ -239,7 +258,10 @@ def make_task(
     own_target = pool.take(label_shift.draw(pool.y, counts[1], draw) if listed is None else listed.target)
     paper = None if listed is None else listed.target
     if listed is None and shift.kind != "natural":
-        paper = label_shift.draw(test.y, shift.target_counts(test.sizes(len(classes)), tail, draw), draw)
+        unbalanced = Shift() if shift.kind == "few" else shift  # few images to adapt on, not to test on
+        test_counts = unbalanced.target_counts(test.sizes(len(classes)), tail, draw)
+        test = test.take(np.flatnonzero(shift.present(len(classes))[test.y])) if shift.kind == "absent" else test
+        paper = label_shift.draw(test.y, test_counts, draw)
     training_data = TrainingData(own_source, source_val, own_target.unlabeled(), test.unlabeled(), classes)
     return Task(name, training_data, TestLabels(test.y, paper, classes, own_target.sizes(len(classes))), notes)
 

@@ -17,7 +17,7 @@ from askew.nets.network import Net
 class ClassShares(nn.Module):
     """Moving shares q̄ of the classes in a teacher's answers, and the answers made even by them.
 
-    q̄ ← 0.95 q̄ + 0.05 mean(q);  q′ ∝ q/max(q̄, 0.01/c). (n, c) → (n, c)
+    q̄ ← 0.95 q̄ + 0.05 mean(q);  q′ ∝ q/max(q̄, ε/c). (n, c), () → (n, c)
     """
 
     def __init__(self, classes: int) -> None:
@@ -26,9 +26,9 @@ class ClassShares(nn.Module):
 
     shares: Tensor
 
-    def forward(self, q: Tensor) -> Tensor:
+    def forward(self, q: Tensor, floor: float) -> Tensor:
         self.shares.mul_(0.95).add_(0.05 * q.mean(dim=0))
-        even = q / self.shares.clamp(min=0.01 / q.shape[-1])
+        even = q / self.shares.clamp(min=floor / q.shape[-1])
         return even / even.sum(dim=-1, keepdim=True)
 
 
@@ -55,6 +55,8 @@ class PriorAwareTeacher(Method):
     """How sure τ the teacher must be of an image for it to count."""
     aligned: bool = True
     """Whether the teacher's answers are made equally frequent (off for the ablation)."""
+    floor: Annotated[float, Between(0.001, 1)] = 0.01
+    """Least share ε/c that a class is taken to have among the answers: a rare one is raised 1/ε times at most."""
     memory: Annotated[int, Between(1)] = 100
     """How many steps the teacher averages over: d = 1 − 1/min(i + 1, this); 1: the student teaches itself."""
 
@@ -68,7 +70,7 @@ class PriorAwareTeacher(Method):
         fs, ft = both(net, batch)
         q = net["teacher"](batch.target_views[1]).softmax(dim=-1).detach()
         if self.aligned:
-            q = net["shares"](q)
+            q = net["shares"](q, self.floor)
         sure = (q.max(dim=-1).values > self.threshold).to(q.dtype)
         apart = (net["head"](ft).softmax(dim=-1) - q).square().sum(dim=-1)
         return {"label": cross_entropy(net["head"](fs), batch.ys), "agree": self.weight * (sure * apart).mean()}

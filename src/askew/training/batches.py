@@ -110,6 +110,9 @@ def with_views(batch: Batch, method: Method, key: Tensor, how: Views, picture_si
     def views(x: Tensor, domain: str, strengths: Sequence[float]) -> Iterator[Tensor]:
         rows = x.flatten(0, lead)  # of all lanes at once
         for number, strength in enumerate(strengths):
+            if how.views == "none":
+                yield x
+                continue
             keys = bits(key, f"{domain} view {number}", x.shape[lead]).flatten()
             view = make_view(rows, keys, how, strength, picture_side)
             yield view.view(*x.shape[: lead + 1], *view.shape[1:])
