@@ -20,6 +20,7 @@ from askew.core.errors import UserError
 from askew.core.files import read_tensors
 from askew.data.task import Task
 from askew.methods import COAL, SourceOnly
+from askew.nets.augment import Views
 from askew.nets.spec import NetSpec
 from askew.runs import execute as execution
 from askew.runs.execute import Execution, execute
@@ -255,17 +256,19 @@ def changed_runs(run: Run) -> dict[str, Run]:
     """The run with one thing changed, for every field that there is."""
     new: dict[str, Any] = {
         "task": "toy2", "shift": "rs-ut", "draw": 1, "origin": "elsewhere", "batch": 13, "sampler": "natural",
-        "target_sampler": "balanced", "precision": "bf16", "seed": 1, "threads": 2,
+        "target_sampler": "balanced", "precision": "bf16", "seed": 1, "threads": 2, "views": Views(views="rows"),
     }  # fmt: skip
     nets: dict[str, Any] = {
         "name": "bare", "head": "linear", "temperature": 0.1, "weights": "hub", "weights_hash": "f00", "norm": "split",
+        "last_dropout": False,
     }  # fmt: skip
     stages: dict[str, Any] = {"method": COAL(alpha=0.2), "rounds": 4, "round_steps": 11, "restart": True}
     optims: dict[str, Any] = {
         "optimiser": "adam", "lr": 0.2, "features_lr": 0.2, "momentum": 0.5, "nesterov": True, "weight_decay": 0.1,
         "schedule": "cosine",
     }  # fmt: skip
-    for cls, values, rest in ((Run, new, {"net", "plan"}), (NetSpec, nets, {"crop"}), (Stage, stages, {"optim"})):
+    of_run = {"net", "plan", "target_floor"}
+    for cls, values, rest in ((Run, new, of_run), (NetSpec, nets, {"crop"}), (Stage, stages, {"optim"})):
         assert {f.name for f in dataclasses.fields(cls)} == values.keys() | rest, "a new field belongs in this test"
     assert {f.name for f in dataclasses.fields(Optim)} == optims.keys(), "a new field belongs in this test"
 
@@ -289,6 +292,12 @@ def test_a_crop_changes_the_key_of_networks_that_crop_alone(make_run: Any) -> No
         run = make_run(COAL(), net=name)
         other = dataclasses.replace(run, net=dataclasses.replace(run.net, crop=192))
         assert (run.key != other.key) == differs
+
+
+def test_a_floor_of_the_target_sampler_changes_the_key_where_it_is_used_alone(make_run: Any) -> None:
+    for sampler, differs in (("balanced", False), ("even", True)):
+        run = make_run(COAL(), target_sampler=sampler)
+        assert (dataclasses.replace(run, target_floor=0.1).key != run.key) == differs
 
 
 def test_every_field_that_can_change_numbers_changes_the_key(make_run: Any) -> None:

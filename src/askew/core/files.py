@@ -57,7 +57,7 @@ _TEMPORARY = re.compile(r"\.(?P<name>.+)\.(?P<space>[0-9a-f]{8})-(?P<pid>\d{1,10
 
 
 def _temporary_name(path: Path) -> Path:
-    """A hidden name beside `path` that nobody can foresee; it tells which process made it, for `sweep`."""
+    """A hidden name beside `path` that cannot be foreseen; it holds the process that made it, for `sweep`."""
     return path.with_name(f".{_short(path.name)}.{process_space()}-{os.getpid()}-{secrets.token_hex(8)}")
 
 

@@ -22,7 +22,7 @@ class NoLocksError(Exception):
 
 
 def try_lock(path: Path, *, shared: bool = False) -> Release | None:
-    """Lock a file, which is created if need be; None if somebody else has locked it.
+    """Lock a file, which is created if need be; None if another process has locked it.
 
     A shared lock only asks whether an exclusive one is held, and needs no more than the right to read the file.
     """
@@ -31,7 +31,7 @@ def try_lock(path: Path, *, shared: bool = False) -> Release | None:
     kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     with contextlib.ExitStack() as undo:
         file = undo.enter_context(path.open("r" if shared else "a"))
-        for pause in (0.01, 0.02, 0.0):  # whoever only asks holds it for an instant
+        for pause in (0.01, 0.02, 0.0):  # a shared lock is held for an instant
             try:
                 fcntl.flock(file, kind | fcntl.LOCK_NB)
                 return undo.pop_all().close

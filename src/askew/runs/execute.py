@@ -1,4 +1,4 @@
-"""Carry a run out in its folder: train, save, score; go on where it was interrupted."""
+"""Execute a run in its folder: train, save, score; resume where it was interrupted."""
 
 from __future__ import annotations
 
@@ -30,11 +30,14 @@ from askew.training.trainer import Resume, fit
 
 SAVING = 0.05
 """Share of the time that may go into checkpoints: some lanes of a large network are a gigabyte."""
+_BROKEN_HINT = (
+    "lower the learning rate (-t lr=…, -t features_lr=…) or the method's weights, or use -t precision=float32"
+)
 
 
 @dataclass(frozen=True)
 class Execution:
-    """How to run, as opposed to what: none of this changes a run's identity."""
+    """How to run, as opposed to what: none of this changes a run's key."""
 
     root: Path
     device: torch.device
@@ -44,16 +47,16 @@ class Execution:
     lanes: int = 0
     """Most runs that are trained in one step; 0: as many as pay on this device."""
     curve: bool = False
-    """Score the exam after every round, into the trace. For looking only: nothing is chosen by it."""
+    """Score the test split after every round, into the trace. Only to look at: nothing is chosen by it."""
     dead: frozenset[str] = frozenset()
-    """Holders of run folders that were watched and are taken for dead."""
+    """Holders of run folders that a `Watch` found to be dead."""
     team: Team | None = None
-    """The processes that share one run out among them, this one being the first."""
+    """The processes that train one run together, this one being the first."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run stands, for whoever shows it."""
+    """How far a run is."""
 
     key: str
     label: str
@@ -64,7 +67,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Broken:
-    """A run whose numbers were no longer finite, and what to say of it; its fellow lanes go on."""
+    """A run whose numbers were no longer finite; the other lanes go on."""
 
     key: str
     error: UserError
@@ -72,16 +75,16 @@ class Broken:
 
 @dataclass(frozen=True)
 class Busy:
-    """A run that somebody else is at, or at what it builds on: the folder to wait for."""
+    """A run that another process works on, or whose pre-training it does: the folder to wait for."""
 
     key: str
     folder: Path
 
 
 def execute(run: Run, task: Task, how: Execution, *, pretraining: bool = False) -> Iterator[Progress]:
-    """Bring the run's folder to `done`, whatever is there already and whoever else is at it, yielding progress.
+    """Bring the run's folder to `done`, whatever is in it and whoever else works on it, yielding progress.
 
-    One that is carried out only for others to build on is marked as `pretraining`, and tables leave it out.
+    A run that only serves as pre-training for others is marked as `pretraining`, and tables leave it out.
     """
     how.root.mkdir(parents=True, exist_ok=True)
     watch, busy = Watch(), True
@@ -102,43 +105,41 @@ def execute_lanes(
     runs: Sequence[tuple[Run, Task]], how: Execution, *, pretraining: bool = False
 ) -> Iterator[Progress | Broken | Busy]:
     """The same for runs of one `lane_shape`, trained together, without waiting; each ends as one ordinary folder."""
-    lanes = {run.key: _Lane(run, task, RunFolder(how.root / run.key), pretraining) for run, task in runs}
-    lanes = {
-        key: lane for key, lane in lanes.items() if not (lane.done and (pretraining or not lane.folder.pretraining))
-    }
+    distinct = {run.key: _Lane(run, task, RunFolder(how.root / run.key), pretraining) for run, task in runs}
+    lanes = [lane for lane in distinct.values() if not (lane.done and (pretraining or not lane.folder.pretraining))]
     if not lanes:
         return
-    torch.set_num_threads(runs[0][0].threads)
+    torch.set_num_threads(lanes[0].run.threads)
     stopped: dict[str, Broken | Busy] = {}
-    before = [(lane.run.before, lane.task) for lane in lanes.values() if lane.run.before is not None]
+    before = [(lane.run.before, lane.task) for lane in lanes if lane.run.before is not None]
     for event in execute_lanes(before, how, pretraining=True):
         if isinstance(event, Progress):
             yield event
         else:
             stopped[event.key] = event
     with contextlib.ExitStack() as claims:
-        together: dict[int, list[_Lane]] = {}
-        for key, lane in lanes.items():
+        by_step: dict[int, list[_Lane]] = {}
+        for lane in lanes:
             if lane.run.before is not None and lane.run.before.key in stopped:
-                yield replace(stopped[lane.run.before.key], key=key)
+                yield replace(stopped[lane.run.before.key], key=lane.run.key)
                 continue
             try:
                 lane.claim = claims.enter_context(lane.folder.claimed(how.dead))
             except Taken:
-                yield Busy(key, lane.folder.path)
+                yield Busy(lane.run.key, lane.folder.path)
                 continue
             lane.folder.mark(pretraining)
-            if not lane.done:  # somebody else may have finished it by now
+            if not lane.done:  # another process may have finished it by now
                 lane.folder.reopen()
                 lane.resume = lane.folder.resume()
-                together.setdefault(lane.resume.step if lane.resume else 0, []).append(lane)
-        for step, group in together.items():
-            yield from _train(group, step, how)
+                by_step.setdefault(lane.resume.step if lane.resume else 0, []).append(lane)
+        for step, together in by_step.items():
+            yield from _train(together, step, how)
 
 
 @dataclass
 class _Lane:
-    """One of the runs that are carried out together."""
+    """One of the runs that are trained together."""
 
     run: Run
     task: Task
@@ -150,143 +151,152 @@ class _Lane:
 
     @property
     def done(self) -> bool:
-        """With sound results: all of them where others build on its weights."""
+        """With undamaged results; of a pre-training all of them, since others start from its weights."""
         return self.folder.done and self.folder.intact(whole=self.pretraining)
 
     @property
     def label(self) -> str:
         return run_label(self.run.task, "pre-training" if self.pretraining else self.run.method.id, self.run.seed)
 
-    def tell(self, step: int, steps: int) -> bool:
-        """Say how far it is, to whoever looks at its folder; False if the folder is somebody else's by now."""
+    def report(self, step: int) -> bool:
+        """Write into the claim how far the run is; False if another process has taken the folder over."""
         assert self.claim is not None
-        self.claim.report(self.label, step, steps)
+        self.claim.report(self.label, step, self.run.plan[-1].steps)
         return not self.claim.lost
 
     def start(self, root: Path) -> Checkpoint | None:
-        """The weights that the stages before left."""
+        """The weights of the run that this one continues."""
         return None if self.run.before is None else read_tensors(root / self.run.before.key / "weights.safetensors")[0]
 
-    def note(self, snapshot: Snapshot, seconds: float, how: Execution) -> None:
-        """A round's end, in the trace."""
-        entry: dict[str, Any] = {"step": snapshot.step, "losses": snapshot.losses, "seconds": round(seconds, 3)}
-        if how.curve and self.task.test is not None:
-            scores = score_test(self.task.test, snapshot.outputs.test.cpu().numpy())
-            entry["oracle"] = {name: s["per_class_mean"] for name, s in scores.items()}
-        self.folder.add_trace(entry)
+    def advance(self, snapshot: Snapshot | NotFinite, how: Execution, seconds: float) -> Broken | Busy | None:
+        """Take the next snapshot, and write the end of a round into the trace; or what has stopped the lane."""
+        if isinstance(snapshot, NotFinite):
+            return self._broken(f"{snapshot.what} after step {snapshot.step}")
+        if not self.report(snapshot.step):
+            return Busy(self.run.key, self.folder.path)
+        self.last = snapshot
+        if snapshot.round_ends:
+            entry: dict[str, Any] = {"step": snapshot.step, "losses": snapshot.losses, "seconds": round(seconds, 3)}
+            if how.curve and self.task.test is not None:
+                scores = score_test(self.task.test, snapshot.outputs.test.cpu().numpy())
+                entry["oracle"] = {name: s["per_class_mean"] for name, s in scores.items()}
+            self.folder.add_trace(entry)
+        return None
 
-    def broken(self, why: str) -> Broken:
+    def _broken(self, why: str) -> Broken:
         kept = f"; the last good checkpoint is kept in {self.folder.path}" if self.folder.has_checkpoint else ""
-        hint = (
-            "lower the learning rate (-t lr=…, -t features_lr=…) or the method's weights, or use -t precision=float32."
-        )
-        return Broken(self.run.key, UserError(f"{self.label}: {why}{kept}.", hint))
+        return Broken(self.run.key, UserError(f"{self.label}: {why}{kept}.", _BROKEN_HINT))
+
+    def save_checkpoint(self) -> None:
+        snapshot = self.last
+        assert snapshot is not None
+        if snapshot.step < self.run.plan[-1].steps:
+            self.folder.save_checkpoint(snapshot.step, snapshot.checkpoint(), list(snapshot.losses))
 
     def finish(self) -> None:
-        """Keep the weights, what the network says, and its scores where there is an exam."""
+        """Write the weights, the logits, and the scores where there are test labels."""
         snapshot, path = self.last, self.folder.path
         assert snapshot is not None
         write_tensors(path / "weights.safetensors", snapshot.weights(), {"form": "1"})
         outputs = snapshot.outputs
         logits = {"exam": outputs.test, "target": outputs.target, "source_val": outputs.source_val}
-        told = {name: value.half() for name, value in logits.items()}
-        told |= {"source_val_y": outputs.source_val_y, "seen_mix": snapshot.training_prior}
-        write_tensors(path / "outputs.safetensors", told, {"form": "1"})
+        labels = {"source_val_y": outputs.source_val_y, "seen_mix": snapshot.training_prior}
+        tensors = {name: value.half() for name, value in logits.items()} | labels
+        write_tensors(path / "outputs.safetensors", tensors, {"form": "1"})
         if self.task.test is not None:
             write_json(path / "reweighted.json", _reweighted_scores(self.task.test, snapshot))
             write_json(path / "scores.json", score_test(self.task.test, outputs.test.cpu().numpy()))
         self.folder.finish()
 
 
+class _CheckpointTimer:
+    """When to save a checkpoint: every so many seconds, less often where saving takes long."""
+
+    def __init__(self, every: float) -> None:
+        self.every = self.pause = every
+        self.began = self.saved = time.monotonic()
+
+    def due(self) -> bool:
+        self.began = time.monotonic()
+        return self.began - self.saved >= self.pause
+
+    def done(self) -> None:
+        self.saved = time.monotonic()
+        self.pause = max(self.every, (self.saved - self.began) / SAVING) if self.every else 0
+
+
 def _train(lanes: Sequence[_Lane], step: int, how: Execution) -> Iterator[Progress | Broken | Busy]:
-    """From a step to the end, all lanes at once; one that breaks, or is taken over, is left where it was."""
+    """Train all lanes together, from a step to the end; one that breaks, or is taken over, is left where it was."""
     first, steps = lanes[0], lanes[0].run.plan[-1].steps
     for lane in lanes:
         lane.folder.describe(_record(lane.run, lane.task, how, len(lanes)))
-        lane.tell(step, steps)
+        lane.report(step)
     label = first.label if len(lanes) == 1 else f"{first.label} and {len(lanes) - 1} more"
     yield Progress(first.run.key, label, step, steps, {})
-    saved = began = time.monotonic()
-    pause = how.checkpoint_every
-    sound = list(lanes)
-    for seen in _snapshots(lanes, how):
-        now = time.monotonic()
-        save = now - saved >= pause
-        for lane, snapshot in zip(lanes, seen, strict=True):
-            if lane not in sound:
+    began, timer, running = time.monotonic(), _CheckpointTimer(how.checkpoint_every), list(lanes)
+    for snapshots in _snapshots(lanes, how):
+        save = timer.due()
+        for lane, snapshot in zip(lanes, snapshots, strict=True):
+            if lane not in running:
                 continue
-            if isinstance(snapshot, NotFinite):
-                sound.remove(lane)
-                yield lane.broken(f"{snapshot.what} after step {snapshot.step}")
-                continue
-            if not lane.tell(snapshot.step, steps):
-                sound.remove(lane)
-                yield Busy(lane.run.key, lane.folder.path)
-                continue
-            lane.last, step = snapshot, snapshot.step
-            if snapshot.round_ends:
-                lane.note(snapshot, now - began, how)
-            if save and step < steps:
-                lane.folder.save_checkpoint(step, snapshot.checkpoint(), list(snapshot.losses))
-        if not sound:
-            return
+            if stopped := lane.advance(snapshot, how, time.monotonic() - began):
+                running.remove(lane)
+                yield stopped
+            elif save:
+                lane.save_checkpoint()
         if save:
-            saved = time.monotonic()
-            pause = max(how.checkpoint_every, (saved - now) / SAVING) if how.checkpoint_every else 0
-        assert sound[0].last is not None
-        yield Progress(first.run.key, label, step, steps, sound[0].last.losses)
-    for lane in sound:
+            timer.done()
+        if not running:
+            return
+        last = running[0].last
+        assert last is not None
+        yield Progress(first.run.key, label, last.step, steps, last.losses)
+    for lane in running:
         lane.finish()
 
 
 def _snapshots(lanes: Sequence[_Lane], how: Execution) -> Iterator[Sequence[Snapshot | NotFinite]]:
-    """What training shows of each lane; a lane alone takes the plain way."""
+    """A snapshot of each lane, again and again; a single one is trained without lanes."""
     starts = [lane.start(how.root) for lane in lanes]
     if len(lanes) == 1:
         (lane,) = lanes
-        plain = partial(fit, graph=how.graph) if how.team is None else partial(fit_together, how.team)
+        train = partial(fit, graph=how.graph) if how.team is None else partial(fit_together, how.team)
         try:
-            for snapshot in plain(lane.run, lane.task.training_data, how.device, start=starts[0], resume=lane.resume):
+            for snapshot in train(lane.run, lane.task.training_data, how.device, start=starts[0], resume=lane.resume):
                 yield [snapshot]
         except NotFinite as error:
             yield [error]
         return
     resumes = [lane.resume for lane in lanes if lane.resume is not None] or None
-    runs, training_datas = [lane.run for lane in lanes], [lane.task.training_data for lane in lanes]
-    yield from fit_lanes(runs, training_datas, how.device, starts=starts, resumes=resumes, graph=how.graph)
+    runs, data = [lane.run for lane in lanes], [lane.task.training_data for lane in lanes]
+    yield from fit_lanes(runs, data, how.device, starts=starts, resumes=resumes, graph=how.graph)
 
 
 def _reweighted_scores(test: TestLabels, snapshot: Snapshot) -> dict[str, Any]:
-    """Scores of the same network with its logits reweighted by the estimated target mix; costs no training."""
+    """Scores of the same network with its logits reweighted by the estimated target prior; costs no training."""
     outputs, seen = snapshot.outputs, snapshot.training_prior
     with warnings.catch_warnings(record=True) as doubts:
         warnings.simplefilter("always", UnsureMixWarning)
-        mix = target_prior(outputs.source_val, outputs.source_val_y, outputs.target)
+        prior = target_prior(outputs.source_val, outputs.source_val_y, outputs.target)
     unsure = any(issubclass(doubt.category, UnsureMixWarning) for doubt in doubts)
-    scores = score_test(test, reweighted(outputs.test, mix, seen).cpu().numpy())
-    return {"target_mix": mix.tolist(), "seen_mix": seen.tolist(), "unsure": unsure, "scores": scores}
+    scores = score_test(test, reweighted(outputs.test, prior, seen).cpu().numpy())
+    return {"target_mix": prior.tolist(), "seen_mix": seen.tolist(), "unsure": unsure, "scores": scores}
 
 
 def _record(run: Run, task: Task, how: Execution, lanes: int) -> dict[str, Any]:
-    """Everything that made a run: what it is, and how and with what it was carried out."""
-    device = torch.cuda.get_device_name(how.device) if how.device.type == "cuda" else platform.machine()
-    versions = {"askew": __version__, "torch": torch.__version__, "python": platform.python_version()}
-    training_data = task.training_data
+    """The content of run.json: what the run is, and how and with what it was trained."""
+    data = task.training_data
     return {
         "key": run.key,
         "run": run.describe(),
-        "images": {
-            "source": len(training_data.source),
-            "source_val": len(training_data.source_val),
-            "target": len(training_data.target),
-        },
+        "images": {name: len(getattr(data, name)) for name in ("source", "source_val", "target")},
         "notes": list(task.notes),
-        "classes": list(training_data.classes),
-        "source_sizes": training_data.source.sizes(len(training_data.classes)).tolist(),
-        "shape": list(training_data.source.x.shape[1:]),
-        "device": device,
+        "classes": list(data.classes),
+        "source_sizes": data.source.sizes(len(data.classes)).tolist(),
+        "shape": list(data.source.x.shape[1:]),
+        "device": torch.cuda.get_device_name(how.device) if how.device.type == "cuda" else platform.machine(),
         "graph": how.graph and how.device.type == "cuda" and how.team is None,
         "lanes": lanes,
         "processes": 1 if how.team is None else how.team.size,
-        "versions": versions,
+        "versions": {"askew": __version__, "torch": torch.__version__, "python": platform.python_version()},
     }

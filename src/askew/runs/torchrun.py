@@ -1,4 +1,4 @@
-"""What every process but the first does when torchrun trains one network on several."""
+"""What every process but the first does when torchrun trains one network on several of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from askew.training.run import Run
 
 
 def serve_run(team: Team, request: RunRequest) -> None:
-    """`serve` what a user asked for. What there is to say, the first process says."""
+    """Serve the first process with the run that was asked for; only the first one prints warnings."""
 
     def find(key: str) -> tuple[Run, TrainingData]:
         run, task = prepare(request)
