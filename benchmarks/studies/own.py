@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from askew.adaptation.embeddings import frozen
 from askew.adaptation.pipeline import AUTO, Candidate, Order, Setup, said, set_up
-from askew.cli.terminal import watch
+from askew.cli.progress import watch
 from askew.data import label_shift
 from askew.data.custom import read_domain
 from askew.evaluation.metrics import score

@@ -201,8 +201,8 @@ def test_what_cannot_be_audited_is_refused_in_a_sentence(cli: Command, out: Path
     short = adaptation(tmp_path / "short")
     (short / "predictions.csv").write_text("path,class\nant/1.png,ant\n")
     for words, why in (
-        ((out,), "no labels to hold"),
-        ((out, good, "--draw", "3"), "not there yet"),
+        ((out,), "no labels to evaluate on"),
+        ((out, good, "--draw", "3"), "cannot be used with LABELS"),
         ((out, "--draw", "-1"), "--draw"),
         ((tmp_path, good), "no finished adaptation"),
         ((out, tmp_path / "missing.csv"), "do not exist"),

@@ -76,8 +76,8 @@ def test_the_installed_command_predicts_with_a_run_s_model(
     assert answer.out == ""
     found = table((tmp_path / "answers.csv").read_text())
     assert len(found) == len(SOUND) + len(BROKEN)
-    assert "predictions of 8 images in answers.csv, 3 of them broken" in answer.err
-    assert "class mix: " in answer.err
+    assert "predictions for 8 images in answers.csv, 3 of them broken" in answer.err
+    assert "predicted label distribution: " in answer.err
 
 
 def test_a_folder_gives_one_row_per_picture_in_a_stable_order(cli: Command, seeing: Path, album: Path) -> None:

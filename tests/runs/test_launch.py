@@ -286,7 +286,7 @@ def test_ctrl_c_stops_all_workers_and_says_how_to_go_on(command: str, tmp_path: 
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to everybody in the group
         _, err = process.communicate(timeout=30)
         assert process.returncode == 130
-        assert err.strip() == "Stopped. Start the same command again to go on from the last checkpoint."
+        assert err.strip() == "Stopped. Start the same command again to continue from the last checkpoint."
         until(lambda: not alive(process.pid), 10)
 
 

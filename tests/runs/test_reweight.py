@@ -219,7 +219,7 @@ def runs_of(folder: Path, method: str) -> list[Path]:
     return [found[seed] for seed in sorted(found)]
 
 
-def test_a_run_shows_both_exams_twice_on_request(cli: Command, tmp_path: Path) -> None:
+def test_a_run_shows_both_test_splits_twice_on_request(cli: Command, tmp_path: Path) -> None:
     ask = ("run", "mini/syn-uci", "-m", "source", *TINY)
     plain = json.loads(cli(*ask, "--json").out)
     before = files(tmp_path)
@@ -227,7 +227,7 @@ def test_a_run_shows_both_exams_twice_on_request(cli: Command, tmp_path: Path) -
     record = stored(RunFolder(tmp_path / plain["folder"]))["scores"]
     assert both["scores"] == plain["scores"] | {f"{test}, reweighted": scores for test, scores in record.items()}
     text = cli(*ask, "--reweight").out
-    for name in ("whole test part", "the paper's exam"):
+    for name in ("whole test part", "the paper's test split"):
         assert len(re.findall(rf"^ *{name} +\d", text, flags=re.M)) == 1
         assert len(re.findall(rf"^ *{name}, reweighted +\d", text, flags=re.M)) == 1
     assert "reweighted" not in cli(*ask).out

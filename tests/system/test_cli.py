@@ -10,10 +10,15 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
-from commands import RUN, files
+import pytest
+from commands import RUN, assert_refused, files
 from conftest import TINY, Command
 
 from askew import __version__
+from askew.core.options import options
+from askew.methods.base import Method
+from askew.runs.config import Training
+from askew.testing import check_method
 
 MINE = '''\
 from dataclasses import dataclass
@@ -80,6 +85,13 @@ def test_methods_are_listed(cli: Command) -> None:
     assert {"source", "coal"} <= {m["method"] for m in json.loads(cli("methods", "--json").out)}
 
 
+def test_the_list_of_methods_ends_with_the_training_settings_that_help_points_to(cli: Command) -> None:
+    assert "`askew methods` lists them" in " ".join(cli("run", "--help").out.replace("│", " ").split())
+    listed = cli("methods").out
+    assert all(re.search(rf"^ {o.name} ", listed, re.MULTILINE) for o in options(Training).values())
+    assert options(Training)["rounds"].help in listed
+
+
 def test_a_method_is_explained(cli: Command) -> None:
     text = cli("methods", "coal").out
     assert "L_H  = E_t −Σ_i h_i(x) log h_i(x)" in text
@@ -100,7 +112,7 @@ def test_a_run_prints_its_scores_and_says_where_it_lies(cli: Command, tmp_path: 
     answer = cli("run", "mini/syn-uci", *TINY)
     assert answer.code == 0
     assert "whole test part" in answer.out
-    assert "the paper's exam" in answer.out
+    assert "the paper's test split" in answer.out
     (key,) = re.findall(r"^run ([0-9a-f]{16}) in runs/\1$", answer.err, re.MULTILINE)
     assert (tmp_path / "runs" / key / "done").exists()
 
@@ -156,6 +168,47 @@ def test_a_method_from_a_file_is_explained_run_and_compared(shell: Command, cli:
     (tmp_path / "mine.py").write_text(MINE + "# changed\n")
     again = json.loads(cli("run", "mini/syn-uci", "-m", "mine.py:Mine", *TINY, "--json").out)
     assert again["key"] != one["key"]
+
+
+RANDOM = MINE.replace("cross_entropy(net", "torch.rand(()) * cross_entropy(net").replace(
+    "import askew\n", "import askew\nimport torch\n", 1
+)
+BRANCHING = MINE.replace("return {", "if t > 0.5:\n            fs = 2 * fs\n        return {")
+
+
+@pytest.mark.parametrize(
+    ("text", "law"),
+    [
+        (RANDOM, "the loss 'label' of phase 0 differs between two calls with the same arguments"),
+        (BRANCHING, "losses of phase 0 under torch.func.vmap, with floats as tensors, raised"),
+    ],
+    ids=["random", "branching"],
+)
+def test_a_bench_refuses_a_method_from_a_file_that_breaks_the_contract(
+    cli: Command, tmp_path: Path, text: str, law: str
+) -> None:
+    (tmp_path / "mine.py").write_text(text)
+    ask = ("bench", "mini", "--tasks", "syn-uci", "--methods", "source,mine.py:Mine", "--seeds", 1, "--jobs", 1)
+    answer = cli(*ask, *TINY)
+    assert_refused(answer)
+    assert answer.err.startswith(f"The method Mine: {law}")
+    assert [p.name for p in tmp_path.iterdir() if p.name != "__pycache__"] == ["mine.py"]
+
+
+def test_a_bench_checks_each_method_from_a_file_once_and_allows_a_weight_of_zero(
+    cli: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked: list[object] = []
+
+    def check(method: Method, *, strict: bool) -> None:
+        checked.append(method)
+        check_method(method, strict=strict)
+
+    monkeypatch.setattr("askew.testing.check_method", check)
+    (tmp_path / "mine.py").write_text(MINE)
+    ask = ("bench", "mini", "--tasks", "syn-uci", "--methods", "mine.py:Mine", "--seeds", 2, "--jobs", 1, *TINY)
+    assert cli(*ask, "-o", "weight=0").code == 0
+    assert len(checked) == 1
 
 
 def test_settings_of_one_s_own_are_used(cli: Command, tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def test_a_check_decodes_on_request_and_names_what_is_broken(cli: Command, tmp_p
     root = tmp_path / "data/pacs"
     for domain in ("photo", "sketch"):
         generated_trees.picture(root / domain / "dog" / "1.jpg")
-    assert "pacs: all pictures decode." in cli("data", "check", "pacs", "--data", tmp_path / "data", "--decode").out
+    assert "pacs: all images decode." in cli("data", "check", "pacs", "--data", tmp_path / "data", "--decode").out
     (root / "photo/dog/2.jpg").write_bytes(b"no picture")
     answer = cli("data", "check", "pacs", "--data", tmp_path / "data", "--decode")
     assert answer.code == 2

@@ -1,14 +1,12 @@
-"""The command line: parse, call, print. Data goes to stdout, talk to stderr.
+"""The command line: parse, call, print. Results go to stdout, notes and errors to stderr.
 
-torch takes seconds to import, so every command imports what it needs by itself.
+torch takes seconds to import, so each command imports what it needs when it is called.
 """
 
 from __future__ import annotations
 
-import platform
 import sys
 import warnings
-from importlib.metadata import version
 from typing import Annotated
 
 import typer
@@ -16,7 +14,7 @@ import typer
 from askew import __version__
 from askew.cli import adapt, data, look, predict, report, status, train
 from askew.cli.common import app
-from askew.cli.terminal import err
+from askew.cli.terminal import print_note
 from askew.core.errors import EmptyClassWarning, UserError, warn_plainly
 
 __all__ = ["adapt", "app", "data", "look", "main", "predict", "report", "status", "train"]
@@ -24,21 +22,24 @@ __all__ = ["adapt", "app", "data", "look", "main", "predict", "report", "status"
 
 def _versions(asked: bool) -> None:
     if asked:
+        import platform  # here, because these two take 40 ms to import
+        from importlib.metadata import version
+
         print(f"askew {__version__}, torch {version('torch')}, Python {platform.python_version()}")
         raise typer.Exit
 
 
 @app.callback()
-def whole(
+def _options(
     versions: Annotated[
-        bool, typer.Option("--version", callback=_versions, is_eager=True, help="Say what is installed, and end.")
+        bool, typer.Option("--version", callback=_versions, is_eager=True, help="Show versions and exit.")
     ] = False,
 ) -> None:
-    """What stands before a command's name."""
+    """Options before the name of a command."""
 
 
 def main() -> None:
-    """Run the command line; what a user did wrong ends in one sentence, a hint, and exit code 2."""
+    """Run the command line; a user's mistake ends in one sentence, a hint, and exit code 2."""
     warn_plainly()
     warnings.simplefilter("error", EmptyClassWarning)
     try:
@@ -51,7 +52,7 @@ def main() -> None:
     except EmptyClassWarning as error:
         _fail(UserError(str(error), "add images of it, or leave it out of the classes."))
     except (KeyboardInterrupt, typer.Abort):
-        err.print("Stopped. Start the same command again to go on from the last checkpoint.", soft_wrap=True)
+        print_note("Stopped. Start the same command again to continue from the last checkpoint.")
         sys.exit(130)
     except Exception as error:
         # Typer's own usage errors (its classes moved between versions) carry an exit code and a message.
@@ -64,5 +65,5 @@ def main() -> None:
 
 
 def _fail(error: UserError) -> None:
-    err.print(str(error), soft_wrap=True, markup=False)
+    print_note(str(error))
     sys.exit(2)

@@ -1,87 +1,115 @@
-"""Commands for data of one's own: adapt, audit, diagnose."""
+"""Commands for your own data: adapt, audit, diagnose."""
 
 from __future__ import annotations
 
+import tempfile
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from askew.cli.common import AsJson, Device, TrainOption, app, at_least, pairs
-from askew.cli.terminal import err, out, print_json, print_table, watch
+from askew.cli.common import app, at_least, pairs
+from askew.cli.options import OWN_DATA, AsJson, Device, Seed, TrainingSettings, expand_options
+from askew.cli.terminal import print_json, print_note, print_table, print_text
 from askew.core.errors import UserError
 
 if TYPE_CHECKING:
-    from askew.adaptation.pipeline import Adaptation
+    from askew.adaptation.audit import Audit
+    from askew.adaptation.pipeline import Adaptation, Order
     from askew.data.custom import CustomData
     from askew.evaluation.diagnosis import Diagnosis
 
 
 SourcePath = Annotated[
-    Path, typer.Argument(metavar="SOURCE", help="Labelled: a folder with a sub-folder a class, a list, or an array.")
+    Path,
+    typer.Argument(
+        metavar="SOURCE", help="Labelled data: a folder with one sub-folder per class, a list, or an array."
+    ),
 ]
-TargetPath = Annotated[Path, typer.Argument(metavar="TARGET", help="Without labels: a folder, a list, or an array.")]
-Backbone = Annotated[
-    str,
-    typer.Option("--backbone", help="A torchvision network, timm:NAME, mini, digits-28, digits-32; of rows mlp, bare."),
-]
-Weights = Annotated[str, typer.Option("--weights", help="Of the backbone: hub, none, or a .safetensors file.")]
-Frozen = Annotated[
-    bool | None,
-    typer.Option("--fine-tune/--frozen", help="Train the backbone, or only what stands on it; default: by device."),
-]
-SkipBroken = Annotated[bool, typer.Option("--skip-broken", help="Leave pictures out that cannot be decoded.")]
-Seed = Annotated[int, typer.Option("--seed", help="Of training.")]
-Quick = Annotated[bool, typer.Option("--quick", help="A first answer within a minute, from some of the pictures.")]
+TargetPath = Annotated[Path, typer.Argument(metavar="TARGET", help="Unlabelled data: a folder, a list, or an array.")]
 
 
-@app.command()
+@dataclass(frozen=True)
+class NetworkOptions:
+    """The network that is trained on your own data, and how."""
+
+    backbone: Annotated[
+        str,
+        typer.Option(
+            "--backbone",
+            help="A torchvision network, timm:NAME, mini, digits-28 or digits-32; for feature rows: mlp or bare. "
+            "Default: one that fits the data.",
+        ),
+    ] = ""
+    weights: Annotated[
+        str, typer.Option("--weights", help="Initial weights of the backbone: hub, none, or a .safetensors file.")
+    ] = "hub"
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A first estimate within a minute, from a sample of the images.")
+    ] = False
+    skip_broken: Annotated[bool, typer.Option("--skip-broken", help="Ignore images that cannot be decoded.")] = False
+    train: TrainingSettings = field(default_factory=list)
+    seed: Seed = 0
+    device: Device = "auto"
+
+    def order(self, source: Path, target: Path, method: str, fine_tune: bool | None) -> Order:
+        from askew.adaptation.pipeline import Order
+
+        at_least("--seed", self.seed, 0)
+        training = pairs(self.train, "training")
+        network = (self.backbone, self.weights, fine_tune, self.quick)
+        return Order(source, target, method, *network, self.seed, training, self.skip_broken)
+
+
+# --- adapt ---
+
+
+@app.command(rich_help_panel=OWN_DATA)
+@expand_options
 def adapt(
     source: SourcePath,
     target: TargetPath,
-    folder: Annotated[Path, typer.Option("-o", "--out", help="Folder to write to; stopped, it goes on from there.")],
-    method: Annotated[str, typer.Option("--method", "-m", help="auto, an id, or file.py:Class.")] = "auto",
-    backbone: Backbone = "",
-    weights: Weights = "hub",
-    fine_tune: Frozen = None,
-    quick: Quick = False,
-    train: TrainOption = [],  # noqa: B006
-    seed: Seed = 0,
-    device: Device = "auto",
-    skip_broken: SkipBroken = False,
+    *,
+    folder: Annotated[
+        Path, typer.Option("-o", "--out", help="Folder for the results; started again, adapt continues there.")
+    ],
+    method: Annotated[str, typer.Option("--method", "-m", help="auto, a method by id, or file.py:Class.")] = "auto",
+    fine_tune: Annotated[
+        bool | None,
+        typer.Option(
+            "--fine-tune/--frozen",
+            help="Train the backbone, or only the layers on top of it; default: train it on a GPU.",
+        ),
+    ] = None,
+    options: NetworkOptions,
     as_json: AsJson = False,
 ) -> None:
-    """Adapt a classifier to your own target, which has no labels, and say whether that helped.
+    """Adapt a classifier to your own unlabelled target data, and estimate whether that helped.
 
-    Leaves a model, predictions of the target and a report in the folder.
+    Writes a model, predictions for the target and a report.
     """
     from askew.adaptation.artifacts import summary, write_artifacts
-    from askew.adaptation.pipeline import Order, check_out
     from askew.adaptation.pipeline import adapt as adapted
+    from askew.adaptation.pipeline import check_out
+    from askew.cli.progress import watch
     from askew.core.device import pick_device
 
-    at_least("--seed", seed, 0)
-    order = Order(
-        source, target, method, backbone, weights, fine_tune, quick, seed, pairs(train, "training"), skip_broken
-    )
+    order = options.order(source, target, method, fine_tune)
     check_out(folder)
-    found = watch(adapted(order, folder, pick_device(device)))
+    found = watch(adapted(order, folder, pick_device(options.device)))
     write_artifacts(found, folder)
-    _say_unread(found)
+    if found.setup.data.target.labels_ignored:
+        print_note("The target's labels were not read.")
     if as_json:
         print_json(summary(found))
         return
-    _print(found)
-    err.print(f"report in {folder / 'report.html'}, model in {folder / 'model'}", soft_wrap=True, markup=False)
+    _print_adaptation(found)
+    print_note(f"report in {folder / 'report.html'}, model in {folder / 'model'}")
 
 
-def _say_unread(found: Adaptation) -> None:
-    if found.setup.data.target.labels_ignored:
-        err.print("The target's labels were not read.", soft_wrap=True)
-
-
-def _print(found: Adaptation) -> None:
-    """The methods with their scores, the verdict, and the class mix."""
+def _print_adaptation(found: Adaptation) -> None:
+    """The methods with their label-free scores, the verdict, and the estimated label distribution."""
     from askew.adaptation.findings import remarks
     from askew.evaluation.validators import CHOOSERS, SCORES
 
@@ -93,72 +121,79 @@ def _print(found: Adaptation) -> None:
         rows.append([name, *values, verdict, "chosen" if i == found.chosen else ""])
     titles = [SCORES[n].title if n in SCORES else n for n in CHOOSERS]
     print_table(["method", *titles, "against source", ""], rows)
-    out.print(found.sentence, soft_wrap=True, markup=False)
-    _print_mix(found.diagnosis, found.setup.data)
+    print_text(found.sentence)
+    _print_label_distribution(found.diagnosis, found.setup.data)
     for remark in remarks(found):
-        err.print(f"{remark.code} {remark.what}: {remark.remedy}", soft_wrap=True, markup=False)
+        print_note(f"{remark.code} {remark.what}: {remark.remedy}")
 
 
-def _print_mix(diagnosis: Diagnosis, data: CustomData) -> None:
+def _print_label_distribution(diagnosis: Diagnosis, data: CustomData) -> None:
     mix = diagnosis.mix
     values = zip(data.task.training_data.classes, data.source_prior, mix.mix, mix.low, mix.high, strict=True)
     print_table(
         ["class", "source, %", "target, estimated, %", "95 % interval"],
         [
-            [name, f"{100 * b:.1f}", f"{100 * v:.1f}", f"{100 * low:.1f} – {100 * high:.1f}"]
-            for name, b, v, low, high in values
+            [name, f"{100 * source:.1f}", f"{100 * target:.1f}", f"{100 * low:.1f} – {100 * high:.1f}"]
+            for name, source, target, low, high in values
         ],
     )
 
 
-@app.command()
+# --- audit ---
+
+
+@app.command(rich_help_panel=OWN_DATA)
 def audit(
-    folder: Annotated[Path, typer.Argument(metavar="OUT", help="What `askew adapt … -o OUT` wrote.")],
+    folder: Annotated[Path, typer.Argument(metavar="OUT", help="Folder that `askew adapt … -o OUT` wrote.")],
     labels: Annotated[
         Path | None,
         typer.Argument(
-            metavar="[LABELS]", help="Of target images: a list of path,label, a folder, or an array with y."
+            metavar="LABELS", help="Labels of target images: a list of path,label, a folder, or an array with y."
         ),
     ] = None,
-    draw: Annotated[int, typer.Option("--draw", help="Draw so many images at random, for you to label.")] = 0,
+    draw: Annotated[int, typer.Option("--draw", help="Sample this many target images at random to label.")] = 0,
     sheet: Annotated[
-        Path | None, typer.Option("-o", "--out", help="Where to write those; default OUT/to-label.csv.")
+        Path | None, typer.Option("-o", "--out", help="File for the sampled images; default: OUT/to-label.csv.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Hold an adaptation against labels that you have found since, even a few, and say whether it helped.
+    """Evaluate an adaptation on target labels collected afterwards; a few are enough.
 
-    Nothing is chosen or trained by them.
+    The labels are used for evaluation only.
     """
     from askew.adaptation.audit import audit as audited
-    from askew.adaptation.audit import draw_sheet
 
     if labels is None:
-        if not draw:
-            raise UserError(
-                "There are no labels to hold it against.", f"askew audit {folder} --draw 100 draws images to label."
-            )
-        at_least("--draw", draw, 1)
-        sheet = sheet or folder / "to-label.csv"
-        drawn = draw_sheet(folder, draw, sheet)
-        if as_json:
-            print_json({"sheet": str(sheet), "images": drawn})
-        else:
-            out.print(
-                f"{drawn} target images in {sheet}: fill in the labels, then `askew audit {folder} {sheet}`.",
-                soft_wrap=True, markup=False,
-            )  # fmt: skip
+        _sample_to_label(folder, draw, sheet or folder / "to-label.csv", as_json)
         return
     if draw or sheet:
-        raise UserError(
-            "--draw and --out are for labels that are not there yet.", "leave them out, or leave LABELS out."
-        )
+        raise UserError("--draw and --out sample images to label, and cannot be used with LABELS.", "leave them out.")
     found = audited(folder, labels)
     if as_json:
         print_json(found.as_dict())
-        return
+    else:
+        _print_audit(found)
+
+
+def _sample_to_label(folder: Path, draw: int, sheet: Path, as_json: bool) -> None:
+    from askew.adaptation.audit import draw_sheet
+
+    if not draw:
+        raise UserError(
+            "There are no labels to evaluate on.", f"askew audit {folder} --draw 100 samples images to label."
+        )
+    at_least("--draw", draw, 1)
+    drawn = draw_sheet(folder, draw, sheet)
+    if as_json:
+        print_json({"sheet": str(sheet), "images": drawn})
+    else:
+        print_text(f"{drawn} target images in {sheet}: fill in the labels, then `askew audit {folder} {sheet}`.")
+
+
+def _print_audit(found: Audit) -> None:
+    head = ["method", "per-class mean, %", "above source", "verdict", "without labels", "overall, %", "worst class, %"]
     print_table(
-        ["method", "per-class mean, %", "above source", "labels say", "without", "overall, %", "worst class, %", ""],
+        [*head, ""],
         [
             [
                 m.name, str(m.accuracy), "–" if m.gain is None else f"{m.gain}", m.truth, m.said or "–",
@@ -168,54 +203,50 @@ def audit(
             for m in found.methods
         ],
     )  # fmt: skip
-    out.print(found.sentence, soft_wrap=True, markup=False)
+    print_text(found.sentence)
     shares = zip(found.classes, found.counts, found.mix, strict=True)
     print_table(
         ["class", "labels", "labels, %", "target, estimated, %"],
         [[name, str(n), f"{100 * n / found.labelled:.1f}", f"{100 * share:.1f}"] for name, n, share in shares],
     )
     if found.unseen:
-        err.print(f"Without a label, and in no mean: {', '.join(found.unseen)}.", soft_wrap=True, markup=False)
+        print_note(f"Classes without a label, which the means leave out: {', '.join(found.unseen)}.")
     if found.labelled < found.images:
-        err.print("These labels are taken for a random sample; `--draw` draws one.", soft_wrap=True)
+        print_note("This assumes that the labelled images are a random sample; `--draw` draws one.")
 
 
-@app.command()
+# --- diagnose ---
+
+
+@app.command(rich_help_panel=OWN_DATA)
+@expand_options
 def diagnose(
     source: SourcePath,
     target: TargetPath,
+    *,
     folder: Annotated[
-        Path | None, typer.Option("-o", "--out", help="Folder to keep what is trained in; `askew adapt` goes on there.")
+        Path | None, typer.Option("-o", "--out", help="Folder to keep the network in; `askew adapt` continues there.")
     ] = None,
-    model: Annotated[Path | None, typer.Option("--model", help="A trained model, in place of a new one.")] = None,
-    backbone: Backbone = "",
-    weights: Weights = "hub",
-    quick: Quick = False,
-    train: TrainOption = [],  # noqa: B006
-    seed: Seed = 0,
-    device: Device = "auto",
-    skip_broken: SkipBroken = False,
+    model: Annotated[
+        Path | None, typer.Option("--model", help="A trained model to use instead of training one.")
+    ] = None,
+    options: NetworkOptions,
     as_json: AsJson = False,
 ) -> None:
-    """Say whether source and target differ in their class mix, in their look, or both."""
-    import tempfile
-
-    from askew.adaptation.pipeline import Order, check_out, diagnosed
+    """Test whether source and target differ in their label distribution, in their appearance, or in both."""
+    from askew.adaptation.pipeline import check_out, diagnosed
+    from askew.cli.progress import watch
     from askew.core.device import pick_device
 
-    at_least("--seed", seed, 0)
-    order = Order(
-        source, target, "source", backbone, weights, False, quick, seed, pairs(train, "training"), skip_broken
-    )
+    order = options.order(source, target, "source", fine_tune=False)
     if folder is not None:
         check_out(folder)
     with tempfile.TemporaryDirectory(prefix="askew-") as temporary:
-        found, data = watch(diagnosed(order, folder or Path(temporary), pick_device(device), model))
+        found, data = watch(diagnosed(order, folder or Path(temporary), pick_device(options.device), model))
     if as_json:
-        told: dict[str, Any] = {"classes": list(data.task.training_data.classes), **found.as_dict()}
-        print_json(told)
+        print_json({"classes": list(data.task.training_data.classes), **found.as_dict()})
         return
-    out.print(f"{found.sentence} ({found.sure})", soft_wrap=True, markup=False)
+    print_text(f"{found.sentence} ({found.sure})")
     print_table(
         ["question", "answer", "p", "how much"],
         [
@@ -223,4 +254,4 @@ def diagnose(
             for test in (found.outputs, found.mix_differs, *found.remains.values())
         ],
     )
-    _print_mix(found, data)
+    _print_label_distribution(found, data)

@@ -1,17 +1,16 @@
-"""What several commands share: options, and steps on the way from an option to a run."""
+"""The app that all commands register with, and the steps from their options to trained runs."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 from collections.abc import Sequence
-from enum import StrEnum
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from askew.cli.terminal import TableFormat, err, follow
+from askew.cli.options import Cluster, ExecutionOptions, LaunchOptions
+from askew.cli.terminal import print_note
 from askew.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -24,112 +23,20 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
-    help="Class-imbalanced domain adaptation: benchmarks, methods, honest tables.",
+    help="Class-imbalanced domain adaptation: adapt a classifier to your own data, or compare methods on benchmarks.",
 )
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-Out = Annotated[Path, typer.Option("--out", help="Folder of runs; started again, a command goes on from there.")]
-Data = Annotated[Path | None, typer.Option("--data", help="Folder of real data; also ASKEW_DATA.")]
-MethodOption = Annotated[
-    list[str], typer.Option("-o", "--option", metavar="NAME=VALUE", help="Hyper-parameter of the method.")
-]
-TrainOption = Annotated[
-    list[str],
-    typer.Option(
-        "-t", "--train", metavar="NAME=VALUE", help="Training setting, such as rounds=5; see `askew methods`."
-    ),
-]
-ShiftOption = Annotated[
-    str, typer.Option("--shift", help="rs-ut, bs-bt, natural, degree:D or dirichlet:S; default: as published.")
-]
-Draw = Annotated[int, typer.Option("--draw", help="Which images are drawn; tables use 0.")]
-Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:N or mps.")]
-SettingsFile = Annotated[Path | None, typer.Option("--settings", help="TOML file instead of the committed settings.")]
-Curve = Annotated[bool, typer.Option("--curve", help="Score after every round, into the trace (for looking only).")]
-CheckpointEvery = Annotated[float, typer.Option("--checkpoint-every", help="Least seconds between checkpoints.", min=0)]
-Reweight = Annotated[bool, typer.Option("--reweight", help="Also score logits reweighted by the estimated target mix.")]
-Format = Annotated[
-    TableFormat | None,
-    typer.Option("--format", help="The long table, or the paper's layout: wide, markdown, csv, latex or json."),
-]
-Jobs = Annotated[int, typer.Option("--jobs", help="Runs side by side; 0: one a core, or one on a GPU.", min=0)]
-
-
-class Place(StrEnum):
-    """Where runs are carried out."""
-
-    local = "local"
-    ray = "ray"
-    slurm = "slurm"
-
-
-On = Annotated[Place, typer.Option("--on", help="Where to run: this machine, a Ray cluster, or Slurm.")]
-Address = Annotated[
-    str, typer.Option("--address", help="With --on ray: the cluster, such as auto or HOST:PORT; default: one here.")
-]
-Gpus = Annotated[
-    float, typer.Option("--gpus", help="With --on ray or slurm: GPUs a job; 0.25 on Ray lets four share one.", min=0)
-]
-SlurmOption = Annotated[
-    list[str],
-    typer.Option(
-        "--slurm", metavar="NAME=VALUE", help="With --on slurm: of sbatch, such as partition=gpu, time=12:00:00."
-    ),
-]
-Lanes = Annotated[int, typer.Option("--lanes", help="Runs trained in one step; 0: as many as pay on a GPU.", min=0)]
-Plain = Annotated[bool, typer.Option("--plain", help="No CUDA graphs.")]
 
 
 def names(text: str) -> list[str]:
+    """The names in a list that is separated by commas."""
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-def launcher(on: Place, workers: int, how: Execution, address: str, gpus: float, slurm: list[str]) -> Launcher:
-    """Where the user wants the runs carried out."""
-    for flag, given, belongs in (("--address", address, "ray"), ("--slurm", slurm, "slurm")):
-        if given and on != belongs:
-            raise UserError(f"{flag} has no meaning with --on {on}.", f"--on {belongs}")
-    if on == Place.local:
-        from askew.runs.launch.local import Local
-
-        if gpus:
-            raise UserError("--gpus has no meaning with --on local.", "--device cuda:N chooses one, --jobs shares it.")
-        return Local(workers or (1 if how.device.type == "cuda" else os.cpu_count() or 1))
-    if on == Place.ray:
-        from askew.runs.launch.ray import Ray
-
-        ray = Ray(address, workers, gpus)
-        ray.connect()
-        return ray
-    from askew.runs.launch.slurm import Slurm
-
-    if gpus != int(gpus):
-        raise UserError(f"Slurm gives whole GPUs, found --gpus {gpus:g}.", "--lanes puts several runs on one.")
-    cluster = Slurm(workers, int(gpus), pairs(slurm, "Slurm"))
-    cluster.connect()
-    return cluster
-
-
-def carry_out(requests: Sequence[RunRequest], how: Execution, launcher: Launcher) -> list[str]:
-    """Run what is missing, pre-trainings first, and tell which failed, as it happens; every run's key."""
-    from askew.runs.launch.jobs import plan_jobs, write_plan
-    from askew.runs.store import open_root
-
-    keys, shared, rest = plan_jobs(requests, how)
-    open_root(how.root)  # only now: a wrong wish leaves nothing behind
-    if rest:
-        write_plan(how, keys, requests)
-    with contextlib.closing(launcher):
-        for jobs, what in ((shared, "pre-training"), (rest, "runs")):
-            for failure in follow(jobs, how, launcher, what):
-                err.print(f"{failure.request.label}: {failure.reason}", markup=False, soft_wrap=True)
-    return keys
-
-
-def pairs(pairs: list[str], what: str) -> dict[str, str]:
+def pairs(pairs: Sequence[str] | None, what: str) -> dict[str, str]:
+    """`NAME=VALUE` options as a dictionary."""
     from askew.core.options import parse
 
-    return parse(pairs, what)
+    return parse(pairs or [], what)
 
 
 def at_least(flag: str, value: int, low: int) -> None:
@@ -137,28 +44,89 @@ def at_least(flag: str, value: int, low: int) -> None:
         raise UserError(f"{flag} must be at least {low}, found {value}.", f"for example {flag} 3")
 
 
-def execution(
-    root: Path,
-    device: str,
-    curve: bool,
-    checkpoint_every: float,
-    plain: bool,
-    lanes: int = 0,
-    on: Place = Place.local,
-    gpus: float = 0.0,
-) -> Execution:
+def execution(options: ExecutionOptions, launch: LaunchOptions | None = None, *, curve: bool = False) -> Execution:
+    """How runs are computed; UserError if the output folder or the device cannot be used."""
     import torch
 
     from askew.core.device import pick_device
     from askew.runs.execute import Execution
     from askew.runs.store import check_root
 
-    if on == Place.local:
-        chosen = pick_device(device)
-    else:  # what there is over there, its workers will see
-        chosen = torch.device("cuda" if gpus else "cpu")
-        if device not in ("auto", chosen.type):
+    launch = launch or LaunchOptions()
+    if launch.on == Cluster.local:
+        device = pick_device(options.device)
+    else:  # which GPUs a cluster has, only its workers can tell
+        device = torch.device("cuda" if launch.gpus else "cpu")
+        if options.device not in ("auto", device.type):
             raise UserError(
-                f"--device {device} does not fit --gpus {gpus:g}.", "--on ray and slurm go by --gpus alone."
+                f"--device {options.device} does not fit --gpus {launch.gpus:g}.",
+                "with --on ray or slurm, --gpus alone chooses the device.",
             )
-    return Execution(check_root(root), chosen, not plain, checkpoint_every, lanes, curve)
+    root = check_root(options.out)
+    return Execution(root, device, not options.plain, options.checkpoint_every, launch.lanes, curve)
+
+
+def launcher(options: LaunchOptions, how: Execution) -> Launcher:
+    """What trains the runs: processes of this machine, a Ray cluster, or Slurm."""
+    for flag, given, cluster in (("--address", options.address, "ray"), ("--slurm", options.slurm, "slurm")):
+        if given and options.on != cluster:
+            raise UserError(f"{flag} has no meaning with --on {options.on}.", f"--on {cluster}")
+    if options.on == Cluster.local:
+        return _local(options, how)
+    if options.on == Cluster.ray:
+        from askew.runs.launch.ray import Ray
+
+        ray = Ray(options.address, options.jobs, options.gpus)
+        ray.connect()
+        return ray
+    from askew.runs.launch.slurm import Slurm
+
+    if options.gpus != int(options.gpus):
+        raise UserError(
+            f"Slurm allocates whole GPUs, found --gpus {options.gpus:g}.", "--lanes trains several runs on one."
+        )
+    slurm = Slurm(options.jobs, int(options.gpus), pairs(options.slurm, "Slurm"))
+    slurm.connect()
+    return slurm
+
+
+def _local(options: LaunchOptions, how: Execution) -> Launcher:
+    from askew.runs.launch.local import Local
+
+    if options.gpus:
+        raise UserError("--gpus has no meaning with --on local.", "--device cuda:N chooses one, --jobs shares it.")
+    return Local(options.jobs or (1 if how.device.type == "cuda" else os.cpu_count() or 1))
+
+
+def train_missing(requests: Sequence[RunRequest], how: Execution, launcher: Launcher) -> list[str]:
+    """Train the runs that are missing, pre-trainings first, and print each failure when it happens; all keys."""
+    from askew.cli.progress import train_jobs
+    from askew.runs.launch.jobs import plan_jobs, write_plan
+    from askew.runs.store import open_root
+
+    keys, pretrainings, runs = plan_jobs(requests, how)
+    open_root(how.root)  # only now, so that a wrong command writes nothing
+    if runs:
+        write_plan(how, keys, requests)
+    with contextlib.closing(launcher):
+        for jobs, what in ((pretrainings, "pre-training"), (runs, "runs")):
+            for failure in train_jobs(jobs, how, launcher, what):
+                print_note(f"{failure.request.label}: {failure.reason}")
+    return keys
+
+
+def check_file_methods(requests: Sequence[RunRequest]) -> None:
+    """Check each method that comes from a user's file against the contract before anything is trained."""
+    from askew.methods import METHODS
+    from askew.runs.config import prepare
+    from askew.testing import check_method
+
+    first = {request.method: request for request in reversed(requests) if request.method not in METHODS}
+    for request in first.values():
+        run, _ = prepare(request)
+        try:
+            check_method(run.method, strict=False)
+        except AssertionError as error:
+            raise UserError(
+                str(error), "docs/add-a-method.md explains the contract; askew.check_method tests it in Python."
+            ) from None

@@ -1,61 +1,62 @@
-"""Commands that only look: tasks, methods, table."""
+"""Commands that list what there is: tasks, methods, table."""
 
 from __future__ import annotations
 
+import inspect
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from askew.cli.common import AsJson, Format, Reweight, app
-from askew.cli.terminal import out, print_json, print_rows, print_table
+from askew.cli.common import app
+from askew.cli.options import BENCHMARKS, AsJson, Format, Reweight
+from askew.cli.terminal import print_json, print_rows, print_table, print_text
 from askew.core.errors import UserError
 
+if TYPE_CHECKING:
+    from askew.methods.base import Method
 
-@app.command()
+
+@app.command(rich_help_panel=BENCHMARKS)
 def tasks(as_json: AsJson = False) -> None:
     """List all tasks."""
     from askew.data.benchmarks import task_infos
 
     infos = task_infos()
     if as_json:
-        print_json(
-            [
-                {
-                    "task": n,
-                    "source": i.source,
-                    "target": i.target,
-                    "network": i.network,
-                    "role": i.role,
-                    "notes": list(i.notes),
-                }
-                for n, i in infos.items()
-            ]
-        )
+        shown = ("source", "target", "network", "role", "notes")
+        print_json([{"task": name} | {key: asdict(info)[key] for key in shown} for name, info in infos.items()])
         return
     print_table(
         ["task", "source", "target", "network", "role"],
-        [[name, i.source, i.target, i.network, i.role] for name, i in infos.items()],
+        [[name, info.source, info.target, info.network, info.role] for name, info in infos.items()],
     )
 
 
-@app.command()
+@app.command(rich_help_panel=BENCHMARKS)
 def methods(
-    name: Annotated[str | None, typer.Argument(help="Explain this method.")] = None, as_json: AsJson = False
+    name: Annotated[str | None, typer.Argument(metavar="METHOD", help="Method to explain.")] = None,
+    as_json: AsJson = False,
 ) -> None:
-    """List all methods, or explain one: what it assumes, minimises, and its hyper-parameters."""
-    from askew.core.options import options, type_name
+    """List all methods and training settings, or explain one method: its objective and hyper-parameters."""
     from askew.methods import METHODS, method_class
-    from askew.runs.config import Training
 
-    if name is None:
-        listing = [{"method": id, "what": _first_line(cls.__doc__), "head": cls.head} for id, cls in METHODS.items()]
-        if as_json:
-            print_json(listing)
-        else:
-            print_table(["method", "what it does", "head"], [[str(v) for v in row.values()] for row in listing])
+    if name is not None:
+        _explain(method_class(name), as_json)
         return
-    cls = method_class(name)
+    listing = [{"method": id, "what": _first_line(cls.__doc__), "head": cls.head} for id, cls in METHODS.items()]
+    if as_json:
+        print_json(listing)
+        return
+    print_table(["method", "what it does", "head"], [[str(v) for v in row.values()] for row in listing])
+    print_text("")
+    _print_training_settings()
+
+
+def _explain(method: type[Method], as_json: bool) -> None:
+    from askew.core.options import options, type_name
+
     described = [
         {
             "option": o.name,
@@ -64,41 +65,46 @@ def methods(
             "search": str(o.search or ""),
             "help": o.help,
         }
-        for o in options(cls).values()
+        for o in options(method).values()
     ]
-    training = [{"setting": o.name, "default": o.default, "help": o.help} for o in options(Training).values()]
     if as_json:
-        print_json(
-            {"method": cls.id, "about": cls.__doc__, "head": cls.head, "options": described, "training": training}
-        )
+        about = {"method": method.id, "about": method.__doc__, "head": method.head}
+        print_json(about | {"options": described, "training": _training_settings()})
         return
-    import inspect
-
-    out.print(f"{cls.id}  ({cls.head} head)\n\n{inspect.cleandoc(cls.__doc__ or '')}\n", markup=False, soft_wrap=True)
+    print_text(f"{method.id}  ({method.head} head)\n\n{inspect.cleandoc(method.__doc__ or '')}\n")
     if described:
         print_table(
             ["-o", "default", "searched", "meaning"],
-            [[d["option"], str(d["default"]), d["search"], d["help"]] for d in described],
+            [[o["option"], str(o["default"]), o["search"], o["help"]] for o in described],
         )
-    print_table(
-        ["-t", "default", "meaning"], [[str(t["setting"]), str(t["default"]), str(t["help"])] for t in training]
-    )
+    _print_training_settings()
 
 
-@app.command()
+def _training_settings() -> list[dict[str, Any]]:
+    from askew.core.options import options
+    from askew.runs.config import Training
+
+    return [{"setting": o.name, "default": o.default, "help": o.help} for o in options(Training).values()]
+
+
+def _print_training_settings() -> None:
+    print_table(["-t", "default", "meaning"], [[str(v) for v in setting.values()] for setting in _training_settings()])
+
+
+@app.command(rich_help_panel=BENCHMARKS)
 def table(
     folder: Annotated[Path, typer.Argument(help="Folder of runs.")] = Path("runs"),
     reweight: Reweight = False,
     format: Format = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print the table of all finished runs in a folder."""
+    """Print the results of all finished runs in a folder."""
     from askew.reports.results import collect
     from askew.runs.store import finished_runs
 
     found = finished_runs(folder)
     if not found:
-        raise UserError(f"The folder {folder} holds no finished run yet.", "`askew bench` makes some.")
+        raise UserError(f"The folder {folder} holds no finished run yet.", "`askew bench` trains some.")
     print_rows(collect(found, reweight=reweight), as_json, format)
 
 

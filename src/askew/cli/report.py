@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from askew.cli.common import AsJson, Data, app, names
-from askew.cli.terminal import err, print_json
+from askew.cli.common import app, names
+from askew.cli.options import BENCHMARKS, AsJson, Data
+from askew.cli.terminal import print_json, print_note
 from askew.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -32,26 +33,30 @@ class Kind(StrEnum):
 RUNS = Path("runs")
 
 
-@app.command()
+@app.command(rich_help_panel=BENCHMARKS)
 def figure(
     kind: Annotated[
         Kind,
         typer.Argument(
-            help="mix: class mixes; samples: images; degree: accuracy by label shift; classes: accuracy by class; "
-            "features: t-SNE."
+            help="mix: label distributions; samples: images; degree: accuracy over the degree of label shift; classes: "
+            "accuracy per class; features: t-SNE."
         ),
     ],
-    folder: Annotated[Path | None, typer.Argument(help="Folder of runs; runs if left out.")] = None,
+    folder: Annotated[Path | None, typer.Argument(help="Folder of runs; default: runs.")] = None,
     file: Annotated[Path, typer.Option("-o", "--output", help="A .png, .svg or .pdf file.")] = Path("figure.svg"),
     tasks: Annotated[str, typer.Option("--tasks", help="Tasks, separated by commas; default: all in the folder.")] = "",
-    methods: Annotated[str, typer.Option("--methods", help="Ids, separated by commas; default: all there.")] = "",
-    seed: Annotated[int, typer.Option("--seed", help="Whose features are shown.", min=0)] = 0,
-    most: Annotated[int, typer.Option("--images", help="Most images a domain for features.", min=10)] = 1000,
-    shift: Annotated[str, typer.Option("--shift", help="Of tasks without runs; as published if left out.")] = "",
+    methods: Annotated[
+        str, typer.Option("--methods", help="Methods, separated by commas; default: all in the folder.")
+    ] = "",
+    seed: Annotated[int, typer.Option("--seed", help="features: the run with this seed.", min=0)] = 0,
+    most: Annotated[int, typer.Option("--images", help="features: most images per domain.", min=10)] = 1000,
+    shift: Annotated[
+        str, typer.Option("--shift", help="Label shift of tasks without runs; default: as published.")
+    ] = "",
     data: Data = None,
     as_json: AsJson = False,
 ) -> None:
-    """Draw one figure; mix and samples need no runs where --tasks names tasks."""
+    """Draw a figure; mix and samples need no runs if --tasks names tasks."""
     from askew.reports import figures
 
     figures.check_figure(file)
@@ -68,7 +73,7 @@ def figure(
         else:
             drawn = _features(rows, seed, most, data)
     figures.save(drawn, file)
-    _say("figure", file, as_json)
+    _print_path("figure", file, as_json)
 
 
 def _rows(folder: Path, tasks: list[str], methods: list[str]) -> list[Row]:
@@ -100,10 +105,10 @@ def _tasks(folder: Path | None, wanted: list[str], shift: str, data: Path | None
 
 
 def _one_task(rows: list[Row]) -> None:
-    there = list(dict.fromkeys(f"{row.task} under {row.run['shift']}" for row in rows))
-    if len(there) > 1:
+    found = list(dict.fromkeys(f"{row.task} under {row.run['shift']}" for row in rows))
+    if len(found) > 1:
         raise UserError(
-            f"A figure of this kind shows one task, found {len(there)}: {', '.join(there[:4])}.",
+            f"A figure of this kind shows one task, found {len(found)}: {', '.join(found[:4])}.",
             "choose one with --tasks.",
         )
 
@@ -132,24 +137,24 @@ def _features(rows: list[Row], seed: int, most: int, data: Path | None) -> Figur
     return feature_map(found, task.training_data.classes, f"{task.name}, seed {seed}")
 
 
-@app.command()
+@app.command(rich_help_panel=BENCHMARKS)
 def report(
     folder: Annotated[Path, typer.Argument(help="Folder of runs.")] = RUNS,
-    file: Annotated[Path, typer.Option("-o", "--output", help="The page to write.")] = Path("report.html"),
+    file: Annotated[Path, typer.Option("-o", "--output", help="The HTML file to write.")] = Path("report.html"),
     data: Data = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write one page that holds everything about a folder of runs: tables, checks, curves, settings."""
+    """Write one HTML page about a folder of runs: tables, checks, curves and settings."""
     from askew.core.files import check_file, write_bytes
     from askew.reports.run_report import make_report
 
     check_file(file)
     write_bytes(file, make_report(folder, data).encode())
-    _say("report", file, as_json)
+    _print_path("report", file, as_json)
 
 
-def _say(what: str, file: Path, as_json: bool) -> None:
+def _print_path(what: str, file: Path, as_json: bool) -> None:
     if as_json:
         print_json({what: str(file)})
     else:
-        err.print(f"{what} in {file}", soft_wrap=True, markup=False)
+        print_note(f"{what} in {file}")

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from askew.cli.common import AsJson, app
-from askew.cli.terminal import out, print_json, print_table
+from askew.cli.common import app
+from askew.cli.options import BENCHMARKS, AsJson
+from askew.cli.terminal import print_json, print_table, print_text
 
 if TYPE_CHECKING:
     from askew.runs.status import Status
 
 
-@app.command()
+@app.command(rich_help_panel=BENCHMARKS)
 def status(
     folder: Annotated[Path, typer.Argument(help="Folder of runs.")] = Path("runs"),
     check: Annotated[
@@ -42,18 +43,15 @@ def _print(status: Status, folder: Path) -> None:
         "damaged": len(status.damaged),
         "pre-trainings": status.pretrainings,
     }
-    out.print(", ".join(f"{n} {what}" for what, n in counts.items() if n or what == "done"))
+    print_text(", ".join(f"{n} {what}" for what, n in counts.items() if n or what == "done"))
     if status.running:
         print_table(
             ["running", "step", "of", "host and process"],
             [[h.label or key, str(h.step), str(h.steps), f"{h.host} {h.pid}"] for key, h in status.running.items()],
         )
     for key, (label, reason) in status.failed.items():
-        out.print(f"failed: {label} ({key}): {reason}\n", markup=False, soft_wrap=True)
+        print_text(f"failed: {label} ({key}): {reason}\n")
     for key, label in status.damaged.items():
-        out.print(f"damaged: {label} ({key})", markup=False, soft_wrap=True)
+        print_text(f"damaged: {label} ({key})")
     if status.damaged:
-        out.print(
-            f"Delete the folders of damaged runs in {folder}; the command that trained them trains them again.",
-            markup=False, soft_wrap=True,
-        )  # fmt: skip
+        print_text(f"Delete the folders of damaged runs in {folder}; the command that trained them trains them again.")

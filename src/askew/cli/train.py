@@ -2,234 +2,260 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from askew.cli.common import (
-    Address,
+from askew.cli.common import app, at_least, check_file_methods, execution, launcher, names, pairs, train_missing
+from askew.cli.options import (
+    BENCHMARKS,
     AsJson,
-    CheckpointEvery,
     Curve,
-    Data,
-    Device,
-    Draw,
+    ExecutionOptions,
     Format,
-    Gpus,
-    Jobs,
-    Lanes,
-    MethodOption,
-    On,
-    Out,
-    Place,
-    Plain,
+    HyperParameters,
+    LaunchOptions,
     Reweight,
-    SettingsFile,
-    ShiftOption,
-    SlurmOption,
-    TrainOption,
-    app,
-    at_least,
-    carry_out,
-    execution,
-    launcher,
-    names,
-    pairs,
+    Seed,
+    TableFormat,
+    TaskOptions,
+    TrainingOptions,
+    expand_options,
 )
-from askew.cli.terminal import TableFormat, err, follow, print_json, print_rows, print_table, print_trials
+from askew.cli.terminal import print_json, print_note, print_rows, print_table, print_trials
 from askew.core.errors import UserError
 
+if TYPE_CHECKING:
+    from askew.runs.config import RunRequest
+    from askew.runs.execute import Execution
+    from askew.runs.grid import Grid
+    from askew.runs.store import RunFolder
+    from askew.runs.tune import Result
 
-@app.command()
+
+def _request(task: TaskOptions, training: TrainingOptions, hyper: list[str] | None = None) -> RunRequest:
+    """What options ask for; which task, method and seed is left open."""
+    from askew.runs.config import RunRequest
+
+    options, settings = pairs(hyper, "the method"), pairs(training.train, "training")
+    return RunRequest("", "", 0, task.draw, task.shift, options, settings, training.settings, task.data)
+
+
+# --- run ---
+
+
+@app.command(rich_help_panel=BENCHMARKS)
+@expand_options
 def run(
     task: Annotated[str, typer.Argument(help="Such as mini/syn-uci; `askew tasks` lists them.")],
-    method: Annotated[str, typer.Option("--method", "-m", help="An id, or file.py:Class.")] = "coal",
-    option: MethodOption = [],  # noqa: B006
-    train: TrainOption = [],  # noqa: B006
-    seed: Annotated[int, typer.Option("--seed", help="Of training.")] = 0,
-    draw: Draw = 0,
-    shift: ShiftOption = "",
-    data: Data = None,
-    out_folder: Out = Path("runs"),
-    device: Device = "auto",
-    settings: SettingsFile = None,
+    *,
+    method: Annotated[str, typer.Option("--method", "-m", help="Method by id, or file.py:Class.")] = "coal",
+    seed: Seed = 0,
+    hyper: HyperParameters = None,
+    task_options: TaskOptions,
+    training: TrainingOptions,
+    execution_options: ExecutionOptions,
     curve: Curve = False,
-    checkpoint_every: CheckpointEvery = 20.0,
-    plain: Plain = False,
     reweight: Reweight = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train one method on one task with one seed, and score it. Under torchrun, on all of its processes together."""
-    from askew.runs.config import RunRequest
-    from askew.runs.launch.jobs import plan_jobs
-    from askew.runs.launch.local import Local
-    from askew.runs.store import RunFolder, open_root
+    """Train one method on one task with one seed, and score it.
+
+    Started by torchrun, all of its processes train one network.
+    """
+    from askew.runs.store import RunFolder
     from askew.runs.torchrun import serve_run
     from askew.training import distributed
 
     at_least("--seed", seed, 0)
-    hyper, training = pairs(option, "the method"), pairs(train, "training")
-    request = RunRequest(task, method, seed, draw, shift, hyper, training, settings, data)
+    request = replace(_request(task_options, training, hyper), task=task, method=method, seed=seed)
     with distributed.together() as team:
         if team is not None and team.rank > 0:
             serve_run(team, request)
             return
-        own = device if team is None else str(distributed.own_device(device))
-        how = replace(execution(out_folder, own, curve, checkpoint_every, plain), team=team)
-        (key,), shared, rest = plan_jobs([request], how)
-        open_root(how.root)  # only now: a wrong wish leaves nothing behind
-        for failure in list(follow(shared + rest, how, Local(), task)):
-            raise UserError.from_text(failure.reason)
-    folder = RunFolder(how.root / key)
+        if team is not None:
+            own_device = str(distributed.own_device(execution_options.device))
+            execution_options = replace(execution_options, device=own_device)
+        how = replace(execution(execution_options, curve=curve), team=team)
+        key = _train_one(request, how)
+    _print_run(RunFolder(how.root / key), reweight, as_json)
+
+
+def _train_one(request: RunRequest, how: Execution) -> str:
+    """The key of a run, trained in this process unless it is finished already."""
+    from askew.cli.progress import train_jobs
+    from askew.runs.launch.jobs import plan_jobs
+    from askew.runs.launch.local import Local
+    from askew.runs.store import open_root
+
+    (key,), pretrainings, runs = plan_jobs([request], how)
+    open_root(how.root)  # only now, so that a wrong command writes nothing
+    for failure in list(train_jobs(pretrainings + runs, how, Local(), request.task)):
+        raise UserError.from_text(failure.reason)
+    return key
+
+
+def _print_run(folder: RunFolder, reweight: bool, as_json: bool) -> None:
     scores = folder.scores()
     if reweight:
         scores |= {f"{n}, reweighted": s for n, s in folder.scores(reweighted=True).items()}
     if as_json:
-        print_json({"key": key, "folder": str(folder.path), "scores": scores})
+        print_json({"key": folder.path.name, "folder": str(folder.path), "scores": scores})
         return
-    names = {"paper": "the paper's exam", "whole": "whole test part"}
-    names |= {f"{n}, reweighted": f"{name}, reweighted" for n, name in names.items()}
     print_table(
-        ["exam", "images", "per-class mean", "95 % interval", "overall", "worst class"],
+        ["scored on", "images", "per-class mean", "95 % interval", "overall", "worst class"],
         [
             [
-                names[n],
+                split.replace("paper", "the paper's test split").replace("whole", "whole test part"),
                 str(s["images"]),
                 f"{s['per_class_mean']:.2f}",
                 f"{s['interval'][0]:.1f} – {s['interval'][1]:.1f}",
                 f"{s['overall']:.2f}",
                 f"{s['worst']:.1f} (class {s['worst_class']})",
             ]
-            for n, s in scores.items()
+            for split, s in scores.items()
         ],
     )
-    err.print(f"run {key} in {folder.path}")
+    print_note(f"run {folder.path.name} in {folder.path}")
 
 
-@app.command()
+# --- bench ---
+
+
+@app.command(rich_help_panel=BENCHMARKS)
+@expand_options
 def bench(
     name: Annotated[str, typer.Argument(help="Benchmark, such as mini or digits, or a grid: a .toml file.")],
-    methods: Annotated[str, typer.Option("--methods", help="Ids, separated by commas.")] = "",
-    tasks: Annotated[
-        str, typer.Option("--tasks", help="Tasks, separated by commas; default: all that are reported.")
-    ] = "",
-    seeds: Annotated[int | None, typer.Option("--seeds", help="How many, from 0 on; default: 3, or a grid's.")] = None,
-    option: MethodOption = [],  # noqa: B006
-    train: TrainOption = [],  # noqa: B006
-    draw: Draw = 0,
-    shift: ShiftOption = "",
-    data: Data = None,
-    out_folder: Out = Path("runs"),
-    device: Device = "auto",
-    workers: Jobs = 0,
-    lanes: Lanes = 0,
-    on: On = Place.local,
-    address: Address = "",
-    gpus: Gpus = 0.0,
-    slurm: SlurmOption = [],  # noqa: B006
-    settings: SettingsFile = None,
+    *,
+    methods: Annotated[str, typer.Option("--methods", help="Methods, separated by commas; default: all.")] = "",
+    tasks: Annotated[str, typer.Option("--tasks", help="Tasks, separated by commas; default: all reported ones.")] = "",
+    seeds: Annotated[int | None, typer.Option("--seeds", help="Number of seeds; default: 3, or the grid's.")] = None,
+    hyper: HyperParameters = None,
+    task_options: TaskOptions,
+    training: TrainingOptions,
+    execution_options: ExecutionOptions,
+    launch: LaunchOptions,
     curve: Curve = False,
-    checkpoint_every: CheckpointEvery = 20.0,
-    plain: Plain = False,
     reweight: Reweight = False,
     format: Format = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run a benchmark's methods and tasks over seeds, or a grid's, only what is missing, and print its table."""
-    from askew.data.benchmarks import known_task
+    """Train a benchmark's methods on its tasks over several seeds, and print the table of results.
+
+    Only missing runs are trained. A method from a file is first checked against the contract of methods.
+    """
     from askew.reports.results import collect
-    from askew.runs.config import RunRequest
-    from askew.runs.grid import Grid, Variant, read_grid, whole_benchmark
 
     if seeds is not None:
         at_least("--seeds", seeds, 1)
-    if name.endswith(".toml"):
-        grid = read_grid(Path(name)).narrowed(names(tasks), names(methods), seeds or 0)
-    else:
-        whole = whole_benchmark(name).variants[0]
-        chosen = tuple(f"{name}/{t.removeprefix(f'{name}/')}" for t in names(tasks)) or whole.tasks
-        for task in chosen:
-            known_task(task)
-        grid = Grid(name, seeds or 3, (Variant("", chosen, tuple(names(methods)) or whole.methods, ""),))
-    hyper, training = pairs(option, "the method"), pairs(train, "training")
-    base = RunRequest("", "", 0, draw, shift, hyper, training, settings, data)
-    wished = grid.requests(base)
-    how = execution(out_folder, device, curve, checkpoint_every, plain, lanes, on, gpus)
-    where = launcher(on, workers, how, address, gpus, slurm)
-    keys = carry_out([request for _, request in wished], how, where)
-    done = [how.root / key for key in dict.fromkeys(keys) if (how.root / key / "done").exists()]
-    variants = {key: variant for key, (variant, request) in zip(keys, wished, strict=True) if variant}
+    grid = _grid(name, names(tasks), names(methods), seeds or 0)
+    requests = grid.requests(_request(task_options, training, hyper))
+    check_file_methods([request for _, request in requests])
+    how = execution(execution_options, launch, curve=curve)
+    keys = train_missing([request for _, request in requests], how, launcher(launch, how))
+    variants = {key: variant for key, (variant, _) in zip(keys, requests, strict=True) if variant}
     if all(variant.shift.startswith("degree:") for variant in grid.variants):
         variants = dict.fromkeys(variants, "")  # the shift is the column's heading already
+    done = [how.root / key for key in dict.fromkeys(keys) if (how.root / key / "done").exists()]
+    default = TableFormat.wide if name.endswith(".toml") else TableFormat.long
     rows = collect(done, reweight=reweight, names=variants or None)
-    shown = format or (TableFormat.wide if name.endswith(".toml") else None)
-    print_rows(rows, as_json, shown, [variant.name for variant in grid.variants])
-    missing = len(set(keys)) - len(done)
-    if missing:
+    print_rows(rows, as_json, format or default, [variant.name for variant in grid.variants])
+    if missing := len(set(keys)) - len(done):
         raise UserError(f"{missing} of {len(set(keys))} runs failed and are missing from the table.", "see above.")
 
 
-@app.command()
+def _grid(name: str, tasks: list[str], methods: list[str], seeds: int) -> Grid:
+    """The part of a grid file, or of a benchmark, that the user names; empty and 0 stand for all of it."""
+    from askew.data.benchmarks import known_task
+    from askew.runs.grid import Grid, Variant, read_grid, whole_benchmark
+
+    if name.endswith(".toml"):
+        return read_grid(Path(name)).narrowed(tasks, methods, seeds)
+    whole = whole_benchmark(name).variants[0]
+    chosen = tuple(known_task(f"{name}/{task.removeprefix(f'{name}/')}") for task in tasks)
+    return Grid(name, seeds or 3, (Variant("", chosen or whole.tasks, tuple(methods) or whole.methods, ""),))
+
+
+# --- tune ---
+
+
+@app.command(rich_help_panel=BENCHMARKS)
+@expand_options
 def tune(
     tasks: Annotated[str, typer.Argument(help="Development tasks, separated by commas, such as digits/usps-uci.")],
-    methods: Annotated[str, typer.Option("--method", "--methods", "-m", help="Ids, separated by commas.")] = "",
-    trials: Annotated[int, typer.Option("--trials", help="Points a method: settings, defaults, then searched.")] = 8,
-    seeds: Annotated[int, typer.Option("--seeds", help="How many a point, from 0 on.")] = 2,
-    train: TrainOption = [],  # noqa: B006
-    draw: Draw = 0,
-    shift: ShiftOption = "",
-    data: Data = None,
-    out_folder: Out = Path("runs"),
+    *,
+    methods: Annotated[
+        str, typer.Option("--method", "--methods", "-m", help="Methods, separated by commas; default: all.")
+    ] = "",
+    trials: Annotated[int, typer.Option("--trials", help="Trials per method: settings, defaults, then searched.")] = 8,
+    seeds: Annotated[int, typer.Option("--seeds", help="Number of seeds per trial.")] = 2,
     write: Annotated[Path, typer.Option("--write", help="The settings file to write.")] = Path("tuned.toml"),
-    device: Device = "auto",
-    workers: Jobs = 0,
-    lanes: Lanes = 0,
-    on: On = Place.local,
-    address: Address = "",
-    gpus: Gpus = 0.0,
-    slurm: SlurmOption = [],  # noqa: B006
-    settings: SettingsFile = None,
-    plain: Plain = False,
+    task_options: TaskOptions,
+    training: TrainingOptions,
+    execution_options: ExecutionOptions,
+    launch: LaunchOptions,
     as_json: AsJson = False,
 ) -> None:
-    """Search hyper-parameters on development tasks, and write the settings that `askew bench --settings` reads."""
-    import shlex
-
-    from askew.core.files import check_file, write_bytes
-    from askew.methods import METHODS, method_class
+    """Search hyper-parameters on development tasks, and write a settings file for `askew bench --settings`."""
+    from askew.core.files import check_file
+    from askew.methods import METHODS
     from askew.runs import tune as tuning
-    from askew.runs.config import RunRequest, read_settings
+    from askew.runs.config import read_settings
 
     at_least("--trials", trials, 1)
     at_least("--seeds", seeds, 1)
     chosen = list(dict.fromkeys(names(tasks)))
-    base_settings = read_settings(tuning.check_tasks(chosen, draw), settings)
+    settings = read_settings(tuning.check_tasks(chosen, task_options.draw), training.settings)
     check_file(write)
-    ids = names(methods) or list(METHODS)
-    base = RunRequest("", "", 0, draw, shift, {}, pairs(train, "training"), settings, data)
-    tried = {id: tuning.trials(id, base_settings, trials) for id in ids}
-    requests = [w for id in ids for trial in tried[id] for w in tuning.requests_of(trial, chosen, seeds, base)]
-    how = execution(out_folder, device, False, 20.0, plain, lanes, on, gpus)
-    where = launcher(on, workers, how, address, gpus, slurm)
-    carry_out(requests, how, where)
-
-    results = {id: [tuning.score(trial, chosen, seeds, base, how.root) for trial in tried[id]] for id in ids}
-    winners = {id: tuning.best(found) for id, found in results.items()}
-    kept = [winner.trial for winner in winners.values() if winner is not None and winner.trial.hyper]
-    comment = [
-        f"Written by: askew {shlex.join(sys.argv[1:])}",
-        f"Per-class mean on {', '.join(chosen)}, {seeds} seeds.",
+    base = _request(task_options, training)
+    tried = {id: tuning.trials(id, settings, trials) for id in names(methods) or METHODS}
+    requests = [
+        r for found in tried.values() for trial in found for r in tuning.requests_of(trial, chosen, seeds, base)
     ]
-    for id, winner in winners.items():
-        if winner is not None:
-            share = f"{winner.mean:.2f} ({winner.trial.origin}; {len(results[id])} trials)"
-            comment.append(f"{method_class(id).id}: {share}")
-    write_bytes(write, tuning.to_toml(tuning.tuned(base_settings, kept), comment).encode())
+    check_file_methods(requests)
+    how = execution(execution_options, launch)
+    train_missing(requests, how, launcher(launch, how))
+    results = {id: [tuning.score(t, chosen, seeds, base, how.root) for t in tried[id]] for id in tried}
+    _write_and_print(results, write, settings, f"Per-class mean on {', '.join(chosen)}, {seeds} seeds.", as_json)
+
+
+def _write_and_print(
+    results: Mapping[str, Sequence[Result]], file: Path, settings: dict[str, Any], header: str, as_json: bool
+) -> None:
+    """Write the best trial of each method, and print all; UserError if a method has none."""
+    from askew.runs.tune import best
+
+    winners = {id: best(found) for id, found in results.items()}
+    _write_settings(file, settings, winners, [header, *_summary(results, winners)])
     print_trials([result for found in results.values() for result in found], list(winners.values()), as_json)
-    err.print(f"settings in {write}", soft_wrap=True, markup=False)
-    failed = [id for id, winner in winners.items() if winner is None]
-    if failed:
+    print_note(f"settings in {file}")
+    if failed := [id for id, result in winners.items() if result is None]:
         raise UserError(f"No trial of {', '.join(failed)} finished.", "see above; their settings stay as they were.")
+
+
+def _summary(results: Mapping[str, Sequence[Result]], best: Mapping[str, Result | None]) -> list[str]:
+    """One line per method: the score and the origin of its best trial."""
+    from askew.methods import method_class
+
+    return [
+        f"{method_class(id).id}: {result.mean:.2f} ({result.trial.origin}; {len(results[id])} trials)"
+        for id, result in best.items()
+        if result is not None
+    ]
+
+
+def _write_settings(
+    file: Path, settings: dict[str, Any], best: Mapping[str, Result | None], comments: Sequence[str]
+) -> None:
+    """The settings with each method's best trial in them, below comments that tell where they come from."""
+    from askew.core.files import write_bytes
+    from askew.runs.tune import to_toml, tuned
+
+    chosen = [result.trial for result in best.values() if result is not None and result.trial.hyper]
+    command = f"Written by: askew {shlex.join(sys.argv[1:])}"
+    write_bytes(file, to_toml(tuned(settings, chosen), [command, *comments]).encode())

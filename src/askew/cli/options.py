@@ -1,0 +1,228 @@
+"""Options that several commands share, as types and as dataclasses that `expand_options` spreads into a command."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+DATA, TRAINING, EXECUTION, CLUSTER = "Data", "Training", "Execution", "Cluster"
+"""Panels of options in `askew COMMAND --help`."""
+OWN_DATA, BENCHMARKS = "Your own data", "Benchmarks"
+"""Panels of commands in `askew --help`."""
+
+
+class TableFormat(StrEnum):
+    """How a table of results is written."""
+
+    long = "long"
+    wide = "wide"
+    markdown = "markdown"
+    csv = "csv"
+    latex = "latex"
+    json = "json"
+
+
+class Cluster(StrEnum):
+    """Where runs are trained."""
+
+    local = "local"
+    ray = "ray"
+    slurm = "slurm"
+
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+Data = Annotated[
+    Path | None, typer.Option("--data", help="Folder of the data sets; default: $ASKEW_DATA.", rich_help_panel=DATA)
+]
+Shift = Annotated[
+    str,
+    typer.Option(
+        "--shift",
+        help="Label shift: rs-ut, bs-bt, natural, degree:D or dirichlet:S; default: as published.",
+        rich_help_panel=DATA,
+    ),
+]
+Draw = Annotated[
+    int, typer.Option("--draw", help="Random draw of the task's images; tables use 0.", rich_help_panel=DATA)
+]
+HyperParameters = Annotated[
+    list[str] | None,
+    typer.Option(
+        "-o",
+        "--option",
+        metavar="NAME=VALUE",
+        help="Hyper-parameter of the method; `askew methods METHOD` lists them.",
+        rich_help_panel=TRAINING,
+    ),
+]
+TrainingSettings = Annotated[
+    list[str],
+    typer.Option(
+        "-t",
+        "--train",
+        metavar="NAME=VALUE",
+        help="Training setting, such as rounds=5; `askew methods` lists them.",
+        rich_help_panel=TRAINING,
+    ),
+]
+Seed = Annotated[int, typer.Option("--seed", help="Random seed of training.", rich_help_panel=TRAINING)]
+Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:N or mps.", rich_help_panel=EXECUTION)]
+Curve = Annotated[
+    bool,
+    typer.Option(
+        "--curve",
+        help="Also score after every round, into trace.jsonl; for inspection only, it uses target labels.",
+        rich_help_panel=EXECUTION,
+    ),
+]
+Address = Annotated[
+    str,
+    typer.Option(
+        "--address",
+        help="With --on ray: address of the cluster, auto or HOST:PORT; default: start one on this machine.",
+        rich_help_panel=CLUSTER,
+    ),
+]
+Gpus = Annotated[
+    float,
+    typer.Option(
+        "--gpus",
+        help="With --on ray or slurm: GPUs per job; on Ray, 0.25 lets four jobs share one.",
+        min=0,
+        rich_help_panel=CLUSTER,
+    ),
+]
+Reweight = Annotated[
+    bool, typer.Option("--reweight", help="Also score logits adjusted to the estimated target label distribution.")
+]
+Format = Annotated[
+    TableFormat | None,
+    typer.Option("--format", help="long: one row per method and task; the others: the paper's layout."),
+]
+
+
+@dataclass(frozen=True)
+class TaskOptions:
+    """Which images a task consists of."""
+
+    shift: Shift = ""
+    draw: Draw = 0
+    data: Data = None
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """How all methods of a comparison are trained."""
+
+    train: TrainingSettings = field(default_factory=list)
+    settings: Annotated[
+        Path | None,
+        typer.Option(
+            "--settings", help="TOML file to use instead of the benchmark's settings.", rich_help_panel=TRAINING
+        ),
+    ] = None
+
+
+@dataclass(frozen=True)
+class ExecutionOptions:
+    """Where results go and how they are computed; none of this changes a result."""
+
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out", help="Folder of runs; those that are finished there are not repeated.", rich_help_panel=EXECUTION
+        ),
+    ] = Path("runs")
+    device: Device = "auto"
+    checkpoint_every: Annotated[
+        float,
+        typer.Option("--checkpoint-every", help="Least seconds between checkpoints.", min=0, rich_help_panel=EXECUTION),
+    ] = 20.0
+    plain: Annotated[bool, typer.Option("--plain", help="Use no CUDA graphs.", rich_help_panel=EXECUTION)] = False
+
+
+@dataclass(frozen=True)
+class LaunchOptions:
+    """How many runs are trained at a time, and on which machines."""
+
+    jobs: Annotated[
+        int,
+        typer.Option(
+            "--jobs",
+            help="Processes that train side by side; 0: one per core, or one on a GPU.",
+            min=0,
+            rich_help_panel=EXECUTION,
+        ),
+    ] = 0
+    lanes: Annotated[
+        int,
+        typer.Option(
+            "--lanes",
+            help="Runs that are trained together in one step; 0: as many as pay off on a GPU.",
+            min=0,
+            rich_help_panel=EXECUTION,
+        ),
+    ] = 0
+    on: Annotated[
+        Cluster, typer.Option("--on", help="This machine, a Ray cluster, or Slurm.", rich_help_panel=CLUSTER)
+    ] = Cluster.local
+    address: Address = ""
+    gpus: Gpus = 0.0
+    slurm: Annotated[
+        list[str],
+        typer.Option(
+            "--slurm",
+            metavar="NAME=VALUE",
+            help="With --on slurm: option of sbatch, such as partition=gpu or time=12:00:00.",
+            rich_help_panel=CLUSTER,
+        ),
+    ] = field(default_factory=list)
+
+
+def expand_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Replace each parameter whose type is a dataclass of options by the fields of that class.
+
+    Typer sees one option per field; the command gets the dataclass.
+    """
+    hints = get_type_hints(command, include_extras=True)
+    groups: dict[str, Any] = {name: kind for name, kind in hints.items() if dataclasses.is_dataclass(kind)}
+    parameters: list[inspect.Parameter] = []
+    for parameter in inspect.signature(command).parameters.values():
+        if parameter.name in groups:
+            parameters += _fields_as_parameters(groups[parameter.name])
+        else:
+            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[parameter.name]))
+
+    @functools.wraps(command)
+    def expanded(**values: Any) -> None:
+        made = {
+            name: kind(**{field.name: values.pop(field.name) for field in dataclasses.fields(kind)})
+            for name, kind in groups.items()
+        }
+        command(**made, **values)
+
+    expanded.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    expanded.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return expanded
+
+
+def _fields_as_parameters(options: Any) -> list[inspect.Parameter]:
+    hints = get_type_hints(options, include_extras=True)
+    defaults = options()
+    return [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=getattr(defaults, field.name),
+            annotation=hints[field.name],
+        )
+        for field in dataclasses.fields(options)
+    ]

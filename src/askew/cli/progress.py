@@ -1,0 +1,128 @@
+"""Progress bars on stderr; none where it is no terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeVar
+
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    Task,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+from rich.text import Text
+
+from askew.cli.terminal import err
+
+if TYPE_CHECKING:
+    from askew.runs.execute import Execution
+    from askew.runs.execute import Progress as Step
+    from askew.runs.launch.jobs import Failed, Job, Launcher
+
+Returned = TypeVar("Returned")
+
+
+class Speed(ProgressColumn):
+    """Steps per second."""
+
+    def render(self, task: Task) -> Text:
+        speed = task.finished_speed or task.speed
+        if speed is None:
+            return Text("")
+        return Text(f"{speed:.0f}/s" if speed >= 10 else f"{speed:.1f}/s")
+
+
+def _bars(*columns: ProgressColumn) -> Progress:
+    return Progress(*columns, console=err, disable=not err.is_terminal, transient=True)
+
+
+def _training_bars() -> Progress:
+    return _bars(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        Speed(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[losses]}"),
+    )
+
+
+class _RunBars:
+    """One bar per run, by the run's key."""
+
+    def __init__(self, bars: Progress, indent: str = "") -> None:
+        self.bars, self.indent = bars, indent
+        self.ids: dict[str, TaskID] = {}
+
+    def show(self, step: Step) -> None:
+        label = self.indent + step.label
+        if step.key not in self.ids:
+            self.ids[step.key] = self.bars.add_task(label, total=step.steps, losses="")
+        losses = "  ".join(f"{name} {value:.3f}" for name, value in step.losses.items())
+        self.bars.update(self.ids[step.key], completed=step.step, description=label, losses=losses)
+
+    def remove(self, key: str) -> None:
+        """Remove the bar of a run that has ended, and the full bars of what was trained before it."""
+        full = {task.id for task in self.bars.tasks if task.finished}
+        for ended in [k for k, id in self.ids.items() if k == key or id in full]:
+            self.bars.remove_task(self.ids.pop(ended))
+
+
+def watch(training: Generator[Step, None, Returned]) -> Returned:
+    """Exhaust a generator of training steps under progress bars; what it returns."""
+    with _training_bars() as bars:
+        runs = _RunBars(bars)
+        while True:
+            try:
+                runs.show(next(training))
+            except StopIteration as end:
+                returned: Returned = end.value
+                return returned
+
+
+def train_jobs(jobs: Sequence[Job], how: Execution, launcher: Launcher, what: str) -> Iterator[Failed]:
+    """Train jobs under progress bars, one for all of them and one per run; yields each run that fails."""
+    from askew.runs.execute import Progress as Step
+    from askew.runs.launch.jobs import Failed, Finished, launch_jobs
+
+    with _training_bars() as bars:
+        overall = bars.add_task(what, total=sum(len(job.runs) for job in jobs), losses="")
+        runs = _RunBars(bars, indent="  ")
+        for event in launch_jobs(jobs, how, launcher):
+            if isinstance(event, Step):
+                runs.show(event)
+            elif isinstance(event, Finished | Failed):
+                runs.remove(event.key)
+                bars.advance(overall)
+            if isinstance(event, Failed):
+                yield event
+
+
+@contextmanager
+def count_images() -> Iterator[Callable[[int], None]]:
+    """A running count of images, of which nobody knows the total; call it with the number of new ones."""
+    with _bars(SpinnerColumn(), TextColumn("{task.completed} images"), Speed(), TimeElapsedColumn()) as bars:
+        images = bars.add_task("predict", total=None)
+        yield lambda new: bars.advance(images, new)
+
+
+@contextmanager
+def downloads() -> Iterator[Callable[[str], Callable[[int, int | None], None]]]:
+    """Bars of downloads: called with a file's name, it gives a function to call with bytes so far and in all."""
+    with _bars(TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn()) as bars:
+
+        def start(name: str) -> Callable[[int, int | None], None]:
+            file = bars.add_task(name, total=None)
+            return lambda so_far, size: bars.update(file, completed=so_far, total=size)
+
+        yield start
