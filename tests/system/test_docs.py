@@ -14,6 +14,7 @@ import pytest
 from conftest import Command
 
 ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "src" / "askew"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
@@ -121,11 +122,70 @@ def test_a_guide_s_own_tests_pass(page: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def anchors(page: Path) -> set[str]:
+    """The links that a page's headings can be reached by, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), flags=re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def named(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+LINKING = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "results").rglob("*.md"))]
+
+
+@pytest.mark.parametrize("page", LINKING, ids=named)
 def test_links_between_documents_lead_somewhere(page: Path) -> None:
     prose = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S)
-    for target in re.findall(r"\]\((?!https?:)([^)#]+)", prose):
-        assert (page.parent / target).exists(), f"{page.name} links to {target}, which is not there"
+    for path, _, anchor in re.findall(r"\]\((?!https?:)([^)#]*)(#([^)]+))?\)", prose):
+        target = page.parent / path if path else page
+        assert target.exists(), f"{page.name} links to {path}, which is not there"
+        assert not anchor or anchor in anchors(target), f"{page.name} links to {path}#{anchor}, which is not there"
+
+
+IN_THE_HISTORY = {"results/digits-lanes.json"}
+TO_WRITE = {"src/askew/methods/coral.py", "tests/methods/test_coral.py"}
+
+
+@pytest.mark.parametrize("page", LINKING, ids=named)
+def test_files_that_a_document_names_exist(page: Path) -> None:
+    found = re.findall(r"`((?:[\w.-]+/)+[\w.-]+\.(?:py|toml|md|json|svg))`", page.read_text())
+    known = [name for name in found if name not in IN_THE_HISTORY | TO_WRITE]
+    assert [name for name in known if not any((place / name).exists() for place in (ROOT, PACKAGE))] == []
+
+
+def test_a_newcomer_reads_the_first_command_within_25_lines() -> None:
+    lines = (ROOT / "README.md").read_text().splitlines()
+    assert next(number for number, line in enumerate(lines, 1) if line.startswith("$ askew ")) <= 25
+
+
+def test_every_guide_is_linked_from_the_readme_or_from_another_guide() -> None:
+    texts = {page: page.read_text() for page in LINKING}
+    for guide in PAGES[1:]:
+        assert any(f"{guide.name})" in text for page, text in texts.items() if page != guide), guide.name
+
+
+def tree(folder: Path) -> list[str]:
+    """What `LC_ALL=C tree -L 2 --noreport -I __pycache__` prints below the folder's own line."""
+
+    def branches(folder: Path, depth: int) -> list[str]:
+        lines = []
+        entries = sorted(path for path in folder.iterdir() if path.name != "__pycache__")
+        for path in entries:
+            tip, stem = ("└── ", "    ") if path == entries[-1] else ("├── ", "│   ")
+            lines.append(tip + path.name)
+            if path.is_dir() and depth > 1:
+                lines += [stem + line for line in branches(path, depth - 1)]
+        return lines
+
+    return branches(folder, 2)
+
+
+def test_the_tree_of_the_architecture_page_is_that_of_the_package() -> None:
+    (shown,) = blocks(ROOT / "docs" / "architecture.md", "text")
+    wanted = ["src/askew", *tree(PACKAGE)]
+    assert shown.splitlines() == wanted, "\n".join(wanted)
 
 
 def test_every_command_that_a_document_names_exists() -> None:
