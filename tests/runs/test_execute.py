@@ -138,15 +138,15 @@ def test_a_run_killed_at_every_write_ends_as_an_undisturbed_one(
     task: Task, make_run: Any, tmp_path: Path, die: Callable[..., None]
 ) -> None:
     run = make_run(COAL(), rounds=2, target_sampler="balanced", optimiser="adam")
-    assert child(run, task, tmp_path / "calm", undisturbed) == 0
+    assert child(run, task, tmp_path / "reference", undisturbed) == 0
     assert killed_again_and_again(run, task, tmp_path / "rough", die) >= 4
-    assert results(tmp_path / "rough") == results(tmp_path / "calm")
+    assert results(tmp_path / "rough") == results(tmp_path / "reference")
     assert leftovers(tmp_path / "rough") == []
 
 
-def test_a_run_killed_at_chance_moments_ends_as_an_undisturbed_one(task: Task, make_run: Any, tmp_path: Path) -> None:
+def test_a_run_killed_at_random_ends_as_an_undisturbed_one(task: Task, make_run: Any, tmp_path: Path) -> None:
     run = make_run(COAL(), rounds=8)
-    assert child(run, task, tmp_path / "calm", undisturbed) == 0
+    assert child(run, task, tmp_path / "reference", undisturbed) == 0
     for delay in (0.05, 0.15, 0.1, 0.2):
         process = forks.Process(target=_child, args=(run, task, tmp_path / "rough", undisturbed))
         process.start()
@@ -154,7 +154,7 @@ def test_a_run_killed_at_chance_moments_ends_as_an_undisturbed_one(task: Task, m
         process.kill()
         process.join()
     assert child(run, task, tmp_path / "rough", undisturbed) == 0
-    assert results(tmp_path / "rough") == results(tmp_path / "calm")
+    assert results(tmp_path / "rough") == results(tmp_path / "reference")
 
 
 def test_a_resumed_trace_names_every_round_once(task: Task, make_run: Any, tmp_path: Path) -> None:
@@ -354,19 +354,19 @@ def test_a_disk_without_room_ends_in_a_sentence_and_the_run_goes_on_when_there_i
     task: Task, make_run: Any, tmp_path: Path
 ) -> None:
     run = make_run(COAL(), rounds=2)
-    calm, full = tmp_path / "calm", tmp_path / "full"
-    assert child(run, task, calm, undisturbed) == 0
-    weights = (calm / run.key / "weights.safetensors").stat().st_size
+    reference, full = tmp_path / "reference", tmp_path / "full"
+    assert child(run, task, reference, undisturbed) == 0
+    weights = (reference / run.key / "weights.safetensors").stat().st_size
     # no room for the weights; then for the weights of the pre-training, but not for the method's larger checkpoint
     for limit in (weights // 2, weights + 20_000):
         assert child(run, task, full, small_files, limit) == 2
         assert "There is no room left on the disk for " in (full / "error.txt").read_text()
         assert leftovers(full) == []
-        assert set(results(full)) <= set(results(calm))
+        assert set(results(full)) <= set(results(reference))
         for path in full.glob("*/*.safetensors"):
             read_tensors(path)
     assert child(run, task, full, undisturbed) == 0
-    assert results(full) == results(calm)
+    assert results(full) == results(reference)
 
 
 def test_a_folder_that_refuses_writing_is_named(

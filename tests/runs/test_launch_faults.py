@@ -60,47 +60,47 @@ def start(root: Path) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def calm(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    root = tmp_path_factory.mktemp("calm") / "runs"
+def reference(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    root = tmp_path_factory.mktemp("reference") / "runs"
     assert len(start(root)) == 2
     return results(root)
 
 
-def check_sound(root: Path, calm: dict[str, bytes]) -> None:
+def check_sound(root: Path, reference: dict[str, bytes]) -> None:
     """Nothing is half there: no temporary file, and what has its name is what an undisturbed run wrote."""
     assert not [p for p in root.rglob(".*") if p.name != ".lock"]
-    assert results(root).items() <= calm.items()
+    assert results(root).items() <= reference.items()
     for path in root.glob("*/last.safetensors"):
         read_tensors(path)
     assert all(RunFolder(p.parent).intact(whole=True) for p in root.glob("*/done"))
 
 
 def test_a_grid_whose_writes_fail_again_and_again_ends_as_an_undisturbed_one(
-    tmp_path: Path, calm: dict[str, bytes]
+    tmp_path: Path, reference: dict[str, bytes]
 ) -> None:
     """Each life has a write that fails, a few writes further on than the last."""
-    root, chance, failures = tmp_path / "runs", random.Random(0), 0
-    while results(root) != calm:
+    root, rng, failures = tmp_path / "runs", random.Random(0), 0
+    while results(root) != reference:
         with (
-            failing_write(2 + 2 * failures, chance.choice(ERRORS), chance.choice(("fsync", "replace"))) as calls,
+            failing_write(2 + 2 * failures, rng.choice(ERRORS), rng.choice(("fsync", "replace"))) as calls,
             contextlib.suppress(UserError),
         ):
             start(root)
-            assert calls[0] < 2 + 2 * failures, "a write failed, and nobody was told"
-        check_sound(root, calm)
+            assert calls[0] < 2 + 2 * failures, "a write failed without an error"
+        check_sound(root, reference)
         failures += 1
     assert failures >= 4
 
 
-def test_a_write_that_fails_is_told_with_what_to_do(tmp_path: Path) -> None:
-    for error, said in ((errno.ENOSPC, "There is no room left on the disk for"), (errno.EROFS, "Cannot write")):
-        with failing_write(2, error, "fsync"), pytest.raises(UserError, match=said) as caught:
+def test_a_write_that_fails_is_an_error_with_what_to_do(tmp_path: Path) -> None:
+    for error, sentence in ((errno.ENOSPC, "There is no room left on the disk for"), (errno.EROFS, "Cannot write")):
+        with failing_write(2, error, "fsync"), pytest.raises(UserError, match=sentence) as caught:
             start(tmp_path / str(error))
         assert "start the same command again" in caught.value.hint
 
 
 @pytest.mark.soak
-def test_a_grid_survives_an_error_at_each_of_its_writes(tmp_path: Path, calm: dict[str, bytes]) -> None:
+def test_a_grid_survives_an_error_at_each_of_its_writes(tmp_path: Path, reference: dict[str, bytes]) -> None:
     for when in ("fsync", "replace"):
         for number in range(1, 100):
             root = open_root(tmp_path / f"{when}{number}")
@@ -108,9 +108,9 @@ def test_a_grid_survives_an_error_at_each_of_its_writes(tmp_path: Path, calm: di
                 try:
                     start(root)
                 except UserError:
-                    check_sound(root, calm)
+                    check_sound(root, reference)
             start(root)
-            assert results(root) == calm
+            assert results(root) == reference
             if calls[0] < number:  # there were fewer: every one of them has failed once
                 break
         assert number > 10
@@ -118,18 +118,18 @@ def test_a_grid_survives_an_error_at_each_of_its_writes(tmp_path: Path, calm: di
 
 @pytest.mark.soak
 def test_results_and_checkpoints_that_are_cut_or_flipped_anywhere_are_done_anew(
-    tmp_path: Path, calm: dict[str, bytes]
+    tmp_path: Path, reference: dict[str, bytes]
 ) -> None:
-    chance, root = random.Random(0), tmp_path / "runs"
+    rng, root = random.Random(0), tmp_path / "runs"
     start(root)
     for _ in range(30):
-        file = chance.choice(
+        file = rng.choice(
             sorted(p for p in root.glob("*/*") if p.name in ("weights.safetensors", "scores.json", "done"))
         )
         content, place = file.read_bytes(), 0
-        place = chance.randrange(1, len(content))
-        flipped = content[:place] + bytes([content[place] ^ 1 << chance.randrange(8)]) + content[place + 1 :]
-        file.write_bytes(chance.choice((content[:place], flipped)))
+        place = rng.randrange(1, len(content))
+        flipped = content[:place] + bytes([content[place] ^ 1 << rng.randrange(8)]) + content[place + 1 :]
+        file.write_bytes(rng.choice((content[:place], flipped)))
         for folder in {file.parent, *root.glob("*/")}:  # what `askew status --check` does
             if not RunFolder(folder).intact(whole=True):
                 RunFolder(folder).reopen()
@@ -137,5 +137,5 @@ def test_results_and_checkpoints_that_are_cut_or_flipped_anywhere_are_done_anew(
         # A damaged pre-training that no missing run needs stays undone; the run itself is always whole.
         key = prepare(REQUEST)[0].key
         assert {n: v for n, v in results(root).items() if n.startswith(key)} == {
-            n: v for n, v in calm.items() if n.startswith(key)
+            n: v for n, v in reference.items() if n.startswith(key)
         }

@@ -305,8 +305,8 @@ GRID += ("-t", "pretrain=20", "-t", "rounds=24", "-t", "round=5", "-t", "batch=1
 
 
 @pytest.fixture(scope="module")
-def calm(command: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    root = tmp_path_factory.mktemp("calm") / "runs"
+def reference(command: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    root = tmp_path_factory.mktemp("reference") / "runs"
     done = subprocess.run([command, *GRID, "--out", root, "--jobs", "1"], capture_output=True, text=True, check=True)
     return root, done.stdout
 
@@ -335,7 +335,7 @@ def in_the_middle(root: Path) -> bool:
 @pytest.mark.soak
 @pytest.mark.filterwarnings("ignore")  # Ray's own
 def test_ray_loses_a_worker_and_a_node_and_the_grid_is_the_same(
-    command: str, tmp_path: Path, calm: tuple[Path, str]
+    command: str, tmp_path: Path, reference: tuple[Path, str]
 ) -> None:
     pytest.importorskip("ray")
     root = tmp_path / "runs"
@@ -346,13 +346,13 @@ def test_ray_loses_a_worker_and_a_node_and_the_grid_is_the_same(
             kill([until(lambda: a_worker_of(root))])
             cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
 
-        assert end_of(command, root, harm, "--on", "ray", "--address", cluster.address) == calm[1]
-    assert results(root) == results(calm[0])
+        assert end_of(command, root, harm, "--on", "ray", "--address", cluster.address) == reference[1]
+    assert results(root) == results(reference[0])
 
 
 @pytest.mark.soak
 def test_slurm_s_stand_in_loses_a_worker_and_the_grid_is_the_same(
-    command: str, tmp_path: Path, calm: tuple[Path, str]
+    command: str, tmp_path: Path, reference: tuple[Path, str]
 ) -> None:
     pytest.importorskip("submitit")
     root = tmp_path / "runs"
@@ -361,18 +361,20 @@ def test_slurm_s_stand_in_loses_a_worker_and_the_grid_is_the_same(
         until(lambda: in_the_middle(root))
         kill(until(lambda: slurm_workers_of(root)))
 
-    assert end_of(command, root, harm, "--on", "slurm", "--slurm", "cluster=local", "--jobs", "1") == calm[1]
-    assert results(root) == results(calm[0])
-    assert finished(root) == finished(calm[0])
+    assert end_of(command, root, harm, "--on", "slurm", "--slurm", "cluster=local", "--jobs", "1") == reference[1]
+    assert results(root) == results(reference[0])
+    assert finished(root) == finished(reference[0])
 
 
 @pytest.mark.soak
-def test_two_people_who_start_one_grid_share_its_work(command: str, tmp_path: Path, calm: tuple[Path, str]) -> None:
+def test_two_people_who_start_one_grid_share_its_work(
+    command: str, tmp_path: Path, reference: tuple[Path, str]
+) -> None:
     root, pipe = tmp_path / "runs", subprocess.PIPE
     with done_once(root):
         ask = [command, *GRID, "--out", str(root), "--jobs", "1"]
         pair = [subprocess.Popen(ask, stdout=pipe, stderr=pipe, text=True) for _ in range(2)]
         answers = [process.communicate(timeout=300) for process in pair]
     assert [process.returncode for process in pair] == [0, 0], answers
-    assert [out for out, _ in answers] == [calm[1], calm[1]]
-    assert results(root) == results(calm[0])
+    assert [out for out, _ in answers] == [reference[1], reference[1]]
+    assert results(root) == results(reference[0])

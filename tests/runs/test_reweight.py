@@ -147,9 +147,9 @@ def correction(mix: list[float], seen: list[float]) -> float:
 def test_what_bbse_weighed_already_is_not_weighed_again(skewed: Task, make_run: Any, tmp_path: Path) -> None:
     run = make_run(BBSE(), rounds=10, pretrain=100)
     record = stored(finish(run, skewed, tmp_path))
-    # it has seen the mix that the network before it told
-    told = stored(RunFolder(tmp_path / run.before.key))["target_mix"]
-    assert record["seen_mix"] == pytest.approx(told, abs=1e-5)
+    # its training prior is the one that the network before it estimated
+    estimated = stored(RunFolder(tmp_path / run.before.key))["target_mix"]
+    assert record["seen_mix"] == pytest.approx(estimated, abs=1e-5)
     even = [1 / 3] * 3
     assert correction(record["target_mix"], even) > 1.5
     assert correction(record["target_mix"], record["seen_mix"]) < correction(record["target_mix"], even) / 2
@@ -164,11 +164,11 @@ def test_what_pada_weighed_already_is_not_weighed_again(skewed: Task, make_run: 
     assert max(record["seen_mix"]) - min(record["seen_mix"]) > 0.1  # the sampler gave a third of each
 
 
-def test_bbse_on_the_command_line_has_seen_what_the_finished_source_only_network_told(
+def test_bbse_on_the_command_line_is_trained_on_the_prior_that_the_source_only_network_estimated(
     cli: Command, tmp_path: Path
 ) -> None:
-    told = json.loads(cli("run", "mini/syn-uci", "-m", "bbse", *TINY, "--json").out)
-    record = stored(RunFolder(tmp_path / told["folder"]))
+    answer = json.loads(cli("run", "mini/syn-uci", "-m", "bbse", *TINY, "--json").out)
+    record = stored(RunFolder(tmp_path / answer["folder"]))
     plans = {p.parent: len(json.loads(p.read_text())["run"]["plan"]) for p in (tmp_path / "runs").glob("*/run.json")}
     (before,) = [path for path, stages in plans.items() if stages == 2]
     assert record["seen_mix"] == pytest.approx(stored(RunFolder(before))["target_mix"], abs=1e-5)
@@ -236,10 +236,10 @@ def test_a_run_shows_both_test_splits_twice_on_request(cli: Command, tmp_path: P
 
 
 def test_a_run_from_before_there_were_such_scores_is_named_in_a_sentence(cli: Command, tmp_path: Path) -> None:
-    told = json.loads(cli("run", "mini/syn-uci", "-m", "source", *TINY, "--json").out)
-    (tmp_path / told["folder"] / "reweighted.json").unlink()
-    RunFolder(tmp_path / told["folder"]).finish()
+    result = json.loads(cli("run", "mini/syn-uci", "-m", "source", *TINY, "--json").out)
+    (tmp_path / result["folder"] / "reweighted.json").unlink()
+    RunFolder(tmp_path / result["folder"]).finish()
     assert cli("table").code == 0
     answer = cli("table", "--reweight")
     assert_refused(answer)
-    assert told["key"] in answer.err
+    assert result["key"] in answer.err

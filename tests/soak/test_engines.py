@@ -16,9 +16,9 @@ GRID += ("-t", "pretrain=20", "-t", "rounds=2", "-t", "round=20")
 
 
 @pytest.fixture(scope="module")
-def calm(command: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """The undisturbed grid on this machine: its folder and its table."""
-    root = tmp_path_factory.mktemp("calm") / "runs"
+def reference(command: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The folder and the table of a grid that nothing disturbs, on this machine."""
+    root = tmp_path_factory.mktemp("reference") / "runs"
     done = subprocess.run([command, *GRID, "--out", root], capture_output=True, text=True, check=True)
     return root, done.stdout
 
@@ -38,7 +38,9 @@ def disturbed(command: str, root: Path, harm: Callable[[], None], *where: str) -
     return out
 
 
-def test_ray_loses_a_worker_and_a_node_and_gives_the_same(command: str, tmp_path: Path, calm: tuple[Path, str]) -> None:
+def test_ray_loses_a_worker_and_a_node_and_gives_the_same(
+    command: str, tmp_path: Path, reference: tuple[Path, str]
+) -> None:
     root = tmp_path / "runs"
     with ray_nodes(2) as cluster:
 
@@ -51,13 +53,13 @@ def test_ray_loses_a_worker_and_a_node_and_gives_the_same(command: str, tmp_path
             until(lambda: finished(root) > 60, 900)
             cluster.add_node(num_cpus=1)
 
-        assert disturbed(command, root, harm, "--on", "ray", "--address", cluster.address) == calm[1]
-    assert results(root) == results(calm[0])
-    assert len(list(root.glob("*/scores.json"))) == len(list(calm[0].glob("*/scores.json"))) >= 72
+        assert disturbed(command, root, harm, "--on", "ray", "--address", cluster.address) == reference[1]
+    assert results(root) == results(reference[0])
+    assert len(list(root.glob("*/scores.json"))) == len(list(reference[0].glob("*/scores.json"))) >= 72
 
 
 def test_slurm_s_stand_in_loses_workers_and_gives_the_same(
-    command: str, tmp_path: Path, calm: tuple[Path, str]
+    command: str, tmp_path: Path, reference: tuple[Path, str]
 ) -> None:
     root = tmp_path / "runs"
 
@@ -66,16 +68,18 @@ def test_slurm_s_stand_in_loses_workers_and_gives_the_same(
             until(lambda count=count: finished(root) > count, 900)
             kill(slurm_workers_of(root)[:1])
 
-    assert disturbed(command, root, harm, "--on", "slurm", "--slurm", "cluster=local", "--jobs", "2") == calm[1]
-    assert results(root) == results(calm[0])
+    assert disturbed(command, root, harm, "--on", "slurm", "--slurm", "cluster=local", "--jobs", "2") == reference[1]
+    assert results(root) == results(reference[0])
 
 
-def test_two_people_starting_the_same_grid_share_its_work(command: str, tmp_path: Path, calm: tuple[Path, str]) -> None:
+def test_two_people_starting_the_same_grid_share_its_work(
+    command: str, tmp_path: Path, reference: tuple[Path, str]
+) -> None:
     root = tmp_path / "runs"
     other = [command, *GRID, "--out", str(root), "--jobs", "2"]
     with done_once(root):
         pair = [subprocess.Popen(other, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
-        said = [process.communicate(timeout=1800) for process in pair]
-    assert [process.returncode for process in pair] == [0, 0], said
-    assert [out for out, _ in said] == [calm[1], calm[1]]
-    assert results(root) == results(calm[0])
+        answers = [process.communicate(timeout=1800) for process in pair]
+    assert [process.returncode for process in pair] == [0, 0], answers
+    assert [out for out, _ in answers] == [reference[1], reference[1]]
+    assert results(root) == results(reference[0])

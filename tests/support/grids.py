@@ -1,4 +1,4 @@
-"""Grids on several engines: a Ray cluster to break, what a grid left, and whether anything was done twice."""
+"""Grids on several backends: a Ray cluster to break, a grid's results, and whether any run was finished twice."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ KEPT = ("weights.safetensors", "outputs.safetensors", "reweighted.json", "scores
 
 
 def results(root: Path) -> dict[str, bytes]:
-    """What must not depend on where and how often a grid was started; `done` alone tells how, so it only has to be."""
+    """Files that must not depend on where and how often a grid was started; of `done`, only that it is there."""
     found = {str(p.relative_to(root)): p.read_bytes() for p in root.glob("*/*") if p.name in KEPT}
     return found | {str(p.relative_to(root)): b"" for p in root.glob("*/done")}
 
 
 def until(true: Callable[[], Any], seconds: float = 300) -> Any:
+    """Wait for something to become true, and return its value."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if value := true():
@@ -52,7 +53,7 @@ def kill(pids: list[int]) -> None:
 
 @contextlib.contextmanager
 def done_once(root: Path) -> Iterator[None]:
-    """Watch that no run is finished a second time: its `done` stays the file that it was."""
+    """Check that no run is finished a second time: its `done` stays the file that it was."""
     first: dict[Path, int] = {}
     again: list[Path] = []
     over = threading.Event()
@@ -60,8 +61,8 @@ def done_once(root: Path) -> Iterator[None]:
     def look() -> None:
         for path in root.glob("*/done"):
             with contextlib.suppress(FileNotFoundError):
-                about = path.stat().st_mtime_ns
-                if first.setdefault(path, about) != about:
+                time_written = path.stat().st_mtime_ns
+                if first.setdefault(path, time_written) != time_written:
                     again.append(path)
 
     def watch() -> None:
@@ -81,7 +82,7 @@ def done_once(root: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def ray_nodes(count: int) -> Iterator[Any]:
-    """A Ray cluster of a head that does no work and so many nodes of one CPU, all of them on this machine."""
+    """A Ray cluster of an idle head and `count` nodes of one CPU each, all of them on this machine."""
     import ray.cluster_utils
 
     head: dict[str, Any] = {"num_cpus": 0, "include_dashboard": False}
@@ -95,7 +96,7 @@ def ray_nodes(count: int) -> Iterator[Any]:
 
 
 def a_worker_of(root: Path) -> int | None:
-    """A process that is at a run in this folder, as its claim tells."""
+    """A process that works on a run in this folder, as its claim shows."""
     from askew.runs.claims import holder_of
 
     holders = (holder_of(claim.parent) for claim in root.glob("*/claim.*"))

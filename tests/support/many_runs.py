@@ -1,4 +1,4 @@
-"""Folders of finished runs that were never trained: as many as it takes to see what ten thousand of them cost."""
+"""Folders of finished runs that were never trained: enough to measure what ten thousand of them cost."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TASKS += [f"domainnet/{a}-{b}" for a, b in itertools.permutations(("real", "clip
 
 
 def score(value: float, classes: int) -> dict[str, object]:
-    """What `score_exam` says of one exam, in its form."""
+    """Scores of one test split, in the form of `score_test`."""
     return {
         "images": 2000,
         "per_class_mean": value,
@@ -31,11 +31,11 @@ def score(value: float, classes: int) -> dict[str, object]:
 
 
 def make_runs(root: Path, count: int, classes: int) -> Path:
-    """A folder of so many finished runs: 12 methods, 24 tasks, 5 seeds, and shift degrees until there are enough."""
+    """A folder of `count` finished runs: all methods, 24 tasks, 5 seeds, and shift degrees until there are enough."""
     open_root(root)
     records = {id: prepare(RunRequest("mini/syn-uci", id))[0].describe() for id in METHODS}
     everything = list(itertools.product(range(5), TASKS, METHODS))
-    with mock.patch.object(os, "fsync", return_value=None):  # nobody will miss them after a power cut
+    with mock.patch.object(os, "fsync", return_value=None):  # a power cut may lose them
         for number in range(count):
             seed, task, method = everything[number % len(everything)]
             degree = number // len(everything) / 10

@@ -1,4 +1,4 @@
-"""Dataclass fields as options: help texts, hard limits, search ranges, and parsing `name=value`."""
+"""Fields of dataclasses as options: help texts, hard limits, search ranges, and parsing `name=value`."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def checked(cls: type, values: dict[str, Any], what: str) -> dict[str, Any]:
 
 
 def parse(pairs: Iterable[str], what: str) -> dict[str, str]:
-    """`["alpha=0.1", …]` as a dictionary of texts."""
+    """`["alpha=0.1", …]` as a dictionary of strings."""
     out = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")

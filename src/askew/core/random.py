@@ -1,4 +1,4 @@
-"""Chance as a function: integer hashes of (seed, stream, position), equal on every device and after a resume."""
+"""Random numbers as hashes of (seed, stream, position): equal on every device and after a resume."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _M2 = -0x6B2FB644ECCEEE15  # 0x94D049BB133111EB
 
 
 def key(*parts: int | str) -> int:
-    """A 63-bit number that names a stream of chance, such as key("source", seed)."""
+    """A 63-bit number that names a stream of random numbers, such as key("source", seed)."""
     digest = hashlib.sha256(repr(parts).encode()).digest()
     return int.from_bytes(digest[:8], "little") >> 1
 
@@ -41,9 +41,9 @@ def shuffled(stream: int, n: int, start: int, count: int, device: torch.device) 
 
 
 def keep_mask(base: Tensor, step_key: Tensor, p: float) -> Tensor:
-    """Which elements a dropout of rate p keeps, from hashed positions and a hashed moment.
+    """Which elements a dropout of rate p keeps, from hashed positions and a hashed step.
 
-    A short mix is enough here, since both inputs are already hashes; it runs in every step.
+    A short hash is enough here, since both inputs are already hashes; it runs in every step.
     """
     z = (base ^ step_key) * _M1
     z = (z ^ (z >> 32)) * _M2

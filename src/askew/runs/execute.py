@@ -30,9 +30,7 @@ from askew.training.trainer import Resume, fit
 
 SAVING = 0.05
 """Share of the time that may go into checkpoints: some lanes of a large network are a gigabyte."""
-_BROKEN_HINT = (
-    "lower the learning rate (-t lr=…, -t features_lr=…) or the method's weights, or use -t precision=float32"
-)
+_BROKEN_HINT = "lower the learning rate (-t lr, -t features_lr) or the method's weights, or use -t precision=float32."
 
 
 @dataclass(frozen=True)
