@@ -64,10 +64,10 @@ def test_every_run_is_counted_where_it_stands(root: Path) -> None:
 
 
 def test_the_command_prints_it_for_people_and_for_programs(root: Path, cli: Command) -> None:
-    said = cli("status", root)
-    assert said.code == 0
-    assert said.out.splitlines()[0] == "1 done, 3 waiting, 1 failed, 1 pre-trainings"
-    assert "failed: mini/syn-uci coal seed 1 (failed): It was too hot." in said.out
+    answer = cli("status", root)
+    assert answer.code == 0
+    assert answer.out.splitlines()[0] == "1 done, 3 waiting, 1 failed, 1 pre-trainings"
+    assert "failed: mini/syn-uci coal seed 1 (failed): It was too hot." in answer.out
     plain = json.loads(cli("status", root, "--json").out)
     assert (plain["done"], len(plain["waiting"]), plain["failed"][0]["key"]) == (1, 3, "failed")
     assert cli("status", root.parent).code == 2

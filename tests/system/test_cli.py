@@ -7,17 +7,26 @@ import platform
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
+from typing import Annotated, Any
 
 import pytest
+import typer
 from commands import RUN, assert_refused, files
 from conftest import TINY, Command
+from rich.progress import Progress
 
 from askew import __version__
+from askew.cli import app
+from askew.cli.options import expand_options
+from askew.cli.progress import RunBars
 from askew.core.options import options
 from askew.methods.base import Method
 from askew.runs.config import Training
+from askew.runs.execute import Progress as Step
 from askew.testing import check_method
 
 MINE = '''\
@@ -61,6 +70,51 @@ assert "torch" not in sys.modules and "numpy" not in sys.modules
         assert "Usage:" in done.stdout
 
 
+def commands(group: Any, name: str = "askew") -> Iterator[tuple[str, Any]]:
+    """Every command with its full name."""
+    yield name, group
+    for child, command in getattr(group, "commands", {}).items():
+        yield from commands(command, f"{name} {child}")
+
+
+def test_every_command_and_option_has_a_help_text_in_the_words_of_the_field() -> None:
+    found = dict(commands(typer.main.get_command(app)))
+    assert len(found) > 15
+    dialect = re.compile(r"\b(class mix|exam|study|wish|a class mix|an image each|one row an|pictures?)\b")
+    for name, command in found.items():
+        texts = {name: command.help} | {f"{name} {p.name}": p.help for p in command.params if p.name != "help"}
+        assert [what for what, text in texts.items() if not text] == []
+        assert [what for what, text in texts.items() if dialect.search(text)] == []
+
+
+def test_a_dataclass_of_options_becomes_one_option_per_field(capsys: pytest.CaptureFixture[str]) -> None:
+    @dataclass(frozen=True)
+    class Shared:
+        names: Annotated[list[str], typer.Option("--name", help="Names.")] = field(default_factory=list)
+        size: Annotated[int, typer.Option("--size", help="A size.")] = 3
+
+    def command(file: Annotated[str, typer.Argument(help="A file.")], *, shared: Shared, last: bool = False) -> None:
+        print(file, shared, last)
+
+    command.__annotations__["shared"] = Shared  # a local class, which its name does not lead to
+    small = typer.Typer()
+    small.command()(expand_options(command))
+    small(["a", "--name", "x", "--name", "y", "--last"], standalone_mode=False)
+    small(["b", "--size", "4"], standalone_mode=False)
+    assert capsys.readouterr().out.splitlines() == [
+        f"a {Shared(['x', 'y'])} True", f"b {Shared([], 4)} False",
+    ]  # fmt: skip
+
+
+def test_a_bar_goes_when_its_run_ends_and_with_it_those_that_are_full() -> None:
+    bars = RunBars(Progress(disable=True))
+    for key, step in (("pre-training", 10), ("run", 3), ("other", 2)):
+        bars.show(Step(key, key, step, 10, {"label": 0.5}))
+    bars.remove("run")
+    assert list(bars.ids) == ["other"]
+    assert [task.description for task in bars.bars.tasks] == ["other"]
+
+
 def test_a_bare_command_shows_the_help(cli: Command) -> None:
     answer = cli()
     assert "Usage:" in answer.out
@@ -68,9 +122,9 @@ def test_a_bare_command_shows_the_help(cli: Command) -> None:
 
 
 def test_the_version_says_what_is_installed(cli: Command) -> None:
-    said = cli("--version")
-    assert said.code == 0
-    assert said.out == f"askew {__version__}, torch {version('torch')}, Python {platform.python_version()}\n"
+    answer = cli("--version")
+    assert answer.code == 0
+    assert answer.out == f"askew {__version__}, torch {version('torch')}, Python {platform.python_version()}\n"
 
 
 def test_tasks_are_listed(cli: Command) -> None:
@@ -96,9 +150,9 @@ def test_a_method_is_explained(cli: Command) -> None:
     text = cli("methods", "coal").out
     assert "L_H  = E_t −Σ_i h_i(x) log h_i(x)" in text
     assert "pseudo-class" in text
-    told = json.loads(cli("methods", "coal", "--json").out)
-    assert {o["option"] for o in told["options"]} >= {"alpha", "k0", "k_step", "k_max"}
-    assert all(o["help"] for o in told["options"] + told["training"])
+    found = json.loads(cli("methods", "coal", "--json").out)
+    assert {o["option"] for o in found["options"]} >= {"alpha", "k0", "k_step", "k_max"}
+    assert all(o["help"] for o in found["options"] + found["training"])
 
 
 def test_an_explanation_is_printed_as_it_is_written(cli: Command) -> None:
@@ -120,9 +174,9 @@ def test_a_run_prints_its_scores_and_says_where_it_lies(cli: Command, tmp_path: 
 def test_the_installed_command_prints_json_alone_and_is_quiet_in_a_pipe(shell: Command, tmp_path: Path) -> None:
     answer = shell("run", "mini/syn-uci", *TINY, "--json")
     assert answer.code == 0
-    told = json.loads(answer.out)
-    assert set(told) == {"key", "folder", "scores"}
-    assert json.loads((tmp_path / told["folder"] / "scores.json").read_text()) == told["scores"]
+    found = json.loads(answer.out)
+    assert set(found) == {"key", "folder", "scores"}
+    assert json.loads((tmp_path / found["folder"] / "scores.json").read_text()) == found["scores"]
     assert answer.err == ""
 
 
@@ -155,8 +209,8 @@ def test_a_bench_run_again_runs_nothing_and_a_seed_more_runs_that_seed_alone(cli
 
 def test_a_method_from_a_file_is_explained_run_and_compared(cli: Command, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(MINE)
-    told = json.loads(cli("methods", "mine.py:Mine", "--json").out)
-    assert told["options"][0]["help"] == "Weight of the loss."
+    found = json.loads(cli("methods", "mine.py:Mine", "--json").out)
+    assert found["options"][0]["help"] == "Weight of the loss."
     one = json.loads(cli("run", "mini/syn-uci", "-m", "mine.py:Mine", "-o", "weight=1", *TINY, "--json").out)
     both = ["bench", "mini", "--tasks", "syn-uci", "--methods", "source,mine.py:Mine", "--seeds", 1, "--jobs", 2]
     answer = cli(*both, *TINY, "--json")
@@ -213,8 +267,8 @@ def test_a_bench_checks_each_method_from_a_file_once_and_allows_a_weight_of_zero
 
 def test_settings_of_one_s_own_are_used(cli: Command, tmp_path: Path) -> None:
     (tmp_path / "my.toml").write_text("[train]\nlr = 0.125\n[task.syn-uci.method.coal]\nalpha = 0.5\n")
-    told = json.loads(cli("run", "mini/syn-uci", "--settings", "my.toml", *TINY, "--json").out)
-    run = json.loads((tmp_path / told["folder"] / "run.json").read_text())["run"]
+    found = json.loads(cli("run", "mini/syn-uci", "--settings", "my.toml", *TINY, "--json").out)
+    run = json.loads((tmp_path / found["folder"] / "run.json").read_text())["run"]
     assert run["plan"][1]["optim"]["lr"] == 0.125
     assert run["plan"][1]["method"]["options"]["alpha"] == 0.5
 

@@ -1,4 +1,4 @@
-"""Data folders on the command line: a sound one is run from, and of any other it is said what is wrong with it."""
+"""Data folders on the command line: a complete one is used, and any other is refused with the reason."""
 
 from __future__ import annotations
 

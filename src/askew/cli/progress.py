@@ -57,7 +57,7 @@ def _training_bars() -> Progress:
     )
 
 
-class _RunBars:
+class RunBars:
     """One bar per run, by the run's key."""
 
     def __init__(self, bars: Progress, indent: str = "") -> None:
@@ -81,7 +81,7 @@ class _RunBars:
 def watch(training: Generator[Step, None, Returned]) -> Returned:
     """Exhaust a generator of training steps under progress bars; what it returns."""
     with _training_bars() as bars:
-        runs = _RunBars(bars)
+        runs = RunBars(bars)
         while True:
             try:
                 runs.show(next(training))
@@ -97,7 +97,7 @@ def train_jobs(jobs: Sequence[Job], how: Execution, launcher: Launcher, what: st
 
     with _training_bars() as bars:
         overall = bars.add_task(what, total=sum(len(job.runs) for job in jobs), losses="")
-        runs = _RunBars(bars, indent="  ")
+        runs = RunBars(bars, indent="  ")
         for event in launch_jobs(jobs, how, launcher):
             if isinstance(event, Step):
                 runs.show(event)
