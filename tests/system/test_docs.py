@@ -9,6 +9,7 @@ import subprocess
 import sys
 import types
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import Command
@@ -188,11 +189,26 @@ def test_the_tree_of_the_architecture_page_is_that_of_the_package() -> None:
     assert shown.splitlines() == wanted, "\n".join(wanted)
 
 
-def test_every_command_that_a_document_names_exists() -> None:
+def askew_commands(page: Path) -> list[list[str]]:
+    """Every `askew` command of a page word by word, in a block, on an indented line or within a sentence."""
+    text = page.read_text().replace("\\\n", " ")
+    lines = re.findall(r"^(?:\$ |    )(?:torchrun .* -m )?askew (.*)$", text, flags=re.M)
+    within = re.findall(r"(?<!`)`askew ([^`]+)`", text)
+    return [re.sub(r"\s#.*", "", line).split() for line in [*lines, *within]]
+
+
+@pytest.mark.parametrize("page", LINKING, ids=named)
+def test_every_command_and_option_that_a_document_names_exists(page: Path) -> None:
+    import typer
+
     from askew.cli import app
 
-    known = {c.name or c.callback.__name__ for c in app.registered_commands if c.callback}
-    for page in PAGES:
-        for block in blocks(page, "console"):
-            named = re.findall(r"^\$ askew (\w+)", block, flags=re.M)
-            assert set(named) <= known, f"{page.name} names {set(named) - known}"
+    for command in askew_commands(page):
+        known: Any = typer.main.get_command(app)
+        words = [word.strip("…") for word in command if re.match(r"[\w-]", word)]
+        while hasattr(known, "commands") and words and words[0][0] != "-":
+            assert words[0] in known.commands, f"{page.name}: askew {' '.join(command)}"
+            known = known.commands[words.pop(0)]
+        options = {option for param in known.params for option in (*param.opts, *param.secondary_opts)}
+        used = {word.partition("=")[0] for word in words if word.startswith("-") and not word[1:].isdigit()}
+        assert used <= options | {"--help", "--version"}, f"{page.name}: askew {' '.join(command)}"
