@@ -21,11 +21,12 @@ import numpy as np
 from askew.core.files import read_tensors
 from askew.data.benchmarks import load_task
 from askew.data.task import Task
+from askew.evaluation.logits import Floats
 from askew.evaluation.metrics import mean
-from askew.evaluation.mixtures import ESTIMATORS, target_prior_of
-from askew.evaluation.outputs import DomainOutputs, Floats
-from askew.evaluation.validators import CHOOSERS, ENSEMBLE, SCORES, choose, score_all
-from askew.evaluation.verdict import judge_transfer
+from askew.evaluation.outputs import DomainOutputs
+from askew.evaluation.prior_estimators import ESTIMATORS, target_prior
+from askew.evaluation.validators import CHOOSERS, SCORES, ScoredNetwork, choose, score_networks
+from askew.evaluation.verdict import judge_transfers
 from askew.runs.store import RunFolder, finished_runs
 
 SOURCE_ONLY = "source"
@@ -84,17 +85,15 @@ def _candidate(folder: RunFolder, method: str, task: Task) -> Candidate:
     return Candidate(method, outputs, scores["whole"]["per_class_mean"], overall, prior)
 
 
-def judge_scores(candidates: Sequence[Candidate]) -> dict[str, dict[str, float]]:
+def judge_scores(candidates: Sequence[Candidate], networks: Sequence[ScoredNetwork]) -> dict[str, dict[str, float]]:
     """For every score: its rank correlation with accuracy, and how many points its pick is below the best."""
     from scipy.stats import rankdata
 
     accuracy = np.array([one.accuracy for one in candidates])
-    outputs = [one.outputs for one in candidates]
-    values = score_all(outputs)
-    columns = {name: np.array([each[name] for each in values]) for name in values[0]}
+    columns = {name: np.array([network.scores[name] for network in networks]) for name in SCORES}
     columns["choose"] = np.sum([rankdata(columns[name].round(9)) for name in CHOOSERS], axis=0)
     found = {name: {"rank": spearman(v, accuracy), "pick": int(v.argmax())} for name, v in columns.items()}
-    assert found["choose"]["pick"] == choose(outputs)
+    assert found["choose"]["pick"] == choose(networks)
     found["source only"] = {"rank": math.nan, "pick": 0}
     judged = {
         name: {"rank": f["rank"], "regret": accuracy.max() - accuracy[int(f["pick"])]} for name, f in found.items()
@@ -109,16 +108,15 @@ def spearman(scores: Floats, accuracy: Floats) -> float:
     return float(spearmanr(scores, accuracy).statistic) if np.ptp(scores) and np.ptp(accuracy) else 0.0
 
 
-def judge_verdicts(candidates: Sequence[Candidate]) -> list[dict[str, Any]]:
+def judge_verdicts(candidates: Sequence[Candidate], networks: Sequence[ScoredNetwork]) -> list[dict[str, Any]]:
     """The verdict on every adapted run, beside what is true."""
     before, *adapted = candidates
     found = []
-    for after in adapted:
+    for after, verdict in zip(adapted, judge_transfers(networks), strict=True):
         truths = {
             "truth": _truth(after.accuracy - before.accuracy),
             "truth_overall": _truth(after.overall - before.overall),
         }
-        verdict = judge_transfer(before.outputs, after.outputs, [one.outputs for one in adapted if one is not after])
         found.append({"method": after.method, **truths, **verdict.as_dict()})
     return found
 
@@ -135,10 +133,21 @@ def judge_priors(candidates: Sequence[Candidate]) -> dict[str, dict[str, float]]
             continue
         predicted = one.outputs.target.argmax(axis=1)
         priors = {COUNTED: np.bincount(predicted, minlength=one.outputs.classes) / len(predicted)}
-        priors |= {name: target_prior_of(one.outputs, name) for name in ESTIMATORS}
+        priors |= {name: target_prior(one.outputs, name) for name in ESTIMATORS}
         for name, prior in priors.items():
             errors.setdefault(name, []).append(float(np.abs(prior - one.true_prior).sum()))
     return {name: {"before": values[0], "after": mean(values[1:])} for name, values in errors.items()}
+
+
+def judge_choice(candidates: Sequence[Candidate]) -> dict[str, Any]:
+    """Everything that is judged on one choice."""
+    networks = score_networks([one.outputs for one in candidates])
+    return {
+        "candidates": [{"method": one.method, "accuracy": one.accuracy} for one in candidates],
+        "scores": judge_scores(candidates, networks),
+        "verdicts": judge_verdicts(candidates, networks),
+        "priors": judge_priors(candidates),
+    }
 
 
 # --- Markdown ---
@@ -162,7 +171,7 @@ def by_task(judged: Judged, value: Callable[[Any], float]) -> list[float]:
 
 def scores_table(judged: Judged, tasks: Sequence[str], what: str, form: str) -> str:
     rows = []
-    for name in (*SCORES, *ENSEMBLE, "choose", RANDOM_PICK, "source only"):
+    for name in (*SCORES, "choose", RANDOM_PICK, "source only"):
         values = by_task(judged, lambda of, name=name: of["scores"][name][what])
         rows.append([name, *("–" if math.isnan(v) else form.format(v) for v in values)])
     return table(["score", *tasks, "mean"], rows)
@@ -212,15 +221,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path)
     parser.add_argument("--json", type=Path, help="Write everything there.")
     args = parser.parse_args()
-    judged = {
-        key: {
-            "candidates": [{"method": one.method, "accuracy": one.accuracy} for one in candidates],
-            "scores": judge_scores(candidates),
-            "verdicts": judge_verdicts(candidates),
-            "priors": judge_priors(candidates),
-        }
-        for key, candidates in read_choices(args.runs, args.data).items()
-    }
+    judged = {key: judge_choice(candidates) for key, candidates in read_choices(args.runs, args.data).items()}
     if not judged:
         parser.exit(
             2, "There is no choice to judge: a task needs a finished source-only run and another one of its seed.\n"

@@ -26,13 +26,14 @@ import torch
 from numpy.typing import NDArray
 
 from askew.adaptation.embeddings import frozen
-from askew.adaptation.pipeline import AUTO, Candidate, Order, Setup, said, set_up
+from askew.adaptation.pipeline import read_outputs
+from askew.adaptation.setup import AUTO, AdaptRequest, Candidate, Setup, set_up
 from askew.cli.progress import watch
 from askew.data import label_shift
 from askew.data.custom import read_domain
 from askew.evaluation.metrics import score
 from askew.evaluation.outputs import DomainOutputs
-from askew.evaluation.validators import choose
+from askew.evaluation.validators import choose, score_networks
 from askew.nets.spec import NetSpec, file_hash
 from askew.runs.config import RunRequest, plan_run
 from askew.runs.execute import Execution, execute
@@ -79,15 +80,15 @@ def trials(
     candidates = [one for one in AUTO if one.method in variant.get("methods", [one.method])]
     with tempfile.TemporaryDirectory(prefix="askew-") as scratch:
         source, target, y = draw(embeddings, pair, Path(scratch))
-        order = Order(source, target, backbone=variant.get("backbone", ""), training=variant.get("train", {}))
-        setup = watch(set_up(order, Path(scratch), torch.device("cpu")))
+        request = AdaptRequest(source, target, backbone=variant.get("backbone", ""), training=variant.get("train", {}))
+        setup = watch(set_up(request, Path(scratch), torch.device("cpu")))
         for seed in range(seeds):
             outputs = [trained(one, variant, setup, seed, Path(scratch)) for one in candidates]
             found = dict(zip((one.name for one in candidates), outputs, strict=True))
             if auto:
-                found["auto"] = outputs[choose(outputs)]
+                found["auto"] = outputs[choose(score_networks(outputs))]
             for name, of_network in found.items():
-                scores = score(y, of_network.target_evenly.argmax(axis=1), of_network.classes)
+                scores = score(y, of_network.target_uniform.argmax(axis=1), of_network.classes)
                 yield {"pair": "-".join(pair), "method": name, "seed": seed, "mean": scores["per_class_mean"]}
 
 
@@ -100,7 +101,7 @@ def trained(candidate: Candidate, variant: dict[str, Any], setup: Setup, seed: i
     run = plan_run(request, setup.task, setup.network)
     for _ in execute(run, setup.task, how):
         pass
-    return said(how.root / run.key)
+    return read_outputs(how.root / run.key)
 
 
 def run_variants(

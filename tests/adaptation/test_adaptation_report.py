@@ -18,8 +18,9 @@ from test_run_report import EVIL, TELL, Page, browse, told
 
 from askew.adaptation import report
 from askew.adaptation.findings import remarks
-from askew.adaptation.pipeline import Adaptation, Order, adapt
+from askew.adaptation.pipeline import Adaptation, adapt
 from askew.adaptation.report import DOUBTFUL, render_report
+from askew.adaptation.setup import AdaptRequest
 
 __all__ = ["browse"]  # a fixture of the other page's tests
 
@@ -43,7 +44,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Adaptation:
     folder = tmp_path_factory.mktemp("letter")
     source = small_images(folder / "here.npz", 60, ["plain", f"{EVIL}1", "it's 🦉 & more"], 0)
     target = small_images(folder / "there.npz", 40, None, 1)
-    return finish(adapt(Order(source, target, "coal", training=LENGTH), folder / "out", CPU))
+    return finish(adapt(AdaptRequest(source, target, "coal", training=LENGTH), folder / "out", CPU))
 
 
 @pytest.fixture(scope="module")
@@ -66,9 +67,15 @@ def poisoned(found: Adaptation) -> Adaptation:
         for i, t in enumerate(found.trained)
     )
     verdict = dataclasses.replace(next(iter(found.verdicts.values())), sentence=EVIL)
-    order = dataclasses.replace(found.order, source=Path(f"/{EVIL_NAME}"), target=Path(f"/{EVIL_NAME}"))
+    request = dataclasses.replace(found.request, source=Path(f"/{EVIL_NAME}"), target=Path(f"/{EVIL_NAME}"))
     return dataclasses.replace(
-        found, setup=setup, trained=trained, verdicts={f"{EVIL}1": verdict}, chosen=1, failed={EVIL: EVIL}, order=order
+        found,
+        setup=setup,
+        trained=trained,
+        verdicts={f"{EVIL}1": verdict},
+        chosen=1,
+        failed={EVIL: EVIL},
+        request=request,
     )
 
 
@@ -95,7 +102,7 @@ def test_the_page_says_what_was_done_and_found(page: str, found: Adaptation) -> 
     assert found.sentence in text
     assert found.diagnosis.sentence in text
     assert "here.npz → there.npz" in text
-    for k, share in enumerate(found.diagnosis.mix.mix):
+    for k, share in enumerate(found.diagnosis.target_prior.prior):
         assert f"{100 * share:.1f}" in text, k
     for remark in remarks(found):
         assert f"{remark.code} {remark.what}" in text

@@ -17,7 +17,7 @@ from torch import tensor
 from askew.adaptation.audit import _rows, audit, draw_sheet, read_truth
 from askew.core.errors import UserError
 from askew.core.files import write_json, write_tensors
-from askew.evaluation.metrics import accurate, gained
+from askew.evaluation.metrics import accuracy_gain, mean_accuracy
 
 CLASSES = ("ant", "bee", "cat")
 NAMES = tuple(f"{name}/{i}.png" for name in CLASSES for i in range(40))
@@ -104,8 +104,8 @@ def test_the_truth_lies_in_most_intervals_however_few_labels_a_class_has(classes
         first = np.where(rng.random(labelled) < before[y], y, (y + 1) % classes)
         then = np.where(rng.random(labelled) < after[y], y, (y + 1) % classes)
         for found, truth in (
-            (accurate(y, then, classes), after[there].mean()),
-            (gained(y, first, then, classes), (after - before)[there].mean()),
+            (mean_accuracy(y, then, classes), after[there].mean()),
+            (accuracy_gain(y, first, then, classes), (after - before)[there].mean()),
         ):
             inside.append(found.low <= 100 * truth <= found.high)
     assert np.mean(inside[::2]) > 0.9
@@ -115,7 +115,7 @@ def test_the_truth_lies_in_most_intervals_however_few_labels_a_class_has(classes
 def test_an_interval_contains_its_own_value_when_many_classes_have_few_labels() -> None:
     y = np.repeat(np.arange(31), 3)
     then = np.where(np.arange(93) % 5 == 0, (y + 1) % 31, y)
-    found = accurate(y, then, 31)
+    found = mean_accuracy(y, then, 31)
     assert found.low <= found.value <= found.high
     assert found.value == pytest.approx(100 * np.mean(then == y))
 
@@ -123,12 +123,12 @@ def test_an_interval_contains_its_own_value_when_many_classes_have_few_labels() 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=60))
 def test_intervals_contain_their_values_and_lie_within_what_is_possible(rows: list[tuple[int, int, int]]) -> None:
     y, first, then = np.array(rows).T
-    accuracy, gain = accurate(y, then, 5), gained(y, first, then, 5)
+    accuracy, gain = mean_accuracy(y, then, 5), accuracy_gain(y, first, then, 5)
     assert 0 <= accuracy.low <= accuracy.value <= accuracy.high <= 100
     assert -100 <= gain.low <= gain.value <= gain.high <= 100
-    swapped = gained(y, then, first, 5)
+    swapped = accuracy_gain(y, then, first, 5)
     assert swapped.value == pytest.approx(-gain.value)
-    assert gained(y, then, then, 5).value == 0
+    assert accuracy_gain(y, then, then, 5).value == 0
 
 
 # --- a sheet to fill in ---

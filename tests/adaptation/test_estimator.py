@@ -116,7 +116,7 @@ def test_clones_and_pickles_are_the_same() -> None:
     assert (clone(model).set_params(random_state=4).fit(XS, YS).predict_proba(XT) != model.predict_proba(XT)).any()
 
 
-@pytest.mark.filterwarnings("ignore::askew.evaluation.priors.UnsureMixWarning")  # two steps teach nothing
+@pytest.mark.filterwarnings("ignore::askew.evaluation.prior_estimators.UnsurePriorWarning")  # two steps teach nothing
 def test_small_images_are_learnt_as_they_are() -> None:
     rng = np.random.default_rng(0)
     x = rng.integers(0, 256, (40, 3, 32, 32), dtype=np.uint8)

@@ -19,23 +19,25 @@ from conftest import Answer, Command
 from askew.adaptation import pipeline as adapting
 from askew.adaptation.artifacts import predictions, summary, write_artifacts
 from askew.adaptation.findings import remarks
-from askew.adaptation.pipeline import AUTO, Adaptation, Order, adapt, diagnosed
+from askew.adaptation.pipeline import Adaptation, adapt, diagnosed
+from askew.adaptation.setup import AUTO, AdaptRequest
 from askew.core.errors import UserError
+from askew.evaluation import scores
 from askew.inference.predictor import load
 
 SHORT = [word for name, value in LENGTH.items() for word in ("-t", f"{name}={value}")]
 NAMES = np.array(["ant", "bee", "cat"])
 
 
-def drawn(n: int, mix: list[float], shift: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Three overlapping clouds in a class mix, moved by `shift`."""
+def drawn(n: int, prior: list[float], shift: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Three overlapping clouds, in these shares, moved by `shift`."""
     rng = np.random.default_rng(seed)
-    y = rng.choice(3, n, p=mix)
+    y = rng.choice(3, n, p=prior)
     return (2.5 * np.eye(3, 8)[y] + rng.normal(size=(n, 8)) + shift).astype(np.float32), y
 
 
 def domains(folder: Path, n: int = 120) -> tuple[Path, Path]:
-    """n labelled rows in one mix, and rows without labels in another."""
+    """n labelled rows, and rows without labels in other shares."""
     xs, ys = drawn(n, [0.6, 0.3, 0.1], 0.0, 0)
     xt, _ = drawn(102, [0.1, 0.3, 0.6], 0.4, 1)
     np.savez(folder / "source.npz", x=xs, y=NAMES[ys])
@@ -45,9 +47,9 @@ def domains(folder: Path, n: int = 120) -> tuple[Path, Path]:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Adaptation, Path]:
-    """One adaptation of rows, with all that it leaves behind."""
+    """One adaptation of rows, with all files that it writes."""
     folder = tmp_path_factory.mktemp("own")
-    found = finish(adapt(Order(*domains(folder), training=LENGTH), folder / "out", CPU))
+    found = finish(adapt(AdaptRequest(*domains(folder), training=LENGTH), folder / "out", CPU))
     write_artifacts(found, folder / "out")
     return found, folder / "out"
 
@@ -83,9 +85,9 @@ def test_the_guide_s_embeddings_become_a_model_predictions_a_report_and_a_summar
         shares = {name: float(row[f"p_{name}"]) for name in names}
         assert abs(sum(shares.values()) - 1) < 1e-3
         assert row["class"] == max(shares, key=shares.__getitem__)
-    told = json.loads((tmp_path / "out" / "summary.json").read_text())
-    assert [m["name"] for m in told["methods"]] == ["source", "coal"]
-    assert abs(sum(told["target_mix"]["mix"]) - 1) < 1e-6
+    record = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert [m["name"] for m in record["methods"]] == ["source", "coal"]
+    assert abs(sum(record["target_mix"]["mix"]) - 1) < 1e-6
     assert cli(*predict_words).code == 0
     drawn = cli(*draw_words[: draw_words.index("#")])
     assert "100 target images in out/to-label.csv" in drawn.out
@@ -108,75 +110,122 @@ def test_auto_trains_source_only_first_and_chooses_among_all(made: tuple[Adaptat
     assert len({t.run.key for t in found.trained}) == len(AUTO)
 
 
-def test_the_predictions_answer_for_an_even_class_mix(made: tuple[Adaptation, Path]) -> None:
+def test_the_predictions_are_for_a_uniform_prior(made: tuple[Adaptation, Path]) -> None:
     found, _ = made
-    said = found.winner.said
-    z = said.target - np.log(said.training_prior)
+    outputs = found.winner.outputs
+    z = outputs.target - np.log(outputs.training_prior)
     expected = np.exp(z) / np.exp(z).sum(axis=1, keepdims=True)
     np.testing.assert_allclose(found.probabilities, expected, atol=1e-9)
 
 
-def test_the_model_says_what_the_predictions_say(made: tuple[Adaptation, Path]) -> None:
+def test_the_model_predicts_what_the_table_says(made: tuple[Adaptation, Path]) -> None:
     found, out = made
     model = load(out, "cpu")
     probabilities = model.predict_proba(np.load(out.parent / "target.npz")["x"])
     np.testing.assert_allclose(probabilities, found.probabilities, atol=5e-3)  # outputs are kept in half precision
     assert model.card.target_prior is not None
-    np.testing.assert_allclose(model.card.target_prior.mix, found.diagnosis.mix.mix)
+    np.testing.assert_allclose(model.card.target_prior.prior, found.diagnosis.target_prior.prior)
 
 
 def test_nothing_is_trained_twice(made: tuple[Adaptation, Path], tmp_path: Path) -> None:
     found, out = made
     before = {p: p.stat().st_mtime_ns for p in (out / "runs").rglob("*")}
-    again = finish(adapt(found.order, out, CPU))
+    again = finish(adapt(found.request, out, CPU))
     assert {p: p.stat().st_mtime_ns for p in (out / "runs").rglob("*")} == before
     assert predictions(again) == predictions(found)
 
 
 def test_work_that_was_stopped_goes_on_where_it_was(made: tuple[Adaptation, Path], tmp_path: Path) -> None:
-    order = dataclasses.replace(made[0].order, method="coal")
-    found = finish(adapt(order, made[1], CPU))
-    work = adapt(order, tmp_path / "out", CPU)
+    request = dataclasses.replace(made[0].request, method="coal")
+    found = finish(adapt(request, made[1], CPU))
+    work = adapt(request, tmp_path / "out", CPU)
     first = found.trained[0].run.key
     for step in work:
         if (tmp_path / "out" / "runs" / first / "done").exists() and step.key != first:
             break
     work.close()
     stamp = (tmp_path / "out" / "runs" / first / "weights.safetensors").stat().st_mtime_ns
-    again = finish(adapt(order, tmp_path / "out", CPU))
+    again = finish(adapt(request, tmp_path / "out", CPU))
     assert (tmp_path / "out" / "runs" / first / "weights.safetensors").stat().st_mtime_ns == stamp
     assert predictions(again) == predictions(found)
 
 
-def test_one_rule_chooses_and_the_alarm_only_warns(
+def test_a_target_without_one_class_is_predicted_alike_by_the_table_and_the_model(tmp_path: Path) -> None:
+    """BBSE gives the class no weight in training, so the network never learns it; a floor must not bring it back."""
+    xs, ys = drawn(240, [0.3, 0.3, 0.4], 0.0, 0)
+    xt, yt = drawn(200, [0.5, 0.5, 0.0], 0.0, 1)
+    np.savez(tmp_path / "source.npz", x=4 * xs, y=NAMES[ys])
+    np.savez(tmp_path / "target.npz", x=4 * xt)
+    length = LENGTH | {"pretrain": 100, "rounds": 4}
+    request = AdaptRequest(tmp_path / "source.npz", tmp_path / "target.npz", "bbse", training=length)
+    found = finish(adapt(request, tmp_path / "out", CPU))
+    write_artifacts(found, tmp_path / "out")
+    assert found.winner.outputs.training_prior[2] == 0, "the case that this is about"
+    table = [row["class"] for row in rows_of(tmp_path / "out" / "predictions.csv")]
+    assert np.mean(np.array(table) == NAMES[yt]) > 0.85
+    assert np.mean(np.array(table) == load(tmp_path / "out", "cpu").predict(4 * xt)) > 0.99
+
+
+def judged(
+    made: tuple[Adaptation, Path], monkeypatch: pytest.MonkeyPatch, answer: str, method: str = "auto"
+) -> Adaptation:
+    """The adaptation as if its scores had preferred the third candidate (or the method), with such a verdict on all."""
+    found, out = made
+    one = dataclasses.replace(next(iter(found.verdicts.values())), verdict=answer, sentence=f"It seems {answer}.")
+    monkeypatch.setattr(adapting, "choose", lambda networks: 2)
+    monkeypatch.setattr(adapting, "judge_transfers", lambda networks: iter([one] * (len(networks) - 1)))
+    return finish(adapt(dataclasses.replace(found.request, method=method), out, CPU))
+
+
+@pytest.mark.parametrize("answer", ["helped", "unclear"])
+def test_auto_saves_what_the_scores_prefer_unless_it_looks_harmful(
+    made: tuple[Adaptation, Path], monkeypatch: pytest.MonkeyPatch, answer: str
+) -> None:
+    found = judged(made, monkeypatch, answer)
+    assert (found.chosen, found.rejected, found.sentence) == (2, "", f"It seems {answer}.")
+
+
+def test_auto_saves_source_only_where_its_choice_looks_harmful(
+    made: tuple[Adaptation, Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    found = judged(made, monkeypatch, "hurt")
+    name = AUTO[2].name
+    assert (found.chosen, found.rejected, found.verdict) == (0, name, None)
+    assert found.sentence == (
+        f"The network without adaptation was saved: {name} had the best scores, but looks harmful when compared "
+        "with it. It seems hurt."
+    )
+    np.testing.assert_allclose(found.probabilities, scores.softmax(found.trained[0].outputs.target_uniform))
+    assert not codes(found) & {"A109", "A110"}
+    write_artifacts(found, tmp_path)
+    record = json.loads((tmp_path / "summary.json").read_text())
+    assert (record["chosen"], record["rejected"], record["sentence"]) == ("source", name, found.sentence)
+    assert "looks harmful" in (tmp_path / "report.html").read_text()
+
+
+def test_a_method_that_was_asked_for_is_saved_with_a_warning_where_it_looks_harmful(
+    made: tuple[Adaptation, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = judged(made, monkeypatch, "hurt", "dann")
+    assert (found.winner.candidate.name, found.rejected) == ("dann", "")
+    assert found.sentence == (
+        "It seems hurt. The network of dann was saved because it was asked for; `--method source` gives the one "
+        "without adaptation."
+    )
+    assert "A109" in codes(found)
+
+
+def test_scores_are_computed_once_for_each_network(
     made: tuple[Adaptation, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found, out = made
-    hurt = dataclasses.replace(next(iter(found.verdicts.values())), verdict="hurt", sentence="It seems to have hurt.")
-    monkeypatch.setattr(adapting, "choose", lambda saids: 2)
-    monkeypatch.setattr(adapting, "judge_transfer", lambda source, adapted, others: hurt)
-    again = finish(adapt(found.order, out, CPU))
-    assert (again.chosen, again.sentence) == (2, hurt.sentence)
-    assert "A109" in {r.code for r in remarks(again)}
+    calls, plain = [], scores.ScoreInputs.of
+    monkeypatch.setattr(scores.ScoreInputs, "of", lambda *args: calls.append(args) or plain(*args))
+    finish(adapt(found.request, out, CPU))
+    assert len(calls) == len(AUTO)
 
 
-def test_every_verdict_is_before_all_the_candidates(
-    made: tuple[Adaptation, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found, out = made
-    asked: list[list[int]] = []
-
-    def told(source: Any, adapted: Any, others: Any) -> Any:
-        asked.append([id(one) for one in (source, adapted, *others)])
-        return found.verdicts["coal"]
-
-    monkeypatch.setattr(adapting, "judge_transfer", told)
-    saids = [id(t.said) for t in finish(adapt(found.order, out, CPU)).trained]
-    assert [each[:2] for each in asked] == [[saids[0], one] for one in saids[1:]]
-    assert all(sorted(each) == sorted(saids) for each in asked)
-
-
-def test_a_method_that_fails_is_told_and_the_others_go_on(
+def test_a_method_that_fails_is_named_and_the_others_go_on(
     made: tuple[Adaptation, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found, out = made
@@ -188,7 +237,7 @@ def test_a_method_that_fails_is_told_and_the_others_go_on(
         return whole(run, task, how)
 
     monkeypatch.setattr(adapting, "execute", failing)
-    again = finish(adapt(found.order, out, CPU))
+    again = finish(adapt(found.request, out, CPU))
     assert again.failed == {"mcd": "a loss is not finite."}
     assert len(again.trained) == len(AUTO) - 1
     assert "A115" in {r.code for r in remarks(again)}
@@ -221,8 +270,8 @@ def test_each_remark_is_made_where_it_holds_and_only_there(made: tuple[Adaptatio
         "A109": lambda: changed(found, verdict="hurt"),
         "A110": lambda: changed(found, collapsed=True),
         "A113": lambda: dataclasses.replace(fine, probabilities=np.eye(3)[[0, 1] * 51]),
-        "A114": lambda: dataclasses.replace(fine, order=dataclasses.replace(fine.order, quick=True)),
-        "A116": lambda: _source_only_says(fine, np.eye(3)[[2] * 102]),
+        "A114": lambda: dataclasses.replace(fine, request=dataclasses.replace(fine.request, quick=True)),
+        "A116": lambda: _with_source_only_logits(fine, np.eye(3)[[2] * 102]),
         "A115": lambda: dataclasses.replace(fine, failed={"dann": "no"}),
     }
     before = codes(dataclasses.replace(fine, probabilities=np.eye(3)[[0, 1, 2] * 34], setup=setup))
@@ -231,9 +280,9 @@ def test_each_remark_is_made_where_it_holds_and_only_there(made: tuple[Adaptatio
         assert code in codes(case()), code
 
 
-def _source_only_says(found: Adaptation, logits: np.ndarray) -> Adaptation:
+def _with_source_only_logits(found: Adaptation, logits: np.ndarray) -> Adaptation:
     first = found.trained[0]
-    first = dataclasses.replace(first, said=dataclasses.replace(first.said, target=logits))
+    first = dataclasses.replace(first, outputs=dataclasses.replace(first.outputs, target=logits))
     return dataclasses.replace(found, trained=(first, *found.trained[1:]))
 
 
@@ -255,7 +304,7 @@ def _with_data(found: Adaptation, **changes: Any) -> Adaptation:
         (("--device", "tpu"), "There is no device 'tpu'."),
     ],
 )
-def test_a_wrong_wish_is_refused_and_leaves_nothing(
+def test_a_wrong_request_is_refused_and_leaves_nothing(
     cli: Command, tmp_path: Path, words: tuple[str, ...], sentence: str
 ) -> None:
     domains(tmp_path)
@@ -283,32 +332,32 @@ def test_diagnose_finds_the_label_shift_and_prints_json(cli: Command, tmp_path: 
     domains(tmp_path, 600)
     answer = cli("diagnose", "source.npz", "target.npz", "--json", *SHORT)
     assert answer.code == 0, answer.err
-    told = json.loads(answer.out)
-    assert told["classes"] == list(NAMES)
-    assert told["kind"] in ("label", "both")
+    record = json.loads(answer.out)
+    assert record["classes"] == list(NAMES)
+    assert record["kind"] in ("label", "both")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["source.npz", "target.npz"], "what was trained is gone again"
 
 
-def test_diagnose_asks_a_model_that_is_there(made: tuple[Adaptation, Path], tmp_path: Path) -> None:
+def test_diagnose_takes_a_given_model(made: tuple[Adaptation, Path], tmp_path: Path) -> None:
     found, out = made
-    order = dataclasses.replace(found.order, method="source")
-    diagnosis, data = finish(diagnosed(order, tmp_path / "no", CPU, out))
+    request = dataclasses.replace(found.request, method="source")
+    diagnosis, data = finish(diagnosed(request, tmp_path / "no", CPU, out))
     assert not (tmp_path / "no").exists()
     assert data.task.training_data.classes == found.classes
     if not found.chosen:
-        np.testing.assert_allclose(diagnosis.mix.mix, found.diagnosis.mix.mix, atol=0.02)
-    with np.load(order.source) as arrays:
+        np.testing.assert_allclose(diagnosis.target_prior.prior, found.diagnosis.target_prior.prior, atol=0.02)
+    with np.load(request.source) as arrays:
         np.savez(tmp_path / "other.npz", x=arrays["x"], y=np.array([f"{name}s" for name in arrays["y"]]))
     with pytest.raises(UserError, match="The model knows the classes ant, bee, cat; the source has ants, bees, cats"):
-        finish(diagnosed(dataclasses.replace(order, source=tmp_path / "other.npz"), tmp_path, CPU, out))
+        finish(diagnosed(dataclasses.replace(request, source=tmp_path / "other.npz"), tmp_path, CPU, out))
 
 
 def test_the_summary_is_plain_json_with_every_number(made: tuple[Adaptation, Path]) -> None:
     found, out = made
-    told = json.loads((out / "summary.json").read_text())
-    assert told == json.loads(json.dumps(summary(found)))
-    assert told["predicted"] == np.bincount(found.predicted, minlength=3).tolist()
-    assert [set(m["scores"]) for m in told["methods"]] == [set(found.scores[0])] * len(AUTO)
+    record = json.loads((out / "summary.json").read_text())
+    assert record == json.loads(json.dumps(summary(found)))
+    assert record["predicted"] == np.bincount(found.predicted, minlength=3).tolist()
+    assert [set(m["scores"]) for m in record["methods"]] == [set(found.scores[0])] * len(AUTO)
 
 
 # --- the guide ---

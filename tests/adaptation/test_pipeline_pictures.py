@@ -12,11 +12,12 @@ import torch
 from adaptations import CPU, LENGTH, finish
 from PIL import Image
 
-from askew.adaptation import pipeline as adapting
+from askew.adaptation import setup as adapting
 from askew.adaptation.artifacts import predictor
 from askew.adaptation.embeddings import embedded, frozen
 from askew.adaptation.findings import remarks
-from askew.adaptation.pipeline import Order, adapt, set_up
+from askew.adaptation.pipeline import adapt
+from askew.adaptation.setup import AdaptRequest, set_up
 from askew.core.errors import UserError
 from askew.inference.predictor import load
 from askew.nets.network import build
@@ -50,36 +51,36 @@ def test_pictures_on_a_cpu_are_embedded_once_and_the_model_holds_the_backbone(
         photographs(tmp_path / "s", ("red", "green"), 6, 90),
         photographs(tmp_path / "t", ("red", "green"), 4, 0),
     )
-    order = Order(source, target, "coal", "resnet18", "none", training=LENGTH)
+    request = AdaptRequest(source, target, "coal", "resnet18", "none", training=LENGTH)
     out = tmp_path / "out"
-    found = finish(adapt(order, out, CPU))
-    assert found.setup.said == "mlp on embeddings of a frozen resnet18"
+    found = finish(adapt(request, out, CPU))
+    assert found.setup.description == "mlp on embeddings of a frozen resnet18"
     assert found.setup.task.training_data.source.x.shape[1:] == (512,)
-    assert "A101" in {r.code for r in remarks(found)}, "a backbone without weights is weak, and that is said"
+    assert "A101" in {r.code for r in remarks(found)}, "a backbone without weights is weak, which is reported"
     predictor(found).save(out / "model")
     model = load(out, "cpu")
     assert model.card.net.name == "resnet18+mlp"
     probabilities = model.predict_proba([target / name for name in found.setup.data.target.names])
     np.testing.assert_allclose(probabilities, found.probabilities, atol=5e-3)
     monkeypatch.setattr("askew.adaptation.embeddings.frozen", lambda *args: pytest.fail("it was embedded already"))
-    monkeypatch.setattr(adapting, "_fetched", lambda *args: None)
-    finish(set_up(order, out, CPU))
+    monkeypatch.setattr(adapting, "frozen", lambda *args: None)  # which only tries the weights
+    finish(set_up(request, out, CPU))
 
 
 def test_embedding_that_was_stopped_goes_on_with_the_next_pictures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_backbone: None
 ) -> None:
     source, target = photographs(tmp_path / "s", ("red", "green"), 5, 90), photographs(tmp_path / "t", ("red",), 4, 0)
-    order = Order(source, target, "source", "resnet18", "none", training=LENGTH)
+    request = AdaptRequest(source, target, "source", "resnet18", "none", training=LENGTH)
     monkeypatch.setattr("askew.adaptation.embeddings._FILE_ROWS", 4)
-    work = adapt(order, tmp_path / "out", CPU)
+    work = adapt(request, tmp_path / "out", CPU)
     assert [next(work).step for _ in range(2)] == [4, 8]
     work.close()
     kept = {p: p.stat().st_mtime_ns for p in (tmp_path / "out" / "embeddings").iterdir()}
     assert len(kept) == 2
     first = min(kept)
     first.write_bytes(first.read_bytes()[:-1])  # damaged since: computed anew
-    finish(adapt(order, tmp_path / "out", CPU))
+    finish(adapt(request, tmp_path / "out", CPU))
     now = {p: p.stat().st_mtime_ns for p in (tmp_path / "out" / "embeddings").iterdir()}
     assert len(now) == 4
     assert [now[p] == stamp for p, stamp in kept.items() if p != first] == [True]
@@ -89,9 +90,9 @@ def test_embedding_that_was_stopped_goes_on_with_the_next_pictures(
 def test_a_fine_tuned_backbone_is_part_of_the_model(tmp_path: Path) -> None:
     source, target = photographs(tmp_path / "s", ("red", "green"), 3, 90), photographs(tmp_path / "t", ("red",), 4, 0)
     training = {"pretrain": 1, "rounds": 1, "round": 1, "batch": 2, "crop": 32, "precision": "float32"}
-    order = Order(source, target, "source", "resnet18", "none", tuned=True, training=training)
-    found = finish(adapt(order, tmp_path / "out", CPU))
-    assert found.setup.said == "resnet18, all of it trained"
+    request = AdaptRequest(source, target, "source", "resnet18", "none", tuned=True, training=training)
+    found = finish(adapt(request, tmp_path / "out", CPU))
+    assert found.setup.description == "resnet18, all of it trained"
     assert not (tmp_path / "out" / "embeddings").exists()
     model = predictor(found)
     assert model.card.net.name == "resnet18"
@@ -105,9 +106,9 @@ def test_a_quick_look_takes_some_pictures_and_one_method(
     source = photographs(tmp_path / "s", ("red", "green"), 8, 90)
     target = photographs(tmp_path / "t", ("red", "green"), 8, 0)
     monkeypatch.setattr(adapting, "QUICK_IMAGES", 6)
-    order = Order(source, target, "auto", "resnet18", "none", quick=True, training={"batch": 4, "round": 5})
-    assert [c.name for c in order.candidates] == ["source", "coal"]
-    setup = finish(set_up(order, tmp_path / "out", CPU))
+    request = AdaptRequest(source, target, "auto", "resnet18", "none", quick=True, training={"batch": 4, "round": 5})
+    assert [c.name for c in request.candidates] == ["source", "coal"]
+    setup = finish(set_up(request, tmp_path / "out", CPU))
     training_data = setup.data.task.training_data
     assert (len(training_data.source) + len(training_data.source_val), len(training_data.target)) == (6, 6)
     assert setup.training == {**adapting.QUICK, "batch": 4, "round": 5}, "what was asked for goes before what is quick"
@@ -133,8 +134,8 @@ def test_small_images_in_an_array_train_a_small_network_whole(tmp_path: Path) ->
     x = rng.integers(0, 255, (24, 32, 32, 3)).astype(np.uint8)
     np.savez(tmp_path / "s.npz", x=x, y=[0, 1] * 12)
     np.savez(tmp_path / "t.npz", x=x[::-1][:10])
-    order = Order(tmp_path / "s.npz", tmp_path / "t.npz", "source", training=LENGTH)
-    found = finish(adapt(order, tmp_path / "out", CPU))
+    request = AdaptRequest(tmp_path / "s.npz", tmp_path / "t.npz", "source", training=LENGTH)
+    found = finish(adapt(request, tmp_path / "out", CPU))
     assert (found.setup.network, found.setup.backbone) == ("mini", None)
     assert found.sentence.startswith("The network was trained on the source alone")
     assert predictor(found).predict(x[::-1][:10]).shape == (10,)
@@ -160,7 +161,7 @@ def test_weights_that_cannot_be_had_are_refused_with_what_to_do(
 
     monkeypatch.setattr(adapting, "frozen", offline)
     with pytest.raises(UserError, match="The weights of resnet18 could not be fetched: no route to host") as caught:
-        finish(set_up(Order(source, target), tmp_path / "out", CPU))
+        finish(set_up(AdaptRequest(source, target), tmp_path / "out", CPU))
     assert "--weights none" in caught.value.hint
     with pytest.raises(UserError, match=r"The weights file no\.safetensors does not exist"):
-        finish(set_up(Order(source, target, weights="no.safetensors"), tmp_path / "out", CPU))
+        finish(set_up(AdaptRequest(source, target, weights="no.safetensors"), tmp_path / "out", CPU))

@@ -8,36 +8,38 @@ import numpy as np
 import pytest
 from worlds import EVEN, RARE, TAIL, Array, world
 
-from askew.evaluation.diagnosis import diagnose, mix_differs, outputs_differ, remaining_difference
-from askew.evaluation.mixtures import estimate_prior
+from askew.evaluation.diagnosis import diagnose, outputs_differ, prior_differs, remaining_difference
 from askew.evaluation.outputs import DomainOutputs
+from askew.evaluation.prior_estimators import estimate_prior
 
 # Level, where there is nothing to find
 
 
 def test_outputs_of_one_distribution_seldom_differ() -> None:
-    rejected = [outputs_differ(world(200, 300, RARE, RARE, seed=s).said).found for s in range(40)]
+    rejected = [outputs_differ(world(200, 300, RARE, RARE, seed=s).outputs).found for s in range(40)]
     assert np.mean(rejected) <= 0.125
 
 
-def test_a_mix_that_is_the_source_s_is_seldom_called_another() -> None:
-    worlds = [world(200, 300, RARE, RARE, seed=s).said for s in range(40)]
-    rejected = [mix_differs(said, estimate_prior(said, "bbse", resamples=60)).found for said in worlds]
+def test_a_prior_that_is_the_source_s_is_seldom_called_another() -> None:
+    worlds = [world(200, 300, RARE, RARE, seed=s).outputs for s in range(40)]
+    rejected = [prior_differs(outputs, estimate_prior(outputs, "bbse", resamples=60)).found for outputs in worlds]
     assert np.mean(rejected) <= 0.1
 
 
 @pytest.mark.parametrize(("n_val", "apart"), [(60, 3.0), (300, 3.0), (300, 1.5)])
 def test_label_shift_alone_however_strong_seldom_leaves_a_difference(n_val: int, apart: float) -> None:
-    """The mix is estimated, from few held-out images of the classes that the target mostly has; the level holds."""
-    p = [remaining_difference(world(n_val, 400, apart=apart, seed=s).said).p for s in range(80)]
+    """The prior is estimated, from few held-out images of the classes that the target mostly has; the level holds."""
+    p = [remaining_difference(world(n_val, 400, apart=apart, seed=s).outputs).p for s in range(80)]
     assert np.mean(np.array(p) < 0.05) <= 0.11
     assert np.mean(np.array(p) < 0.5) > 0.1, "it is not silent altogether"
 
 
-def test_a_target_made_of_the_held_out_images_in_another_mix_leaves_exactly_nothing() -> None:
-    said = world(200, 10).said
-    times = np.array([40, 20, 10, 8, 6, 4, 3, 2, 2, 1])[said.source_val_y]
-    mixed = DomainOutputs.of(said.source_val, said.source_val_y, np.repeat(said.source_val, times, axis=0), EVEN)
+def test_a_target_made_of_the_held_out_images_in_other_proportions_leaves_exactly_nothing() -> None:
+    outputs = world(200, 10).outputs
+    times = np.array([40, 20, 10, 8, 6, 4, 3, 2, 2, 1])[outputs.source_val_y]
+    mixed = DomainOutputs.of(
+        outputs.source_val, outputs.source_val_y, np.repeat(outputs.source_val, times, axis=0), EVEN
+    )
     found = remaining_difference(mixed)
     assert found.size == pytest.approx(0, abs=1e-6)
     assert found.p == 1
@@ -46,27 +48,27 @@ def test_a_target_made_of_the_held_out_images_in_another_mix_leaves_exactly_noth
 # Power, where there is something
 
 
-def test_label_shift_is_found_in_outputs_and_mix() -> None:
+def test_label_shift_is_found_in_outputs_and_prior() -> None:
     for seed in range(5):
-        said = world(200, 300, seed=seed).said
-        assert outputs_differ(said).found
-        mix = mix_differs(said, estimate_prior(said, "bbse", resamples=60))
-        assert mix.found
-        assert mix.size == pytest.approx(np.abs(TAIL - RARE).sum() / 2, abs=0.12)
+        outputs = world(200, 300, seed=seed).outputs
+        assert outputs_differ(outputs).found
+        prior = prior_differs(outputs, estimate_prior(outputs, "bbse", resamples=60))
+        assert prior.found
+        assert prior.size == pytest.approx(np.abs(TAIL - RARE).sum() / 2, abs=0.12)
 
 
 @pytest.mark.parametrize("q", [RARE, TAIL])
-def test_images_that_look_different_leave_a_difference_whatever_the_mix(q: Array) -> None:
-    rejected = [remaining_difference(world(600, 600, q=q, moved=0.7, seed=s).said).found for s in range(10)]
+def test_images_that_look_different_leave_a_difference_whatever_the_prior(q: Array) -> None:
+    rejected = [remaining_difference(world(600, 600, q=q, moved=0.7, seed=s).outputs).found for s in range(10)]
     assert np.mean(rejected) >= 0.9
 
 
 def test_features_show_what_logits_do_not() -> None:
     whole, rng = world(400, 400), np.random.default_rng(0)
-    said = whole.said
+    outputs = whole.outputs
     features, target = rng.normal(size=(400, 30)), rng.normal(size=(400, 30)) + 1.0
-    kept = DomainOutputs.of(said.source_val, said.source_val_y, said.target, EVEN, features, target)
-    assert not remaining_difference(said).found
+    kept = DomainOutputs.of(outputs.source_val, outputs.source_val_y, outputs.target, EVEN, features, target)
+    assert not remaining_difference(outputs).found
     assert remaining_difference(kept).found
     assert remaining_difference(kept).size > 1
 
@@ -84,44 +86,44 @@ def test_features_show_what_logits_do_not() -> None:
     ],
 )
 def test_each_kind_of_shift_is_told(q: Array, moved: float, kind: str, begins: str) -> None:
-    found = diagnose(world(800, 800, q=q, moved=moved, seed=1).said, resamples=60)
+    found = diagnose(world(800, 800, q=q, moved=moved, seed=1).outputs, resamples=60)
     assert found.kind == kind, found.sentence
     assert found.sentence.startswith(begins)
     assert found.sure != ("sure" if kind in ("none", "both") else ""), "neither absence nor a mix amid more is sure"
 
 
 def test_an_adapted_network_adds_its_estimates_and_does_not_change_the_verdict() -> None:
-    before, after = (world(800, 800, moved=0.6, knows=knows, seed=1).said for knows in (0.0, 1.0))
+    before, after = (world(800, 800, moved=0.6, knows=knows, seed=1).outputs for knows in (0.0, 1.0))
     alone, found = diagnose(before, resamples=40), diagnose(before, after, resamples=40)
     assert (found.kind, alone.kind) == ("both", "both")
-    assert set(found.mixes) == set(found.remains) == {"unadapted", "adapted"}
+    assert set(found.priors) == set(found.remains) == {"unadapted", "adapted"}
     assert found.remains["unadapted"] == alone.remains["unadapted"] == remaining_difference(before)
     assert found.remains["adapted"] == remaining_difference(after)
     assert not found.remains["adapted"].found
     assert found.sentence.startswith(alone.sentence)
     assert "The adapted network sees no such difference" in found.sentence
-    assert found.mix is found.mixes["unadapted"]["bbse"]
+    assert found.target_prior is found.priors["unadapted"]["bbse"]
 
 
 def test_how_sure_it_is_grows_with_the_images() -> None:
-    few, many = (diagnose(world(n, n, seed=1).said, resamples=120) for n in (60, 1500))
+    few, many = (diagnose(world(n, n, seed=1).outputs, resamples=120) for n in (60, 1500))
     assert (few.kind, few.sure) == ("label", "likely")
     assert "so few held-out images" in few.sentence
     assert (many.kind, many.sure) == ("label", "sure")
 
 
 def test_a_network_that_cannot_tell_classes_apart_says_so() -> None:
-    said = world(300, 300).said
-    val, target = said.source_val.copy(), said.target.copy()
+    outputs = world(300, 300).outputs
+    val, target = outputs.source_val.copy(), outputs.target.copy()
     val[:, 3], target[:, 3] = val[:, 8] - 1, target[:, 8] - 1
-    found = diagnose(DomainOutputs.of(val, said.source_val_y, target, EVEN), resamples=20)
+    found = diagnose(DomainOutputs.of(val, outputs.source_val_y, target, EVEN), resamples=20)
     assert "cannot tell some classes apart" in found.sentence
     assert found.sure != "sure"
 
 
 def test_a_diagnosis_is_plain_values() -> None:
-    said = world(100, 100).said
-    record = json.loads(json.dumps(diagnose(said, said, resamples=10).as_dict()))
+    outputs = world(100, 100).outputs
+    record = json.loads(json.dumps(diagnose(outputs, outputs, resamples=10).as_dict()))
     assert set(record) == {"kind", "sure", "sentence", "source_mix", "mixes", "outputs", "mix_differs", "remains"}
     assert set(record["mixes"]["adapted"]) == {"bbse", "rlls", "em"}
     assert set(record["outputs"]) == {"question", "p", "size", "unit", "found"}

@@ -1,4 +1,4 @@
-"""Label-free scores are their formulas, and say what they are said to say."""
+"""Label-free scores are their formulas, and mean what they are said to mean."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 from worlds import EVEN, RARE, TAIL, World, world
 
-from askew.evaluation.mixtures import consensus_prior, target_prior_of
-from askew.evaluation.outputs import DomainOutputs, softmax
-from askew.evaluation.validators import CHOOSERS, ENSEMBLE, SCORES, Reading, agreement, choose, score_all, scores
+from askew.evaluation.logits import softmax
+from askew.evaluation.outputs import DomainOutputs
+from askew.evaluation.prior_estimators import consensus_prior, target_prior
+from askew.evaluation.scores import ScoreInputs
+from askew.evaluation.validators import CHOOSERS, SCORES, choose, score_network, score_networks
 
 Array = np.ndarray[Any, np.dtype[Any]]
 BY_CLASS = ("atc-class", "expected", "transport", "prior-information")
@@ -23,36 +25,37 @@ def shifted() -> World:
 
 
 @pytest.fixture(scope="module")
-def reading(shifted: World) -> Reading:
-    return Reading.of(shifted.said, TAIL)
+def inputs(shifted: World) -> ScoreInputs:
+    return ScoreInputs.of(shifted.outputs, TAIL)
 
 
-def value(name: str, reading: Reading) -> float:
-    return SCORES[name].value(reading)
+def value(name: str, inputs: ScoreInputs) -> float:
+    return SCORES[name].value(inputs)
 
 
 # The formulas
 
 
-def test_source_accuracy_is_a_mean_over_classes(shifted: World, reading: Reading) -> None:
-    said = shifted.said
-    right = said.source_val.argmax(axis=1) == said.source_val_y
-    assert value("source", reading) == pytest.approx(np.mean([right[said.source_val_y == k].mean() for k in range(10)]))
+def test_source_accuracy_is_a_mean_over_classes(shifted: World, inputs: ScoreInputs) -> None:
+    outputs = shifted.outputs
+    right = outputs.source_val.argmax(axis=1) == outputs.source_val_y
+    by_class = [right[outputs.source_val_y == k].mean() for k in range(10)]
+    assert value("source", inputs) == pytest.approx(np.mean(by_class))
 
 
-def test_entropy_information_and_its_prior_aware_form_are_written_out(reading: Reading) -> None:
-    p, post = reading.target, reading.posterior
+def test_entropy_information_and_its_prior_aware_form_are_written_out(inputs: ScoreInputs) -> None:
+    p, post = inputs.target, inputs.posterior
     entropy = -np.mean([sum(v * np.log(v) for v in row if v > 0) for row in p])
     mean = p.mean(axis=0)
-    assert value("entropy", reading) == pytest.approx(-entropy)
-    assert value("information", reading) == pytest.approx(-sum(mean * np.log(mean)) - entropy)
+    assert value("entropy", inputs) == pytest.approx(-entropy)
+    assert value("information", inputs) == pytest.approx(-sum(mean * np.log(mean)) - entropy)
     mean, entropy = post.mean(axis=0), -np.mean([sum(v * np.log(v) for v in row if v > 0) for row in post])
-    assert value("prior-information", reading) == pytest.approx(-sum(mean * np.log(mean / TAIL)) - entropy)
+    assert value("prior-information", inputs) == pytest.approx(-sum(mean * np.log(mean / TAIL)) - entropy)
 
 
-def test_bnm_snd_and_corr_c_are_written_out(reading: Reading) -> None:
-    p = reading.target[:120]
-    few = reading.rows(np.arange(5), np.arange(120))
+def test_bnm_snd_and_corr_c_are_written_out(inputs: ScoreInputs) -> None:
+    p = inputs.target[:120]
+    few = inputs.rows(np.arange(5), np.arange(120))
     assert value("bnm", few) == pytest.approx(np.linalg.norm(p, ord="nuc") / (120 * 10) ** 0.5)
     densities = []
     for i in range(120):
@@ -68,28 +71,28 @@ def test_bnm_snd_and_corr_c_are_written_out(reading: Reading) -> None:
 
 def test_atc_is_the_share_beyond_the_threshold_that_source_accuracy_sets() -> None:
     val = np.log([[0.9, 0.1], [0.8, 0.2], [0.7, 0.3], [0.6, 0.4]])
-    said = DomainOutputs.of(
+    outputs = DomainOutputs.of(
         val, [0, 0, 1, 1], np.log([[0.95, 0.05], [0.85, 0.15], [0.75, 0.25], [0.2, 0.8]]), [0.5, 0.5]
     )
     # Half of the held-out images are right, and half are above 0.8: so are two of the target's, and one at 0.8.
-    assert value("atc", Reading.of(said, np.array([0.5, 0.5]))) == 0.75
+    assert value("atc", ScoreInputs.of(outputs, np.array([0.5, 0.5]))) == 0.75
 
 
-def test_expected_accuracy_is_the_posterior_s_own_recall(reading: Reading) -> None:
+def test_expected_accuracy_is_the_posterior_s_own_recall(inputs: ScoreInputs) -> None:
     recalls = []
     for k in range(10):
-        mine = [row[k] for row, p in zip(reading.posterior, reading.target, strict=True) if p.argmax() == k]
-        recalls.append(sum(mine) / reading.posterior[:, k].sum())
-    assert value("expected", reading) == pytest.approx(np.mean(recalls))
+        mine = [row[k] for row, p in zip(inputs.posterior, inputs.target, strict=True) if p.argmax() == k]
+        recalls.append(sum(mine) / inputs.posterior[:, k].sum())
+    assert value("expected", inputs) == pytest.approx(np.mean(recalls))
 
 
-def test_transport_is_the_cheapest_by_linear_programming(reading: Reading) -> None:
+def test_transport_is_the_cheapest_by_linear_programming(inputs: ScoreInputs) -> None:
     from scipy.optimize import linprog
 
     n = 40
-    few = reading.rows(np.arange(5), np.arange(n))
+    few = inputs.rows(np.arange(5), np.arange(n))
     sizes = np.array([18, 8, 4, 3, 2, 1, 1, 1, 1, 1])
-    mixed = Reading(**{**vars(few), "mix": sizes / n})
+    mixed = ScoreInputs(**{**vars(few), "prior": sizes / n})
     p = few.posterior
     rows, columns = np.kron(np.eye(n), np.ones(10)), np.kron(np.ones(n), np.eye(10))
     plan = linprog(1 - p.ravel(), np.empty((0, 400)), [], np.vstack([rows, columns]), np.append(np.ones(n), sizes))
@@ -98,9 +101,9 @@ def test_transport_is_the_cheapest_by_linear_programming(reading: Reading) -> No
 
 
 def test_dev_of_a_target_that_is_the_source_is_the_held_out_error() -> None:
-    said = world(600, 600, p=EVEN, q=EVEN, apart=2.0).said
-    error = 1 - (said.source_val.argmax(axis=1) == said.source_val_y).mean()
-    assert value("dev", Reading.of(said, EVEN)) == pytest.approx(-error, abs=0.03)
+    outputs = world(600, 600, p=EVEN, q=EVEN, apart=2.0).outputs
+    error = 1 - (outputs.source_val.argmax(axis=1) == outputs.source_val_y).mean()
+    assert value("dev", ScoreInputs.of(outputs, EVEN)) == pytest.approx(-error, abs=0.03)
 
 
 def test_dev_weighs_the_source_images_that_look_like_the_target() -> None:
@@ -112,8 +115,8 @@ def test_dev_weighs_the_source_images_that_look_like_the_target() -> None:
     for good in (1, 0):
         right = np.where(kind == good, 1, -1)
         logits = 4.0 * np.eye(2)[y] * right[:, None]
-        said = DomainOutputs.of(logits, y, 4.0 * np.eye(2)[y], [0.5, 0.5], features, target)
-        found.append(value("dev", Reading.of(said, np.array([0.5, 0.5]))))
+        outputs = DomainOutputs.of(logits, y, 4.0 * np.eye(2)[y], [0.5, 0.5], features, target)
+        found.append(value("dev", ScoreInputs.of(outputs, np.array([0.5, 0.5]))))
     assert found[0] > -0.15
     assert found[1] < -0.8
 
@@ -122,9 +125,11 @@ def test_agreement_is_with_the_mean_of_all_and_by_class_every_class_counts_the_s
     first = np.array([[0.9, 0.1], [0.9, 0.1], [0.9, 0.1], [0.4, 0.6]])
     second = np.array([[0.8, 0.2], [0.4, 0.6], [0.8, 0.2], [0.4, 0.6]])
     third = np.array([[0.8, 0.2], [0.8, 0.2], [0.8, 0.2], [0.6, 0.4]])
-    together = [first, second, third]  # say 0, 0, 0, 1
-    assert agreement(together) == [1.0, 0.75, 0.75]
-    assert agreement(together, by_class=True) == pytest.approx([1.0, (2 / 3 + 1) / 2, 0.5])
+    networks = score_networks(  # together they predict 0, 0, 0, 1
+        [DomainOutputs.of(np.eye(2), [0, 1], np.log(p), [0.5, 0.5]) for p in (first, second, third)]
+    )
+    assert [network.scores["ensemble"] for network in networks] == [1.0, 0.75, 0.75]
+    assert [network.scores["ensemble-class"] for network in networks] == pytest.approx([1.0, (2 / 3 + 1) / 2, 0.5])
 
 
 # What they say
@@ -136,16 +141,19 @@ def test_the_usual_information_praises_equal_classes_under_label_shift_and_the_p
     y, target_y = rng.choice(10, 800, p=RARE), rng.choice(10, 800, p=TAIL)
     spread = np.where((target_y == 0) & (rng.random(800) < 0.8), rng.integers(10, size=800), target_y)
     right, wrong = (
-        DomainOutputs.of(6.0 * np.eye(10)[y], y, 6.0 * np.eye(10)[said], EVEN) for said in (target_y, spread)
+        DomainOutputs.of(6.0 * np.eye(10)[y], y, 6.0 * np.eye(10)[outputs], EVEN) for outputs in (target_y, spread)
     )
-    mix = np.bincount(target_y, minlength=10) / 800
-    usual, aware = ([scores(said, mix)[n] for said in (right, wrong)] for n in ("information", "prior-information"))
+    prior = np.bincount(target_y, minlength=10) / 800
+    usual, aware = (
+        [score_network(outputs, prior).scores[n] for outputs in (right, wrong)]
+        for n in ("information", "prior-information")
+    )
     assert usual[0] < usual[1]
     assert aware[0] > aware[1]
 
 
 def test_estimated_accuracies_by_class_are_near_the_truth_under_label_shift_alone(shifted: World) -> None:
-    found = scores(shifted.said)
+    found = score_network(shifted.outputs).scores
     assert 0.7 < shifted.accuracy < 0.9
     assert found["expected"] == pytest.approx(shifted.accuracy, abs=0.05)
     assert found["atc-class"] == pytest.approx(shifted.accuracy, abs=0.07)
@@ -153,8 +161,8 @@ def test_estimated_accuracies_by_class_are_near_the_truth_under_label_shift_alon
 
 def test_a_network_s_temperature_does_not_move_the_calibrated_scores(shifted: World) -> None:
     cold, hot = (
-        scores(DomainOutputs.of(k * s.source_val, s.source_val_y, k * s.target, s.training_prior), TAIL)
-        for s in [shifted.said]
+        score_network(DomainOutputs.of(k * s.source_val, s.source_val_y, k * s.target, s.training_prior), TAIL).scores
+        for s in [shifted.outputs]
         for k in (1.0, 3.0)
     )
     assert abs(cold["entropy"] - hot["entropy"]) > 0.05
@@ -164,9 +172,9 @@ def test_a_network_s_temperature_does_not_move_the_calibrated_scores(shifted: Wo
 
 def test_every_score_is_finite_of_hard_cases() -> None:
     """Very sure, a class without held-out images, one target image, fewer images than folds."""
-    said = DomainOutputs.of(1000.0 * np.eye(4)[[0, 1, 1]], [0, 1, 1], [[0.0, 1000.0, 0.0, 0.0]], np.full(4, 0.25))
-    assert all(np.isfinite(v) for v in scores(said).values())
-    assert all(score.title and score.says for score in SCORES.values())
+    outputs = DomainOutputs.of(1000.0 * np.eye(4)[[0, 1, 1]], [0, 1, 1], [[0.0, 1000.0, 0.0, 0.0]], np.full(4, 0.25))
+    assert all(np.isfinite(v) for v in score_network(outputs).scores.values())
+    assert all(score.title and score.meaning for score in SCORES.values())
 
 
 # Choice
@@ -177,8 +185,8 @@ def candidates() -> list[World]:
     whole, rng = world(400, 700), np.random.default_rng(1)
 
     def blurred(noise: float) -> World:
-        val, target = (v + noise * rng.normal(size=v.shape) for v in (whole.said.source_val, whole.said.target))
-        return whole._replace(said=DomainOutputs.of(val, whole.said.source_val_y, target, EVEN))
+        val, target = (v + noise * rng.normal(size=v.shape) for v in (whole.outputs.source_val, whole.outputs.target))
+        return whole._replace(outputs=DomainOutputs.of(val, whole.outputs.source_val_y, target, EVEN))
 
     return [blurred(noise) for noise in (8.0, 4.0, 1.0)]
 
@@ -187,24 +195,31 @@ def test_the_best_network_is_chosen_wherever_it_stands() -> None:
     worlds = candidates()
     assert worlds[0].accuracy < worlds[1].accuracy < worlds[2].accuracy
     for order in ([0, 1, 2], [2, 0, 1], [1, 2, 0]):
-        assert order[choose([worlds[i].said for i in order])] == 2
+        assert order[choose(score_networks([worlds[i].outputs for i in order]))] == 2
 
 
 def test_of_equals_the_first_is_chosen() -> None:
-    said = candidates()[0].said
-    assert choose([said, said, said]) == 0
+    outputs = candidates()[0].outputs
+    assert choose(score_networks([outputs, outputs, outputs])) == 0
 
 
-def test_scores_among_others_use_one_mix_and_add_agreement() -> None:
-    saids = [one.said for one in candidates()]
-    found = score_all(saids)
-    mix = consensus_prior(saids)
-    assert [{n: v for n, v in each.items() if n not in ENSEMBLE} for each in found] == [scores(s, mix) for s in saids]
-    assert [each["ensemble"] for each in found] == agreement([softmax(said.target) for said in saids])
-    assert scores(saids[0]) == scores(saids[0], target_prior_of(saids[0]))
-    assert set(CHOOSERS) <= set(found[0])
+def test_networks_are_compared_under_one_prior_and_with_their_ensemble() -> None:
+    networks = [one.outputs for one in candidates()]
+    found, prior = score_networks(networks), consensus_prior(networks)
+    ensemble = np.mean([softmax(outputs.target) for outputs in networks], axis=0).argmax(axis=1)
+    for scored, outputs in zip(found, networks, strict=True):
+        alone = score_network(outputs, prior).scores
+        assert scored.outputs is outputs
+        assert {n: v for n, v in scored.scores.items() if "ensemble" not in n} == {
+            n: v for n, v in alone.items() if "ensemble" not in n
+        }
+        assert scored.scores["ensemble"] == (outputs.target.argmax(axis=1) == ensemble).mean()
+        assert (alone["ensemble"], alone["ensemble-class"]) == pytest.approx((1, 1))
+    first = networks[0]
+    assert score_network(first).scores == score_network(first, target_prior(first)).scores
+    assert set(CHOOSERS) <= set(SCORES)
 
 
-def test_networks_that_speak_of_different_images_are_not_compared() -> None:
+def test_networks_with_different_target_images_are_not_compared() -> None:
     with pytest.raises(ValueError, match="different target images: 600, 500"):
-        score_all([world(n_target=600).said, world(n_target=500).said])
+        score_networks([world(n_target=600).outputs, world(n_target=500).outputs])

@@ -1,4 +1,4 @@
-"""The alarm: it says hurt where adaptation hurt, helped where it helped, and unclear where nobody can tell."""
+"""The verdict: hurt where adaptation hurt, helped where it helped, and unclear where nobody can tell."""
 
 from __future__ import annotations
 
@@ -9,23 +9,35 @@ import pytest
 from worlds import EVEN, World, world
 
 from askew.evaluation.outputs import DomainOutputs
-from askew.evaluation.validators import score_all
-from askew.evaluation.verdict import COLLAPSED, LOST, MARGIN, VOTERS, Answer, Evidence, evidence, judge_transfer, judged
+from askew.evaluation.validators import score_networks
+from askew.evaluation.verdict import (
+    COLLAPSED,
+    MARGIN,
+    UNRELIABLE,
+    VOTERS,
+    Answer,
+    Evidence,
+    judge,
+    judge_transfer,
+    judge_transfers,
+)
 
 
 def blurred(whole: World, keep: float, seed: int) -> World:
     """The same images by a network to which the target looks fainter, under noise: less right and less sure."""
-    noise = 2.0 * np.random.default_rng(seed).normal(size=whole.said.target.shape)
+    noise = 2.0 * np.random.default_rng(seed).normal(size=whole.outputs.target.shape)
     return whole._replace(
-        said=DomainOutputs.of(whole.said.source_val, whole.said.source_val_y, keep * whole.said.target + noise, EVEN)
+        outputs=DomainOutputs.of(
+            whole.outputs.source_val, whole.outputs.source_val_y, keep * whole.outputs.target + noise, EVEN
+        )
     )
 
 
 def mistaken(whole: World, images: int) -> DomainOutputs:
     """The same network, but for some images that it gives another class, as surely."""
-    target = whole.said.target.copy()
+    target = whole.outputs.target.copy()
     target[:images] = np.roll(target[:images], 1, axis=1)
-    return DomainOutputs.of(whole.said.source_val, whole.said.source_val_y, target, EVEN)
+    return DomainOutputs.of(whole.outputs.source_val, whole.outputs.source_val_y, target, EVEN)
 
 
 @pytest.fixture(scope="module")
@@ -40,29 +52,29 @@ def bad(good: World) -> World:
 
 def test_an_adaptation_that_helps_is_said_to_have_helped(good: World, bad: World) -> None:
     assert good.accuracy > bad.accuracy + 0.1
-    for others in ([], [blurred(good, 0.8, 2).said]):
-        found = judge_transfer(bad.said, good.said, others, resamples=30)
+    for others in ([], [blurred(good, 0.8, 2).outputs]):
+        found = judge_transfer(bad.outputs, good.outputs, others, resamples=30)
         assert found.verdict == "helped", found.sentence
         assert not found.collapsed
-        begun = f"Adaptation seems to have helped: it says what {2 + len(others)} networks together say on "
+        begun = f"Adaptation seems to have helped: it agrees with the ensemble of {2 + len(others)} networks on "
         assert found.sentence.startswith(begun)
         assert "better by SND" in found.sentence
 
 
 def test_an_adaptation_that_hurts_is_said_to_have_hurt(good: World, bad: World) -> None:
-    for others in ([], [blurred(good, 0.8, 2).said]):
-        found = judge_transfer(good.said, bad.said, others, resamples=30)
+    for others in ([], [blurred(good, 0.8, 2).outputs]):
+        found = judge_transfer(good.outputs, bad.outputs, others, resamples=30)
         assert found.verdict == "hurt", found.sentence
         assert "worse by SND" in found.sentence
 
 
 def test_a_network_is_neither_better_nor_worse_than_itself(good: World) -> None:
-    found = judge_transfer(good.said, good.said, resamples=10)
+    found = judge_transfer(good.outputs, good.outputs, resamples=10)
     assert found.verdict == "unclear"
     assert all((e.before, e.low, e.high, e.votes) == (e.after, 0, 0, "unclear") for e in found.evidence)
     assert found.sentence == (
-        "Adaptation may have helped or hurt: it says what 2 networks together say on 100 % of the target, source-only "
-        "on 100 % (difference +0 to +0 points)."
+        "Adaptation may have helped or hurt: it agrees with the ensemble of 2 networks on 100 % of the target, "
+        "source-only on 100 % (difference +0 to +0 points)."
     )
 
 
@@ -90,23 +102,26 @@ def test_a_verdict_takes_agreement_beyond_the_margin_or_a_lead_of_three(
     names = [name for name in VOTERS if name != "ensemble"]
     found = [Evidence("ensemble", 0.7, 0.7, *agreement)]
     found += [Evidence(name, 0.7, 0.7, *ends[vote]) for name, vote in zip(names, rest, strict=True)]
-    assert (judged(found, alone=False), judged(found, alone=True)) == (among, alone)
+    assert (judge(found, alone=False), judge(found, alone=True)) == (among, alone)
 
 
-def test_to_leave_a_source_only_that_is_lost_is_not_said_to_have_hurt() -> None:
-    """It is said to have helped all the same where the scores say so."""
-    for expects, down, up in ((LOST + 0.01, "hurt", "helped"), (LOST - 0.01, "unclear", "helped")):
+def test_to_depart_from_an_unreliable_source_only_is_not_said_to_have_hurt() -> None:
+    """It is said to have helped all the same where the scores rose."""
+    for expects, down, up in ((UNRELIABLE + 0.01, "hurt", "helped"), (UNRELIABLE - 0.01, "unclear", "helped")):
         for ends, answer in (((-0.2, -0.1), down), ((0.1, 0.2), up)):
             found = [Evidence(name, expects, expects, *ends) for name in VOTERS]
-            assert judged(found, alone=False) == judged(found, alone=True) == answer
+            assert judge(found, alone=False) == judge(found, alone=True) == answer
 
 
-def test_a_lost_source_only_is_named_in_the_sentence(good: World) -> None:
-    faint = DomainOutputs.of(good.said.source_val, good.said.source_val_y, 0.1 * good.said.target, EVEN)
-    found = judge_transfer(faint, good.said, [blurred(good, 0.8, 2).said], resamples=10)
+def test_an_unreliable_source_only_is_named_in_the_sentence(good: World) -> None:
+    faint = DomainOutputs.of(good.outputs.source_val, good.outputs.source_val_y, 0.1 * good.outputs.target, EVEN)
+    found = judge_transfer(faint, good.outputs, [blurred(good, 0.8, 2).outputs], resamples=10)
     (expected,) = (e.before for e in found.evidence if e.score == "expected")
-    assert expected < LOST
-    assert f"source-only itself expects to be right on no more than {100 * expected:.0f} %." in found.sentence
+    assert expected < UNRELIABLE
+    assert (
+        f"source-only itself is unreliable on the target: its expected accuracy is {100 * expected:.0f} %."
+        in found.sentence
+    )
 
 
 @pytest.mark.parametrize(("images", "beyond"), [(20, False), (80, True)])
@@ -114,51 +129,55 @@ def test_agreement_is_the_share_of_images_on_which_the_others_side_with_one(
     good: World, images: int, beyond: bool
 ) -> None:
     """Of 500 images, 4 % are a sure difference and too few to matter; 16 % are enough."""
-    others = [blurred(good, 0.8, seed).said for seed in (2, 3)]
-    found = evidence(mistaken(good, images), good.said, others, 30, 0)
-    (agreed,) = (e for e in found if e.score == "ensemble")
+    others = [blurred(good, 0.8, seed).outputs for seed in (2, 3)]
+    found = judge_transfer(mistaken(good, images), good.outputs, others, resamples=30)
+    (agreed,) = (e for e in found.evidence if e.score == "ensemble")
     assert 0 < agreed.low < images / 500 < agreed.high
     assert (agreed.low > MARGIN) == beyond
 
 
 def test_guesses_without_a_doubt_are_not_believed(good: World) -> None:
-    """Two networks together say what the surer one does; a third knows better."""
+    """An ensemble of two follows the more confident one; a third knows better."""
     guesses = 60 * np.eye(10)[np.random.default_rng(0).choice(10, len(good.target_y))]
-    sure = DomainOutputs.of(good.said.source_val, good.said.source_val_y, guesses, EVEN)
-    alone = judge_transfer(good.said, sure, resamples=30)
+    sure = DomainOutputs.of(good.outputs.source_val, good.outputs.source_val_y, guesses, EVEN)
+    alone = judge_transfer(good.outputs, sure, resamples=30)
     by = {e.score: e.votes for e in alone.evidence}
     assert (by["ensemble"], by["snd"]) == ("helped", "hurt")
     assert alone.verdict == "unclear", alone.sentence
     others = [mistaken(good, n) for n in (20, 40)]
-    assert judge_transfer(good.said, sure, others, resamples=30).verdict == "hurt"
+    assert judge_transfer(good.outputs, sure, others, resamples=30).verdict == "hurt"
 
 
 def test_a_network_that_collapsed_hurt_however_sure_it_is(good: World) -> None:
     """Everything is the target's rarest class, without a doubt: entropy could not be better."""
     collapsed = DomainOutputs.of(
-        good.said.source_val, good.said.source_val_y, good.said.target + 60 * np.eye(10)[5], EVEN
+        good.outputs.source_val, good.outputs.source_val_y, good.outputs.target + 60 * np.eye(10)[5], EVEN
     )
-    found = judge_transfer(good.said, collapsed, [collapsed, collapsed], resamples=10)
-    assert (found.verdict, found.collapsed) == ("hurt", True), "though most networks say the same"
+    found = judge_transfer(good.outputs, collapsed, [collapsed, collapsed], resamples=10)
+    assert (found.verdict, found.collapsed) == ("hurt", True), "though most networks predict the same"
     assert found.far > 0.8
     assert "collapsed" in found.sentence
 
 
-def test_a_network_that_finds_classes_which_a_lost_one_missed_has_not_collapsed(good: World) -> None:
-    lost = DomainOutputs.of(good.said.source_val, good.said.source_val_y, good.said.target + 60 * np.eye(10)[5], EVEN)
-    found = judge_transfer(lost, good.said, [mistaken(good, n) for n in (20, 40)], resamples=10)
+def test_a_network_that_finds_classes_which_an_unreliable_one_missed_has_not_collapsed(good: World) -> None:
+    wrong = DomainOutputs.of(
+        good.outputs.source_val, good.outputs.source_val_y, good.outputs.target + 60 * np.eye(10)[5], EVEN
+    )
+    found = judge_transfer(wrong, good.outputs, [mistaken(good, n) for n in (20, 40)], resamples=10)
     assert found.far > COLLAPSED
     assert (found.verdict, found.collapsed) == ("helped", False)
 
 
-def test_far_is_the_total_variation_to_the_nearest_plausible_mix(good: World) -> None:
-    """The target's own network says what it says; half of it in one class is half as far as all of it."""
-    said = good.said
-    halfway = said.target.copy()
+def test_far_is_the_total_variation_to_the_nearest_plausible_prior(good: World) -> None:
+    """The target's own network predicts what it predicts; half of it in one class is half as far as all of it."""
+    outputs = good.outputs
+    halfway = outputs.target.copy()
     halfway[::2] += 60 * np.eye(10)[5]
     nothing, half, all_of_it = (
-        judge_transfer(said, DomainOutputs.of(said.source_val, said.source_val_y, target, EVEN), resamples=2).far
-        for target in (said.target, halfway, said.target + 60 * np.eye(10)[5])
+        judge_transfer(
+            outputs, DomainOutputs.of(outputs.source_val, outputs.source_val_y, target, EVEN), resamples=2
+        ).far
+        for target in (outputs.target, halfway, outputs.target + 60 * np.eye(10)[5])
     )
     assert nothing == 0
     assert half == pytest.approx(all_of_it / 2, abs=0.05)
@@ -166,10 +185,10 @@ def test_far_is_the_total_variation_to_the_nearest_plausible_mix(good: World) ->
 
 def test_evidence_is_the_voters_scores_of_the_two_among_all() -> None:
     good = world(300, 200)
-    worse, between = blurred(good, 0.4, 1).said, blurred(good, 0.7, 2).said
-    found = evidence(worse, good.said, [between], 20, 0)
+    worse, between = blurred(good, 0.4, 1).outputs, blurred(good, 0.7, 2).outputs
+    found = judge_transfer(worse, good.outputs, [between], resamples=20).evidence
     assert tuple(e.score for e in found) == VOTERS
-    before, after, _ = score_all([worse, good.said, between])
+    before, after, _ = (network.scores for network in score_networks([worse, good.outputs, between]))
     for e in found:
         assert (e.before, e.after) == (before[e.score], after[e.score])
         assert e.low <= e.high
@@ -182,13 +201,26 @@ def test_intervals_shrink_with_more_images_as_one_over_the_root() -> None:
     width = []
     for n in (100, 400):
         whole = world(500, n, seed=2)
-        (one,) = (e for e in evidence(blurred(whole, 0.5, 1).said, whole.said, [], 60, 0) if e.score == "expected")
+        found = judge_transfer(blurred(whole, 0.5, 1).outputs, whole.outputs, resamples=60)
+        (one,) = (e for e in found.evidence if e.score == "expected")
         width.append(one.high - one.low)
     assert 1.4 < width[0] / width[1] < 3.2
 
 
 def test_a_verdict_is_seeded_and_plain_values(good: World, bad: World) -> None:
-    first, second = (json.dumps(judge_transfer(bad.said, good.said, resamples=5, seed=1).as_dict()) for _ in range(2))
+    first, second = (
+        json.dumps(judge_transfer(bad.outputs, good.outputs, resamples=5, seed=1).as_dict()) for _ in range(2)
+    )
     assert first == second
     assert set(json.loads(first)) == {"verdict", "sentence", "evidence", "far", "collapsed"}
     assert {e["votes"] for e in json.loads(first)["evidence"]} <= {"helped", "unclear", "hurt"}
+
+
+def test_verdicts_on_several_networks_are_those_of_each_beside_the_others(good: World, bad: World) -> None:
+    networks = [bad.outputs, good.outputs, blurred(good, 0.8, 2).outputs]
+    together = list(judge_transfers(score_networks(networks), resamples=20))
+    alone = [judge_transfer(networks[0], networks[i], [networks[3 - i]], resamples=20) for i in (1, 2)]
+    for one, other in zip(together, alone, strict=True):
+        assert (one.verdict, one.far, one.collapsed) == (other.verdict, other.far, other.collapsed)
+        for e, f in zip(one.evidence, other.evidence, strict=True):
+            assert (e.before, e.after, e.low, e.high) == pytest.approx((f.before, f.after, f.low, f.high))

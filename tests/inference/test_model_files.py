@@ -90,7 +90,7 @@ def test_a_run_s_model_answers_as_the_run_did(mini_runs: Path) -> None:
     assert max(model.card.source_prior) > 3 * min(model.card.source_prior), "the source's own mix, not the sampler's"
     assert model.card.target_prior is not None
     reweighted = json.loads((folder / "reweighted.json").read_text())
-    assert model.card.target_prior.mix == pytest.approx(reweighted["target_mix"])
+    assert model.card.target_prior.prior == pytest.approx(reweighted["target_mix"])
     better = TargetPrior((0.1,) * 10, "em")
     assert Predictor.of_run(folder, "cpu", better, {"why": "try"}).card.target_prior == better
 
@@ -121,7 +121,7 @@ def change(folder: Path, **values: Any) -> None:
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"what": "something"}, "does not say that it is one"),
+        ({"what": "something"}, 'is not "askew model"'),
         ({"form": 2}, "form 2, and this askew reads form 1"),
         ({"net": {"name": "mpl"}}, "network mpl takes images"),
         ({"net": {"name": "mlp", "size": 3}}, "no option of the network 'size'"),
@@ -144,7 +144,7 @@ def change(folder: Path, **values: Any) -> None:
         ({"rule": {"method": "mcd", "options": {"depth": 99}}}, "must be between 0 and 3"),
         ({"made": 3}, "of the wrong kind"),
         ({"weights_sha256": "../../etc/passwd"}, "names no weights"),
-        ({"weights_sha256": "0" * 64}, "lost its weights"),
+        ({"weights_sha256": "0" * 64}, "lacks its weights"),
     ],
 )
 def test_a_card_with_a_wrong_field_is_refused(saved: Path, values: dict[str, Any], said: str) -> None:
@@ -239,7 +239,7 @@ def test_a_stranger_s_run_runs_no_file_that_it_names(mini_runs: Path, tmp_path: 
     (run / "weights.safetensors").unlink()
     record["run"]["plan"][-1]["method"]["id"] = "coal"
     (run / "run.json").write_text(json.dumps(record))
-    assert "does not say enough" in refused(lambda: load(run, "cpu"))
+    assert "lacks what a model is made of" in refused(lambda: load(run, "cpu"))
     (run / "done").unlink()
     assert "is not finished" in refused(lambda: load(run, "cpu"))
     (run / "run.json").unlink()

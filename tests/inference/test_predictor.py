@@ -168,6 +168,6 @@ def test_a_prior_that_is_none_is_refused(prior: Any, said: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["source", "target"])
-def test_a_mix_that_the_model_does_not_know_is_no_prior(name: str) -> None:
+def test_a_distribution_that_the_model_does_not_know_is_no_prior(name: str) -> None:
     model = predictor(**{f"{name}_prior": None})
-    assert f"does not know the {name}'s class mix" in refused(lambda: model.predict(rows(), name))
+    assert f"does not know the {name}'s class prior" in refused(lambda: model.predict(rows(), name))

@@ -11,7 +11,7 @@ import pytest
 from conftest import Command
 
 from askew.core.errors import UserError
-from askew.inference.model_card import Card
+from askew.inference.model_card import ModelCard
 from askew.inference.predictor import Predictor
 from askew.inference.ray_predict import ShardFolder, open_shards, predict_shard
 from askew.methods import METHODS
@@ -26,7 +26,7 @@ WIDTH, ROWS = 3, 11
 def predictor() -> Predictor:
     parts, _ = build(NetSpec(name="bare"), (WIDTH,), 2, 0)
     weights = {f"{name}.{n}": value for name, part in parts.items() for n, value in part.state_dict().items()}
-    card = Card(
+    card = ModelCard(
         net=NetSpec(name="bare"),
         rule=METHODS["source"](),
         shape=(WIDTH,),

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from askew.core.errors import UserError
-from askew.inference.model_card import Card, TargetPrior
+from askew.inference.model_card import ModelCard, TargetPrior
 from askew.inference.predictor import Predictor
 from askew.methods import COAL
 from askew.methods.base import Method
@@ -21,13 +21,13 @@ CLASSES = ("cat", "dog", "<script>'\"")
 SEEN, SOURCE, TARGET = (0.5, 0.3, 0.2), (0.6, 0.2, 0.2), (0.1, 0.2, 0.7)
 
 
-def card(net: str = "mlp", shape: tuple[int, ...] = (8,), rule: Method | None = None, **more: Any) -> Card:
+def card(net: str = "mlp", shape: tuple[int, ...] = (8,), rule: Method | None = None, **more: Any) -> ModelCard:
     mixes = {"training_prior": SEEN, "source_prior": SOURCE, "target_prior": TargetPrior(TARGET, "em", SEEN, SEEN)}
     values: dict[str, Any] = {"net": NetSpec(name=net, crop=32), **mixes, "made": {"by": "me"}} | more
-    return Card(rule=rule or COAL(), shape=shape, classes=CLASSES, **values)
+    return ModelCard(rule=rule or COAL(), shape=shape, classes=CLASSES, **values)
 
 
-def weights(of: Card, seed: int = 0) -> dict[str, torch.Tensor]:
+def weights(of: ModelCard, seed: int = 0) -> dict[str, torch.Tensor]:
     """Of a network as a run saves them, with statistics that are not those of a fresh one."""
     parts, _ = build(of.net, of.shape, len(of.classes), seed)
     rng = torch.Generator().manual_seed(seed)

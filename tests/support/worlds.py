@@ -12,12 +12,12 @@ from askew.evaluation.outputs import DomainOutputs
 Array = np.ndarray[Any, np.dtype[Any]]
 TAIL = np.array(DIGITS_TAIL)
 RARE = TAIL[::-1]
-"""The mixes of target and source under RS-UT: what is common in one is rare in the other, 30 to 1."""
+"""Priors of target and source under RS-UT: what is common in one is rare in the other, 30 to 1."""
 EVEN = np.full(10, 0.1)
 
 
 class World(NamedTuple):
-    said: DomainOutputs
+    outputs: DomainOutputs
     target_y: Array
     x: Array
     """Of the held-out source."""
@@ -25,7 +25,7 @@ class World(NamedTuple):
     @property
     def accuracy(self) -> float:
         """True per-class mean on the target."""
-        right = self.said.target.argmax(axis=1) == self.target_y
+        right = self.outputs.target.argmax(axis=1) == self.target_y
         return float(np.mean([right[self.target_y == k].mean() for k in np.unique(self.target_y)]))
 
 
@@ -42,7 +42,7 @@ def world(
     knows: float = 0.0,
     seed: int = 0,
 ) -> World:
-    """x ~ N(apart·e_y, I), the target moved by a random vector of that length an axis; logits for the mix `seen`.
+    """x ~ N(apart·e_y, I), the target moved by a random vector; logits for the training prior `seen`.
 
     Likelihoods are `sharp` times as sure as they should be. A network that `knows` a share of the move takes it back.
     """

@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.real_data]
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.filterwarnings(
-    "ignore::askew.evaluation.priors.UnsureMixWarning"
+    "ignore::askew.evaluation.prior_estimators.UnsurePriorWarning"
 )  # an untrained network can tell no class mix
 def test_a_captured_graph_trains_to_the_same_weights_as_plain_steps(
     method: str, monkeypatch: pytest.MonkeyPatch
@@ -49,7 +49,7 @@ def test_a_captured_graph_trains_to_the_same_weights_as_plain_steps(
         *(("svhn-mnist", method, 4) for method in ("source", "mcd", "coal")),
     ],
 )
-@pytest.mark.filterwarnings("ignore::askew.evaluation.priors.UnsureMixWarning")
+@pytest.mark.filterwarnings("ignore::askew.evaluation.prior_estimators.UnsurePriorWarning")
 def test_a_lane_trains_to_the_same_weights_as_a_run_by_itself(
     task: str, method: str, steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

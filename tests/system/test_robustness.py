@@ -27,7 +27,7 @@ CPU = torch.device("cpu")
 CLASSES = ("a", "b", "c")
 
 # A network that has learnt for five steps, or from one class, may well not tell classes apart, and BBSE says so.
-pytestmark = pytest.mark.filterwarnings("ignore::askew.evaluation.priors.UnsureMixWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::askew.evaluation.prior_estimators.UnsurePriorWarning")
 
 
 def only(images: Labeled, *classes: int) -> Labeled:

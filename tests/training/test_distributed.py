@@ -23,7 +23,7 @@ from torch import Tensor
 from askew.core.errors import UserError
 from askew.data.domains import Labeled
 from askew.data.task import TrainingData
-from askew.evaluation.priors import UnsureMixWarning
+from askew.evaluation.prior_estimators import UnsurePriorWarning
 from askew.methods import METHODS, SourceOnly, make_method
 from askew.nets.layers import Crop, Dropout
 from askew.nets.spec import NetSpec
@@ -47,7 +47,7 @@ TOLERANCE = 1e-3
 def calm() -> Iterator[None]:
     """An untrained network can tell no class mix, which BBSE says."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UnsureMixWarning)
+        warnings.simplefilter("ignore", UnsurePriorWarning)
         yield
 
 
@@ -109,7 +109,7 @@ def join(rank: int, store: Path) -> Team:
 
 def follower(store: Path) -> None:
     torch.set_num_threads(1)
-    warnings.simplefilter("ignore", UnsureMixWarning)
+    warnings.simplefilter("ignore", UnsurePriorWarning)
     trainer.PREDICT_ROWS = PORTION
     team = join(1, store)
     serve(team, find)

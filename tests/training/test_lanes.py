@@ -16,7 +16,7 @@ from conftest import Command, rows
 
 from askew.data.domains import Labeled, Unlabeled
 from askew.data.task import Task, TestLabels, TrainingData
-from askew.evaluation.priors import UnsureMixWarning
+from askew.evaluation.prior_estimators import UnsurePriorWarning
 from askew.methods import METHODS, make_method
 from askew.nets.spec import NetSpec
 from askew.runs.execute import Broken, Execution, execute, execute_lanes
@@ -38,7 +38,7 @@ that for momenta, which are gradients: a ReLU on the edge moves those more than 
 def calm() -> Iterator[None]:
     """An untrained network can tell no class mix, which BBSE says."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UnsureMixWarning)
+        warnings.simplefilter("ignore", UnsurePriorWarning)
         yield
 
 

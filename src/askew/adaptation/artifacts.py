@@ -29,8 +29,10 @@ def write_artifacts(found: Adaptation, out: Path) -> None:
 
 def predictor(found: Adaptation) -> Predictor:
     """The chosen network, from images (or rows) to classes; a frozen backbone is part of it."""
-    mix, backbone = found.diagnosis.mix, found.setup.backbone
-    estimate = TargetPrior(tuple(mix.mix.tolist()), mix.estimator, tuple(mix.low.tolist()), tuple(mix.high.tolist()))
+    prior, backbone = found.diagnosis.target_prior, found.setup.backbone
+    estimate = TargetPrior(
+        tuple(prior.prior.tolist()), prior.estimator, tuple(prior.low.tolist()), tuple(prior.high.tolist())
+    )
     made = {"by": "askew adapt", "method": found.winner.candidate.name, "said": found.sentence}
     plain = Predictor.of_run(found.winner.folder, "cpu", estimate, made)
     if backbone is None:
@@ -57,17 +59,18 @@ def summary(found: Adaptation) -> dict[str, Any]:
     """As plain JSON values."""
     winner, training_data = found.winner, found.setup.data.task.training_data
     return {
-        "source": str(found.order.source),
-        "target": str(found.order.target),
+        "source": str(found.request.source),
+        "target": str(found.request.target),
         "images": {
             "source": len(training_data.source),
             "source_val": len(training_data.source_val),
             "target": len(training_data.target),
         },
         "classes": list(found.classes),
-        "network": found.setup.said,
+        "network": found.setup.description,
         "chosen": winner.candidate.name,
-        "verdict": found.verdicts[winner.candidate.name].as_dict() if found.chosen else None,
+        "rejected": found.rejected,
+        "verdict": None if found.verdict is None else found.verdict.as_dict(),
         "sentence": found.sentence,
         "methods": [
             {
@@ -80,7 +83,7 @@ def summary(found: Adaptation) -> dict[str, Any]:
         ],
         "failed": dict(found.failed),
         "source_mix": found.setup.data.source_prior.tolist(),
-        "target_mix": found.diagnosis.mix.as_dict(),
+        "target_mix": found.diagnosis.target_prior.as_dict(),
         "predicted": np.bincount(found.predicted, minlength=len(found.classes)).tolist(),
         "diagnosis": found.diagnosis.as_dict(),
         "remarks": [

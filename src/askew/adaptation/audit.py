@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from askew.adaptation.pipeline import said
+from askew.adaptation.pipeline import read_outputs
 from askew.core.errors import UserError, unknown
 from askew.core.files import write_bytes
 from askew.data.array_files import ARRAYS, label_names, read_array
 from askew.data.image_lists import LISTS, read_folder, read_lines
-from askew.evaluation.metrics import Estimate, accurate, gained, score
+from askew.evaluation.metrics import Estimate, accuracy_gain, mean_accuracy, score
 
 _FORM = "a list of path,label (an empty label is passed over), a folder with a sub-folder a class, or an array with y."
 
@@ -110,8 +110,8 @@ def audit(out: Path, labels: Path) -> Audit:
         Audited(
             method["name"],
             method["name"] == told["chosen"],
-            accurate(y, own, len(classes)),
-            None if own is before else gained(y, before, own, len(classes)),
+            mean_accuracy(y, own, len(classes)),
+            None if own is before else accuracy_gain(y, before, own, len(classes)),
             method["against_source"],
             score(y, own, len(classes)),
         )
@@ -214,7 +214,7 @@ def _told(out: Path) -> dict[str, Any]:
 def _predicted(out: Path, run: str, images: int) -> Labels:
     """The class of each target image, by one of the runs."""
     try:
-        classes: Labels = said(out / "runs" / run).target_evenly.argmax(axis=1)
+        classes: Labels = read_outputs(out / "runs" / run).target_uniform.argmax(axis=1)
     except FileNotFoundError as error:
         raise UserError(
             f"The file {error.args[0]} is gone.", "run `askew adapt` again with the same -o, which makes it anew."

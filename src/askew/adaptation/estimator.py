@@ -16,8 +16,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from askew.core.device import pick_device
 from askew.data.domains import Labeled, Unlabeled
 from askew.data.task import TrainingData, make_unlabeled_task
-from askew.evaluation.priors import target_prior
-from askew.inference.model_card import Card, TargetPrior
+from askew.evaluation.prior_estimators import bbse_prior
+from askew.inference.model_card import ModelCard, TargetPrior
 from askew.inference.predictor import Predictor, Prior
 from askew.runs.config import RunRequest, plan_run
 from askew.training.loop import NotFinite, Snapshot
@@ -27,11 +27,11 @@ from askew.training.trainer import fit
 Rows = NDArray[Any]
 
 LENGTH = {"pretrain": 150, "rounds": 5, "round": 30}
-"""Of training, unless one says otherwise: an estimator is fitted many times, and rows are learnt in a second or two."""
+"""Default length of training: an estimator is fitted many times, and rows are learnt in a second or two."""
 
 
 class AdaptiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """Learns from labelled source rows and unlabelled target rows; for the target's sake, whatever its class mix.
+    """Learns from labelled source rows and unlabelled target rows to predict the target, whatever its class prior.
 
     In `fit(X, y)` target rows are those whose label is −1, as in scikit-learn's semi-supervised estimators, so −1 is
     never a class; without any it trains on the source alone. `fit_domains(Xs, ys, Xt)` takes the two apart, and any
@@ -43,14 +43,14 @@ class AdaptiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     net : the network by name: mlp or bare for rows; mini, digits-28, digits-32 or a torchvision model for images.
     hyper : the method's hyper-parameters, by name.
     training : training settings, by name, such as {"rounds": 10}.
-    prior : the class mix to decide under: uniform, source, target (as estimated), seen (in training), or shares.
+    prior : the class prior to decide under: uniform, source, target (as estimated), seen (in training), or shares.
     random_state : seeds weights, batches and which tenth of the source is held out.
     device : auto, cpu, cuda or cuda:N.
 
     Attributes
     ----------
     classes_ : labels, sorted.
-    target_prior_ : the target's estimated class mix, or None without a target (black-box shift estimation, Lipton et
+    target_prior_ : the target's estimated class prior, or None without a target (black-box shift estimation, Lipton et
         al. 2018, on the adapted network).
     predictor_ : the trained model, which can be saved and exported.
     """
@@ -95,8 +95,8 @@ class AdaptiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """The most probable class of each row. (n,)"""
         p = self.predict_proba(X)
-        said: NDArray[Any] = self.classes_[p.argmax(axis=1)]
-        return said
+        predicted: NDArray[Any] = self.classes_[p.argmax(axis=1)]
+        return predicted
 
     # --- inputs ---
 
@@ -140,13 +140,13 @@ class AdaptiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def _keep(self, run: Run, training_data: TrainingData, trained: Snapshot, adapts: bool) -> None:
-        said, c = trained.outputs, len(self.classes_)
+        outputs, c = trained.outputs, len(self.classes_)
         sizes = training_data.source.sizes(c) + training_data.source_val.sizes(c)
         estimate = None
         if adapts and len(training_data.source_val):
-            estimate = tuple(target_prior(said.source_val, said.source_val_y, said.target).tolist())
+            estimate = tuple(bbse_prior(outputs.source_val, outputs.source_val_y, outputs.target).tolist())
         self.target_prior_ = None if estimate is None else np.array(estimate)
-        card = Card(
+        card = ModelCard(
             net=run.net,
             rule=run.method,
             shape=tuple(training_data.source.x.shape[1:]),
@@ -173,7 +173,7 @@ def _is_target(y: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def _trained(run: Run, training_data: TrainingData, device: torch.device) -> Snapshot:
-    """A run's end, after the stages before it, without a folder."""
+    """The last snapshot of a run, after the stages before it, without a folder."""
     start = None if run.before is None else _trained(run.before, training_data, device).weights()
     *_, last = fit(run, training_data, device, start=start)
     return last

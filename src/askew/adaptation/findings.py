@@ -18,14 +18,14 @@ MOST = 0.6
 
 def remarks(found: Adaptation) -> list[Check]:
     """All of them by code; none stops anything."""
-    data, order = found.setup.data, found.order
+    data, request = found.setup.data, found.request
     training_data = data.task.training_data
-    verdict = found.verdicts.get(found.winner.candidate.name)
+    verdict = found.verdict
     remains = found.diagnosis.remains.get("adapted" if found.chosen else "unadapted")
     findings = (
         ("A101", "The features began from nothing", "a large network learns little from few pictures; what looks like "
          "a failure of adaptation is one of its features.", "use --weights hub or --weights FILE.safetensors.",
-         [found.setup.said] if _from_scratch(found) else []),
+         [found.setup.description] if _from_scratch(found) else []),
         ("A102", "Pictures that cannot be decoded were left out", "if they are of one kind or class, the rest tells "
          "another story.", "mend or remove them.", [*data.source.broken, *data.target.broken]),
         ("A103", "The target brought labels that the source does not have", "each of its images is given one of the "
@@ -55,14 +55,14 @@ def remarks(found: Adaptation) -> list[Check]:
         ("A111", "The target's class mix could not be estimated well", "the network confuses classes on its own "
          "source, so the estimate may divide them as it likes.",
          "look at which classes are alike; do not decide under it.",
-         [found.diagnosis.mix.estimator] if found.diagnosis.mix.unsure else []),
+         [found.diagnosis.target_prior.estimator] if found.diagnosis.target_prior.unsure else []),
         ("A112", "The target looks different beyond its class mix", "the estimate of the mix assumes that a class "
          "looks the same on both sides; here it is a guess.", "trust the intervals less than they look.",
          [str(remains)] if remains is not None and remains.found else []),
         ("A113", "Classes that no target image was given", "they may be missing there, or the network may miss them.",
          "look at the doubtful pictures for them.", _unseen(found)),
         ("A114", "A quick look", "some of the pictures, a few rounds, one method beside source-only.",
-         "run it again without --quick.", [found.setup.said] if order.quick else []),
+         "run it again without --quick.", [found.setup.description] if request.quick else []),
         ("A115", "A method could not be trained", "it is missing from the comparison.",
          "see why, and try another rate.", [f"{name}: {why}" for name, why in found.failed.items()]),
         ("A116", "Without adaptation, one class is given to most target images", "if that is not so in truth, the "
@@ -94,7 +94,7 @@ def _rare(found: Adaptation) -> Iterator[str]:
 
 
 def _weak(found: Adaptation) -> Iterator[str]:
-    said = found.trained[0].said
+    said = found.trained[0].outputs
     right = said.source_val.argmax(axis=1) == said.source_val_y
     by_class = [right[said.source_val_y == k].mean() for k in np.unique(said.source_val_y)]
     if by_class and np.mean(by_class) < WEAK:
@@ -102,7 +102,7 @@ def _weak(found: Adaptation) -> Iterator[str]:
 
 
 def _one_class(found: Adaptation) -> Iterator[str]:
-    counts = np.bincount(found.trained[0].said.target.argmax(axis=1), minlength=len(found.classes))
+    counts = np.bincount(found.trained[0].outputs.target.argmax(axis=1), minlength=len(found.classes))
     share = counts.max() / counts.sum()
     if share > MOST and share > 2 * found.setup.data.source_prior[counts.argmax()]:
         yield f"{found.classes[counts.argmax()]}: {100 * share:.0f} % of the target"

@@ -20,7 +20,7 @@ from PIL import Image
 from askew import __version__
 from askew.adaptation.findings import remarks
 from askew.adaptation.pipeline import Adaptation, Trained
-from askew.evaluation.validators import ENSEMBLE, SCORES
+from askew.evaluation.validators import SCORES
 from askew.reports import svg
 from askew.reports.features import network_features, some
 from askew.reports.html import card, details, finding, legend, number, numbers_td, scroll, table, th, whole
@@ -50,7 +50,7 @@ def render_report(found: Adaptation) -> str:
 
 
 def _title(found: Adaptation) -> str:
-    return f"{found.order.source.name} → {found.order.target.name}"
+    return f"{found.request.source.name} → {found.request.target.name}"
 
 
 def _header(found: Adaptation) -> str:
@@ -68,7 +68,7 @@ def _header(found: Adaptation) -> str:
     items = "".join(f"<li><b>{value}</b> {name}</li>" for name, value in facts.items())
     return (
         f"<h1>{escape(_title(found))}</h1><p class='lead'>A classifier that learned its classes on the source was "
-        f"adapted to the target: {escape(found.setup.said)}.</p><ul class='facts'>{items}</ul>"
+        f"adapted to the target: {escape(found.setup.description)}.</p><ul class='facts'>{items}</ul>"
     )
 
 
@@ -82,7 +82,7 @@ def _verdict(found: Adaptation) -> str:
     if verdict is None:
         heading = "Not adapted"
     chosen = f"The model is that of <b>{escape(found.winner.candidate.name)}</b>" + (
-        ", chosen without a single target label." if found.order.method == "auto" else ", as asked."
+        ", chosen without a single target label." if found.request.method == "auto" else ", as asked."
     )
     parts = [
         f'<section class="verdict {kind if verdict is not None else ""}" id="verdict"><h2>{heading}</h2>',
@@ -113,9 +113,9 @@ def _remarks(found: Adaptation) -> str:
 
 
 def _mix(found: Adaptation) -> str:
-    mix, before = found.diagnosis.mix, found.setup.data.source_prior
+    prior, before = found.diagnosis.target_prior, found.setup.data.source_prior
     counts = np.bincount(found.predicted, minlength=len(found.classes))
-    values = zip(found.classes, 100 * before, 100 * mix.mix, 100 * mix.low, 100 * mix.high, strict=True)
+    values = zip(found.classes, 100 * before, 100 * prior.prior, 100 * prior.low, 100 * prior.high, strict=True)
     rows = [(name, float(b), float(v), float(low), float(high)) for name, b, v, low, high in values]
     drawing = svg.ranges(rows[:CLASSES], "share of each class in source and target, in per cent")
     lines = [
@@ -127,7 +127,7 @@ def _mix(found: Adaptation) -> str:
     ]  # fmt: skip
     head = ["class", "source, %", "target, estimated, %", "95 % interval", "given by the model, %", "images"]
     text = (
-        f"Estimated by {mix.estimator.upper()} from what the network says of held-out source and of the target; "
+        f"Estimated by {prior.estimator.upper()} from what the network says of held-out source and of the target; "
         "intervals are a bootstrap's. They hold if a class looks the same on both sides."
     )
     return (
@@ -223,7 +223,7 @@ def _map(found: Adaptation, trained: Trained) -> str:
     target = some(rng, np.arange(len(training_data.target)), POINTS)
     of = network_features(trained.folder, trained.run.describe(), training_data)
     places = _laid_out(np.concatenate([of(training_data.source.x[source]), of(training_data.target.x[target])]))
-    answers = trained.said.target.argmax(axis=1)
+    answers = trained.outputs.target.argmax(axis=1)
     groups = {
         "source": [(*xy, found.classes[training_data.source.y[i]]) for xy, i in zip(places, source, strict=False)],
         "target": [
@@ -260,7 +260,7 @@ def _scores(found: Adaptation) -> str:
         rows.append([th(name + mark), numbers_td(against), *(number(scores[n], 3) for n in names)])
     says = "".join(
         f"<li><b>{escape(SCORES[n].title if n in SCORES else n)}</b>: "
-        f"{escape(SCORES[n].says if n in SCORES else ENSEMBLE.get(n, ''))}"
+        f"{escape(SCORES[n].meaning)}"
         f"{escape(f' ({SCORES[n].citation})') if n in SCORES and SCORES[n].citation else ''}</li>"
         for n in names
     )

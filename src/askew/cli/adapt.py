@@ -16,7 +16,8 @@ from askew.core.errors import UserError
 
 if TYPE_CHECKING:
     from askew.adaptation.audit import Audit
-    from askew.adaptation.pipeline import Adaptation, Order
+    from askew.adaptation.pipeline import Adaptation
+    from askew.adaptation.setup import AdaptRequest
     from askew.data.custom import CustomData
     from askew.evaluation.diagnosis import Diagnosis
 
@@ -53,13 +54,13 @@ class NetworkOptions:
     seed: Seed = 0
     device: Device = "auto"
 
-    def order(self, source: Path, target: Path, method: str, fine_tune: bool | None) -> Order:
-        from askew.adaptation.pipeline import Order
+    def request(self, source: Path, target: Path, method: str, fine_tune: bool | None) -> AdaptRequest:
+        from askew.adaptation.setup import AdaptRequest
 
         at_least("--seed", self.seed, 0)
         training = pairs(self.train, "training")
         network = (self.backbone, self.weights, fine_tune, self.quick)
-        return Order(source, target, method, *network, self.seed, training, self.skip_broken)
+        return AdaptRequest(source, target, method, *network, self.seed, training, self.skip_broken)
 
 
 # --- adapt ---
@@ -91,13 +92,13 @@ def adapt(
     """
     from askew.adaptation.artifacts import summary, write_artifacts
     from askew.adaptation.pipeline import adapt as adapted
-    from askew.adaptation.pipeline import check_out
+    from askew.adaptation.setup import check_out
     from askew.cli.progress import watch
     from askew.core.device import pick_device
 
-    order = options.order(source, target, method, fine_tune)
+    request = options.request(source, target, method, fine_tune)
     check_out(folder)
-    found = watch(adapted(order, folder, pick_device(options.device)))
+    found = watch(adapted(request, folder, pick_device(options.device)))
     write_artifacts(found, folder)
     if found.setup.data.target.labels_ignored:
         print_note("The target's labels were not read.")
@@ -128,8 +129,8 @@ def _print_adaptation(found: Adaptation) -> None:
 
 
 def _print_label_distribution(diagnosis: Diagnosis, data: CustomData) -> None:
-    mix = diagnosis.mix
-    values = zip(data.task.training_data.classes, data.source_prior, mix.mix, mix.low, mix.high, strict=True)
+    prior = diagnosis.target_prior
+    values = zip(data.task.training_data.classes, data.source_prior, prior.prior, prior.low, prior.high, strict=True)
     print_table(
         ["class", "source, %", "target, estimated, %", "95 % interval"],
         [
@@ -234,15 +235,16 @@ def diagnose(
     as_json: AsJson = False,
 ) -> None:
     """Test whether source and target differ in their label distribution, in their appearance, or in both."""
-    from askew.adaptation.pipeline import check_out, diagnosed
+    from askew.adaptation.pipeline import diagnosed
+    from askew.adaptation.setup import check_out
     from askew.cli.progress import watch
     from askew.core.device import pick_device
 
-    order = options.order(source, target, "source", fine_tune=False)
+    request = options.request(source, target, "source", fine_tune=False)
     if folder is not None:
         check_out(folder)
     with tempfile.TemporaryDirectory(prefix="askew-") as temporary:
-        found, data = watch(diagnosed(order, folder or Path(temporary), pick_device(options.device), model))
+        found, data = watch(diagnosed(request, folder or Path(temporary), pick_device(options.device), model))
     if as_json:
         print_json({"classes": list(data.task.training_data.classes), **found.as_dict()})
         return
@@ -251,7 +253,7 @@ def diagnose(
         ["question", "answer", "p", "how much"],
         [
             [test.question, "yes" if test.found else "no", f"{test.p:.4f}", f"{test.size:.2f} {test.unit}"]
-            for test in (found.outputs, found.mix_differs, *found.remains.values())
+            for test in (found.outputs, found.prior_differs, *found.remains.values())
         ],
     )
     _print_label_distribution(found, data)

@@ -1,4 +1,4 @@
-"""Scores of predictions against an exam: per-class mean accuracy, overall, worst class, and how sure we are."""
+"""Scores of predictions against test labels: per-class mean accuracy, overall, worst class, and their uncertainty."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def confusion(y: NDArray[np.int64], predicted: NDArray[np.int64], classes: int) 
 
 
 def class_accuracy(counts: NDArray[np.int64]) -> NDArray[np.float64]:
-    """S_i = n_(i,i)/n_i; NaN for a class that the exam does not have. (c, c) → (c,)"""
+    """S_i = n_(i,i)/n_i; NaN for a class without a test label. (c, c) → (c,)"""
     with np.errstate(invalid="ignore", divide="ignore"):
         accuracy: NDArray[np.float64] = np.diag(counts) / counts.sum(axis=1)
     return accuracy
 
 
 def bootstrap_interval(counts: NDArray[np.int64], level: float = 0.95, seed: int = 0) -> tuple[float, float]:
-    """Percentile interval of the per-class mean when the exam's images are drawn again, class by class.
+    """Percentile interval of the per-class mean when the test images are resampled, class by class.
 
     Drawing n_i images of a class of accuracy S_i again with replacement is a binomial draw.
     """
@@ -55,14 +55,14 @@ class Estimate:
         return f"{self.value:.1f} [{self.low:.1f}, {self.high:.1f}]"
 
 
-def accurate(y: NDArray[np.int64], predicted: NDArray[np.int64], classes: int) -> Estimate:
-    """Mean accuracy over the classes that occur."""
+def mean_accuracy(y: NDArray[np.int64], predicted: NDArray[np.int64], classes: int) -> Estimate:
+    """Mean accuracy over the classes that occur, with its interval."""
     sizes = np.bincount(y, minlength=classes)
     right = np.bincount(y[y == predicted], minlength=classes)
     return _estimate(np.stack([right, sizes - right], axis=1), np.array([1.0, 0.0]))
 
 
-def gained(y: NDArray[np.int64], before: NDArray[np.int64], after: NDArray[np.int64], classes: int) -> Estimate:
+def accuracy_gain(y: NDArray[np.int64], before: NDArray[np.int64], after: NDArray[np.int64], classes: int) -> Estimate:
     """Difference of two mean accuracies on the same images: how many of each class became right, and how many wrong."""
     sizes = np.bincount(y, minlength=classes)
     better = np.bincount(y[(after == y) & (before != y)], minlength=classes)
@@ -97,7 +97,7 @@ def _estimate(counts: NDArray[np.int64], values: NDArray[np.float64]) -> Estimat
 
 
 def score(y: NDArray[np.int64], predicted: NDArray[np.int64], classes: int) -> dict[str, Any]:
-    """All scores of one exam, as plain values; accuracies in per cent."""
+    """All scores against some labels, as plain values; accuracies in per cent."""
     counts = confusion(y, predicted, classes)
     accuracy = class_accuracy(counts)
     worst = int(np.nanargmin(accuracy))
@@ -115,7 +115,7 @@ def score(y: NDArray[np.int64], predicted: NDArray[np.int64], classes: int) -> d
 
 
 def score_test(test: TestLabels, logits: NDArray[np.floating[Any]]) -> dict[str, dict[str, Any]]:
-    """Scores on the whole test part and, where it is another, on the paper's exam."""
+    """Scores on the whole test split and, where it is another, on the paper's."""
     predicted = logits.argmax(axis=1)
     classes = len(test.classes)
     scores = {"whole": score(test.y, predicted, classes)}

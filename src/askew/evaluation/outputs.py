@@ -1,4 +1,4 @@
-"""What one trained network says of held-out source images and of the target: all that trust is built on."""
+"""What one trained network returns for held-out source images and for the target: all that is judged without labels."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Labels = NDArray[np.int64]
+from askew.evaluation.logits import Floats, Labels, adjust_logits, as_floats, as_labels
 
 
 @dataclass(frozen=True, eq=False)
 class DomainOutputs:
-    """Logits of both domains and the held-out labels; there is no target label in it. Made by `Said.of`."""
+    """Logits of both domains and the held-out labels; no target label. Made by `DomainOutputs.of`, which checks it."""
 
     source_val: Floats
     """Logits of the held-out source images. (n_v, c)"""
@@ -23,7 +21,7 @@ class DomainOutputs:
     target: Floats
     """Logits of the target images. (n_t, c)"""
     training_prior: Floats
-    """The class mix that the label loss saw, for which the logits speak. (c,)"""
+    """The label distribution that the label loss was trained on, which the logits assume. (c,)"""
     source_features: Floats | None = None
     """Features of the held-out source images, where they were kept. (n_v, d)"""
     target_features: Floats | None = None
@@ -40,31 +38,32 @@ class DomainOutputs:
         target_features: Any = None,
     ) -> DomainOutputs:
         """From tensors or arrays of any precision, on any device."""
-        said = cls(
-            _floats(source_val),
-            np.asarray(_host(source_val_y)).astype(np.int64),
-            _floats(target),
-            _floats(training_prior),
-            None if source_features is None else _floats(source_features),
-            None if target_features is None else _floats(target_features),
+        outputs = cls(
+            as_floats(source_val),
+            as_labels(source_val_y),
+            as_floats(target),
+            as_floats(training_prior),
+            None if source_features is None else as_floats(source_features),
+            None if target_features is None else as_floats(target_features),
         )
-        said._check()
-        return said
+        outputs._check()
+        return outputs
 
     def _check(self) -> None:
         n_v, c = self.source_val.shape
         if self.source_val_y.shape != (n_v,) or self.target.shape[1:] != (c,) or self.training_prior.shape != (c,):
             raise ValueError(
                 f"shapes do not fit: {self.source_val.shape} logits and {self.source_val_y.shape} labels of the "
-                f"source, {self.target.shape} logits of the target, a mix of {self.training_prior.shape}"
+                f"source, {self.target.shape} logits of the target, a prior of {self.training_prior.shape}"
             )
         if not n_v or not len(self.target):
             raise ValueError("neither the held-out source nor the target may be empty")
         if self.source_val_y.min() < 0 or self.source_val_y.max() >= c:
             raise ValueError(f"labels from {self.source_val_y.min()} to {self.source_val_y.max()} for {c} classes")
         if (self.source_features is None) != (self.target_features is None):
-            raise ValueError("features of one domain alone say nothing")
-        if not all(np.isfinite(a).all() for a in (self.source_val, self.target, self.training_prior, *self.looks)):
+            raise ValueError("features are needed for both domains or for neither")
+        arrays = (self.source_val, self.target, self.training_prior, *self.representations)
+        if not all(np.isfinite(array).all() for array in arrays):
             raise ValueError("logits and features have to be finite")
 
     @property
@@ -72,10 +71,16 @@ class DomainOutputs:
         return len(self.training_prior)
 
     @property
-    def target_evenly(self) -> Floats:
-        """Logits of the target images under an even class mix, by which they are labelled. (n_t, c)"""
-        shifted: Floats = self.target - np.log(np.maximum(self.training_prior, 1e-6))
-        return shifted
+    def target_uniform(self) -> Floats:
+        """Logits of the target images under a uniform class prior, by which they are labelled. (n_t, c)"""
+        return adjust_logits(self.target, np.full(self.classes, 1 / self.classes), self.training_prior)
+
+    @property
+    def predicted_distribution(self) -> Floats:
+        """Share of the target images for which each class is predicted. (c,)"""
+        counts = np.bincount(self.target.argmax(axis=1), minlength=self.classes)
+        shares: Floats = counts / len(self.target)
+        return shares
 
     @property
     def source_sizes(self) -> Labels:
@@ -84,30 +89,15 @@ class DomainOutputs:
 
     @property
     def source_prior(self) -> Floats:
-        """The held-out source's class mix. (c,)"""
-        mix: Floats = self.source_sizes / len(self.source_val_y)
-        return mix
+        """The held-out source's label distribution. (c,)"""
+        prior: Floats = self.source_sizes / len(self.source_val_y)
+        return prior
 
     @property
-    def looks(self) -> tuple[Floats, Floats]:
-        """What domains are compared by: features where they were kept, else logits less their mean, an offset that says
-        nothing. (n_v, d), (n_t, d)"""
+    def representations(self) -> tuple[Floats, Floats]:
+        """What the domains are compared by: features where they were kept, else logits less their mean, since an offset
+        of all logits changes no prediction. (n_v, d), (n_t, d)"""
         if self.source_features is not None and self.target_features is not None:
             return self.source_features, self.target_features
         val, target = (z - z.mean(axis=1, keepdims=True) for z in (self.source_val, self.target))
         return val, target
-
-
-def softmax(logits: Floats) -> Floats:
-    """Rows that sum to one. (n, c) → (n, c)"""
-    e = np.exp(logits - logits.max(axis=1, keepdims=True))
-    p: Floats = e / e.sum(axis=1, keepdims=True)
-    return p
-
-
-def _host(values: Any) -> Any:
-    return values.detach().cpu().numpy() if hasattr(values, "detach") else values
-
-
-def _floats(values: Any) -> Floats:
-    return np.asarray(_host(values)).astype(np.float64)

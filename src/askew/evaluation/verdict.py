@@ -1,36 +1,39 @@
-"""Did adaptation help? The adapted network against source-only, without a label: helped, unclear or hurt."""
+"""Did adaptation help? An adapted network against source-only, without a label: helped, unclear or hurt."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import numpy as np
 
-from askew.evaluation.mixtures import ESTIMATORS, LEVEL, consensus_prior, predicted_distribution, target_prior_of
-from askew.evaluation.outputs import DomainOutputs, Labels, softmax
-from askew.evaluation.validators import SCORES, Reading, agreement
+from askew.evaluation.logits import Floats, Labels
+from askew.evaluation.outputs import DomainOutputs
+from askew.evaluation.prior_estimators import ESTIMATORS, LEVEL, target_prior
+from askew.evaluation.scores import ScoreInputs
+from askew.evaluation.validators import SCORES, ScoredNetwork, score_networks
 
 Answer = Literal["helped", "unclear", "hurt"]
 VOTERS = ("snd", "ensemble", "expected", "atc", "source")
-"""Scores that say whether a network became better. Not those of `choose`: Corr-C, which guards a choice among many
-against a network that collapsed, rises with every adaptation, good or bad."""
+"""Scores that tell whether a network became better. Not those of `choose`: Corr-C, which guards a choice among many
+against a collapsed network, rises with every adaptation, good or bad."""
 MARGIN, LEAD = 0.05, 3
 """What a verdict takes, set on development tasks: so large a share of the target by which agreement differs, at the
 nearer end of its interval; or so many more scores that rose than fell."""
-LOST = 0.6
-"""Expected accuracy below which source-only is lost on the target itself, so that to depart from it is no harm; set on
-development tasks too, where 0.5 to 0.65 make no difference."""
+UNRELIABLE = 0.6
+"""Expected accuracy below which source-only itself is unreliable on the target, so that to depart from it is no harm;
+set on development tasks too, where 0.5 to 0.65 make no difference."""
 ROWS = 500
 """Most target images in each half that an interval is made from."""
 COLLAPSED = 0.5
-"""Total variation from every plausible mix at which a network that says fewer classes than before has collapsed."""
+"""Total variation from every plausible prior at which a network that predicts fewer classes than before has
+collapsed."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What one score says of the difference that adaptation made."""
+    """One score before and after adaptation."""
 
     score: str
     before: float
@@ -56,9 +59,9 @@ class Verdict:
     evidence: tuple[Evidence, ...]
     """Of every one of the VOTERS."""
     far: float
-    """Total variation between the classes that the adapted network says and the nearest plausible mix."""
+    """Total variation between the adapted network's predicted distribution and the nearest plausible prior."""
     collapsed: bool
-    """Whether that is too far to be true, and fewer classes are said than before."""
+    """Whether that is too far to be true, and predictions became more concentrated than before."""
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self) | {"evidence": [e.as_dict() for e in self.evidence]}
@@ -72,119 +75,135 @@ def judge_transfer(
     resamples: int = 100,
     seed: int = 0,
 ) -> Verdict:
-    """Compare two networks that speak of the same images, beside others that were trained for them too.
+    """Compare two networks on the same images, beside others that were trained for them too."""
+    networks = score_networks([source_only, adapted, *others])
+    return next(judge_transfers(networks, resamples=resamples, seed=seed))
 
-    It looks at five scores, and at whether the adapted network collapsed, which those may praise.
+
+def judge_transfers(networks: Sequence[ScoredNetwork], *, resamples: int = 100, seed: int = 0) -> Iterator[Verdict]:
+    """A verdict on each network but the first, which is source-only.
+
+    It rests on five scores, and on whether the adapted network collapsed, which those may praise.
     """
-    found = evidence(source_only, adapted, others, resamples, seed)
-    far, collapsed = _collapse(source_only, adapted)
-    verdict = "hurt" if collapsed else judged(found, alone=not others)
-    return Verdict(verdict, _sentence(verdict, found, len(others) + 2, far, collapsed), found, far, collapsed)
+    source_only, *adapted = networks
+    before = resampled_scores(source_only.inputs, resamples, seed)
+    plausible = plausible_priors(source_only.outputs)
+    for network in adapted:
+        differences = resampled_scores(network.inputs, resamples, seed) - before
+        evidence = gather_evidence(source_only, network, differences)
+        far, collapsed = _collapse(source_only.outputs, network.outputs, plausible)
+        answer = "hurt" if collapsed else judge(evidence, alone=len(adapted) == 1)
+        yield Verdict(answer, _sentence(answer, evidence, len(networks), far, collapsed), evidence, far, collapsed)
 
 
-def judged(found: Sequence[Evidence], *, alone: bool) -> Answer:
-    """*Helped*: the adapted network says what all networks together say (EnsV, Hu et al. 2024) more often than
+def judge(evidence: Sequence[Evidence], *, alone: bool) -> Answer:
+    """*Helped*: the adapted network agrees with the ensemble of all networks (EnsV, Hu et al. 2024) more often than
     source-only does, by an interval beyond MARGIN; or LEAD more scores rose than fell. *Hurt*: the same downwards,
-    unless source-only is lost. All else is unclear. Two networks alone say together what the surer one does: there,
-    agreement is a score like any other.
+    unless source-only is unreliable. All else is unclear. An ensemble of two follows the more confident one:
+    there, agreement is a score like any other.
     """
-    answer = "unclear" if alone else _beyond(_by(found, "ensemble"), MARGIN)
+    answer = "unclear" if alone else _beyond(_by(evidence, "ensemble"), MARGIN)
     if answer == "unclear":
-        votes = [e.votes for e in found]
+        votes = [e.votes for e in evidence]
         lead = votes.count("helped") - votes.count("hurt")
         if abs(lead) >= LEAD:
             answer = "helped" if lead > 0 else "hurt"
-    return "unclear" if answer == "hurt" and _lost(found) else answer
+    return "unclear" if answer == "hurt" and _unreliable(evidence) else answer
 
 
-def _lost(found: Sequence[Evidence]) -> bool:
-    """Whether source-only does not believe itself on the target."""
-    return _by(found, "expected").before < LOST
+def _unreliable(evidence: Sequence[Evidence]) -> bool:
+    """Whether source-only's own posterior expects it to be wrong on much of the target."""
+    return _by(evidence, "expected").before < UNRELIABLE
 
 
-def _by(found: Sequence[Evidence], score: str) -> Evidence:
-    return next(e for e in found if e.score == score)
+def _by(evidence: Sequence[Evidence], score: str) -> Evidence:
+    return next(e for e in evidence if e.score == score)
 
 
-def _beyond(found: Evidence, margin: float) -> Answer:
-    if found.low > margin:
+def _beyond(evidence: Evidence, margin: float) -> Answer:
+    if evidence.low > margin:
         return "helped"
-    return "hurt" if found.high < -margin else "unclear"
+    return "hurt" if evidence.high < -margin else "unclear"
 
 
-def _collapse(source_only: DomainOutputs, adapted: DomainOutputs) -> tuple[float, bool]:
-    """How far the classes that are said are from every plausible mix, and whether that is a collapse.
+# --- evidence, with intervals ---
 
-    Plausible are the mixes that source-only estimates, what it says without any estimator, and the source's own. A
-    source-only that is lost makes all of them wrong; so a network whose commonest class became rarer did not collapse.
+
+def gather_evidence(source_only: ScoredNetwork, adapted: ScoredNetwork, differences: Floats) -> tuple[Evidence, ...]:
+    """Every one of the VOTERS before and after, with an interval from resampled differences. (resamples, voters)"""
+    low, high = np.quantile(differences, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
+    return tuple(
+        Evidence(name, source_only.scores[name], adapted.scores[name], float(low[i]), float(high[i]))
+        for i, name in enumerate(VOTERS)
+    )
+
+
+def resampled_scores(inputs: ScoreInputs, resamples: int, seed: int) -> Floats:
+    """The VOTERS on resampled images, which are the same for every network with the same seed. (resamples, voters)"""
+    rows = _resamples(inputs.source_val_y, len(inputs.target), resamples, np.random.default_rng(seed))
+    samples = (inputs.rows(val, target) for val, target in rows)
+    return np.array([[SCORES[name].value(sample) for name in VOTERS] for sample in samples])
+
+
+def _resamples(
+    source_val_y: Labels, images: int, resamples: int, rng: np.random.Generator
+) -> Iterator[tuple[Labels, Labels]]:
+    """Rows of the held-out source and of the target, drawn again.
+
+    Held-out images are drawn class by class with replacement; of the target's, random halves without it, whose
+    standard deviation is that of the whole (Politis and Romano 1994), since an image drawn twice would be its own
+    neighbour to SND.
     """
-    _, said = predicted_distribution(adapted)
-    _, before = predicted_distribution(source_only)
-    plausible = [before, adapted.source_prior, *(target_prior_of(source_only, name) for name in ESTIMATORS)]
-    far = float(min(np.abs(said - mix).sum() / 2 for mix in plausible))
-    return far, bool(far > COLLAPSED and said.max() > before.max())
+    classes = [np.flatnonzero(source_val_y == k) for k in np.unique(source_val_y)]
+    rows = rng.permutation(images)[: 2 * ROWS]
+    for _ in range(resamples):
+        val = np.concatenate([own[rng.integers(len(own), size=len(own))] for own in classes])
+        yield val, rng.permutation(rows)[: max(1, len(rows) // 2)]
 
 
-def _sentence(verdict: Answer, found: Sequence[Evidence], networks: int, far: float, collapsed: bool) -> str:
+# --- collapse ---
+
+
+def plausible_priors(source_only: DomainOutputs) -> list[Floats]:
+    """Label distributions that the target may have: source-only's predictions and estimates, and the source's own."""
+    estimates = [target_prior(source_only, name) for name in ESTIMATORS]
+    return [source_only.predicted_distribution, source_only.source_prior, *estimates]
+
+
+def _collapse(source_only: DomainOutputs, adapted: DomainOutputs, plausible: Sequence[Floats]) -> tuple[float, bool]:
+    """How far the predicted distribution is from every plausible prior, and whether that is a collapse.
+
+    An unreliable source-only makes all of these wrong; so a network whose commonest class became rarer did
+    not collapse.
+    """
+    before, after = source_only.predicted_distribution, adapted.predicted_distribution
+    far = float(min(np.abs(after - prior).sum() / 2 for prior in plausible))
+    return far, bool(far > COLLAPSED and after.max() > before.max())
+
+
+# --- words ---
+
+
+def _sentence(answer: Answer, evidence: Sequence[Evidence], networks: int, far: float, collapsed: bool) -> str:
     if collapsed:
         return (
-            f"Adaptation hurt: the network collapsed. The classes that it says are {far:.2f} (total variation) from "
-            "every mix that the target may plausibly have."
+            "Adaptation hurt: the network collapsed. Its predicted label distribution is "
+            f"{far:.2f} (total variation) from every one that the target may plausibly have."
         )
-    begun = {"helped": "seems to have helped", "hurt": "seems to have hurt", "unclear": "may have helped or hurt"}
-    e = _by(found, "ensemble")
-    told = [
-        f"Adaptation {begun[verdict]}: it says what {networks} networks together say on {100 * e.after:.0f} % of the "
-        f"target, source-only on {100 * e.before:.0f} % (difference {100 * e.low:+.0f} to {100 * e.high:+.0f} points)"
+    begin = {"helped": "seems to have helped", "hurt": "seems to have hurt", "unclear": "may have helped or hurt"}
+    agreement = _by(evidence, "ensemble")
+    clauses = [
+        f"Adaptation {begin[answer]}: it agrees with the ensemble of {networks} networks on "
+        f"{100 * agreement.after:.0f} % of the target, source-only on {100 * agreement.before:.0f} % "
+        f"(difference {100 * agreement.low:+.0f} to {100 * agreement.high:+.0f} points)"
     ]
-    for answer, what in (("helped", "better"), ("hurt", "worse")):
-        names = [SCORES[one.score].title for one in found if one is not e and one.votes == answer]
-        if names:
-            told.append(f"{what} by {', '.join(names)}")
-    if _lost(found):
-        told.append(
-            f"source-only itself expects to be right on no more than {100 * _by(found, 'expected').before:.0f} %"
+    for vote, better in (("helped", "better"), ("hurt", "worse")):
+        titles = [SCORES[e.score].title for e in evidence if e is not agreement and e.votes == vote]
+        if titles:
+            clauses.append(f"{better} by {', '.join(titles)}")
+    if _unreliable(evidence):
+        expected = _by(evidence, "expected").before
+        clauses.append(
+            f"source-only itself is unreliable on the target: its expected accuracy is {100 * expected:.0f} %"
         )
-    return f"{'; '.join(told)}."
-
-
-def evidence(
-    source_only: DomainOutputs, adapted: DomainOutputs, others: Sequence[DomainOutputs], resamples: int, seed: int
-) -> tuple[Evidence, ...]:
-    """The difference by every one of the VOTERS, with an interval over images drawn again, the same for both networks.
-
-    Held-out images are drawn class by class with replacement; of the target's, random halves without it, whose spread
-    is that of the whole (Politis and Romano 1994), since an image drawn twice would be its own neighbour to SND.
-    """
-    everyone = [source_only, adapted, *others]
-    mix = consensus_prior(everyone)
-    both = [Reading.of(said, mix) for said in everyone[:2]]
-    targets = [softmax(said.target) for said in everyone]
-    rng = np.random.default_rng(seed)
-    classes = [np.flatnonzero(source_only.source_val_y == k) for k in np.unique(source_only.source_val_y)]
-    rows = rng.permutation(len(source_only.target))[: 2 * ROWS]
-
-    def scores(val: Labels, target: Labels) -> list[list[float]]:
-        agree = agreement([p[target] for p in targets])
-        read = [reading.rows(val, target) for reading in both]
-        return [
-            [SCORES[name].value(r) if name in SCORES else agreed for name in VOTERS]
-            for r, agreed in zip(read, agree[:2], strict=True)
-        ]
-
-    values = scores(np.arange(len(source_only.source_val_y)), np.arange(len(source_only.target)))
-    drawn = [
-        np.diff(
-            scores(
-                np.concatenate([own[rng.integers(len(own), size=len(own))] for own in classes]),
-                rng.permutation(rows)[: max(1, len(rows) // 2)],
-            ),
-            axis=0,
-        )[0]
-        for _ in range(resamples)
-    ]
-    ends = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
-    return tuple(
-        Evidence(name, before, after, float(low), float(high))
-        for name, before, after, low, high in zip(VOTERS, *values, *ends, strict=True)
-    )
+    return f"{'; '.join(clauses)}."

@@ -1,8 +1,8 @@
 """A model in a form that needs no askew: ONNX, TorchScript, or a torch.export program.
 
 The graph holds everything from raw input to logits: pixels/255, mean and deviation, the centre crop, and the decision
-prior, so that the softmax of what comes out are the probabilities that `Predictor.predict_proba` gives. A file is kept
-only if it gives the same as the model, on random inputs and batches of several sizes.
+prior, so that the softmax of its output is what `Predictor.predict_proba` returns. A file is kept only if its logits
+are the model's, on random inputs and batches of several sizes.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from torch import Tensor, nn
 
 from askew.core.errors import UserError, unknown
 from askew.core.files import check_file, whole_file
-from askew.inference.model_card import Card
+from askew.inference.model_card import ModelCard
 from askew.inference.predictor import Predictor, Prior
 
 TOLERANCE = 1e-4
-"""Largest difference of a logit that is let pass, times the largest logit where that is above one."""
+"""Largest accepted difference of a logit, relative to the largest logit where that is above one."""
 
-_ABOUT = "askew.json"  # what is said of the model, within a TorchScript or program file
+_ABOUT = "askew.json"  # the description inside a TorchScript or program file
 _BATCHES = (1, 2, 5)
 _PATCH = 8  # pixels
 
@@ -58,8 +58,8 @@ def export(predictor: Predictor, file: Path, form: str, prior: Prior = "uniform"
     graph = Graph(predictor, prior).cpu().eval()
     try:
         with whole_file(file, "choose another file with -o.") as temporary, _quietly():
-            ask = WRITERS[form](graph, predictor.card, temporary, about)
-            worst = max(_distance(graph, ask, x) for x in _trials(predictor.card))
+            forward = WRITERS[form](graph, predictor.card, temporary, about)
+            worst = max(_distance(graph, forward, x) for x in _trials(predictor.card))
             if not worst <= TOLERANCE:  # also when it is NaN
                 raise UserError(
                     f"The {form} file gives other logits than the model: they differ by {worst:.2g}.",
@@ -71,7 +71,7 @@ def export(predictor: Predictor, file: Path, form: str, prior: Prior = "uniform"
 
 
 def describe(predictor: Predictor, prior: Prior) -> dict[str, Any]:
-    """What the file says of itself: what goes in, what comes out."""
+    """The description inside the file: its input, its output, its classes and its prior."""
     card = predictor.card
     form = "images, 0 … 255 as decoded; all scaling and cropping is inside" if card.images else "rows"
     dtype = "uint8" if card.images else "float32"
@@ -86,7 +86,7 @@ def describe(predictor: Predictor, prior: Prior) -> dict[str, Any]:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Exporters talk of themselves at length; what matters is whether the file is right, which is checked."""
+    """Without the exporters' own messages: the file is checked anyway."""
     level = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -97,8 +97,8 @@ def _quietly() -> Iterator[None]:
         logging.disable(level)
 
 
-def _trials(card: Card) -> list[Tensor]:
-    """Random inputs; images are of patches, since networks answer the same to any white noise."""
+def _trials(card: ModelCard) -> list[Tensor]:
+    """Random inputs; images are made of patches, since networks return the same for any white noise."""
     rng = np.random.default_rng(0)
     if not card.images:
         return [torch.from_numpy(rng.normal(size=(n, *card.shape)).astype(np.float32)) for n in _BATCHES]
@@ -108,22 +108,22 @@ def _trials(card: Card) -> list[Tensor]:
     return [torch.from_numpy(np.ascontiguousarray(x)) for x in fine]
 
 
-Ask = Callable[[Tensor], NDArray[Any]]
+Forward = Callable[[Tensor], NDArray[Any]]
 
 
-def _distance(graph: Graph, ask: Ask, x: Tensor) -> float:
+def _distance(graph: Graph, forward: Forward, x: Tensor) -> float:
     with torch.inference_mode():
         wanted = graph(x).numpy()
-    return float(np.abs(ask(x) - wanted).max() / max(1.0, np.abs(wanted).max()))
+    return float(np.abs(forward(x) - wanted).max() / max(1.0, np.abs(wanted).max()))
 
 
-def _exported(graph: Graph, card: Card) -> torch.export.ExportedProgram:
+def _exported(graph: Graph, card: ModelCard) -> torch.export.ExportedProgram:
     # Batches of one would be taken for a constant.
     dynamic = ({0: torch.export.Dim("n", min=1)},)
     return torch.export.export(graph, (_trials(card)[1],), dynamic_shapes=dynamic)
 
 
-def _onnx(graph: Graph, card: Card, file: Path, about: str) -> Ask:
+def _onnx(graph: Graph, card: ModelCard, file: Path, about: str) -> Forward:
     try:
         import onnxruntime
         import onnxscript  # noqa: F401 (torch's exporter needs it)
@@ -142,7 +142,7 @@ def _onnx(graph: Graph, card: Card, file: Path, about: str) -> Ask:
     return lambda x: np.asarray(session.run(["logits"], {"x": x.numpy()})[0])
 
 
-def _torchscript(graph: Graph, card: Card, file: Path, about: str) -> Ask:
+def _torchscript(graph: Graph, card: ModelCard, file: Path, about: str) -> Forward:
     with torch.inference_mode(False), torch.no_grad():
         traced = torch.jit.trace(graph, _trials(card)[1], check_trace=False)  # type: ignore[no-untyped-call]
         torch.jit.save(traced, str(file), _extra_files={_ABOUT: about})
@@ -150,11 +150,11 @@ def _torchscript(graph: Graph, card: Card, file: Path, about: str) -> Ask:
     return lambda x: np.asarray(loaded(x).detach())
 
 
-def _program(graph: Graph, card: Card, file: Path, about: str) -> Ask:
+def _program(graph: Graph, card: ModelCard, file: Path, about: str) -> Forward:
     torch.export.save(_exported(graph, card), str(file), extra_files={_ABOUT: about})
     loaded = torch.export.load(str(file)).module()
     return lambda x: np.asarray(loaded(x).detach())
 
 
 WRITERS = {"onnx": _onnx, "torchscript": _torchscript, "program": _program}
-"""By form: each writes the file and returns how to ask it."""
+"""By form: each writes the file and returns a function that runs it."""

@@ -14,7 +14,7 @@ from torch import Tensor
 from askew.core.errors import UserError
 from askew.data.array_files import as_images, as_rows
 from askew.data.decode import decode, decoding
-from askew.inference.model_card import Card
+from askew.inference.model_card import ModelCard
 
 
 def listed(x: Any) -> Sequence[Any] | NDArray[Any]:
@@ -33,7 +33,7 @@ def listed(x: Any) -> Sequence[Any] | NDArray[Any]:
         raise UserError("The inputs are rows of different lengths.", "every row needs as many numbers.") from None
 
 
-def as_input(x: Sequence[Any] | NDArray[Any], card: Card) -> NDArray[Any]:
+def as_input(x: Sequence[Any] | NDArray[Any], card: ModelCard) -> NDArray[Any]:
     """A batch in the network's own form: uint8 (n, k, h, w) or float32 (n, d)."""
     if isinstance(x, list | tuple):
         with decoding():
@@ -41,14 +41,14 @@ def as_input(x: Sequence[Any] | NDArray[Any], card: Card) -> NDArray[Any]:
     return _images(np.asarray(x), card) if card.images else _rows(np.asarray(x), card)
 
 
-def as_picture(picture: Image.Image | Path | str, card: Card) -> NDArray[np.uint8]:
+def as_picture(picture: Image.Image | Path | str, card: ModelCard) -> NDArray[np.uint8]:
     """One picture as the network takes it, resized; an exception of Pillow's if the file is broken. (k, h, w)"""
     if not card.images:
         raise UserError(f"The model takes {card.input}, found a picture.", "give it embeddings of the same network.")
     return decode(picture, card.shape)
 
 
-def _sound_picture(picture: Image.Image | Path | str, card: Card) -> NDArray[np.uint8]:
+def _sound_picture(picture: Image.Image | Path | str, card: ModelCard) -> NDArray[np.uint8]:
     try:
         return as_picture(picture, card)
     except UserError:
@@ -57,7 +57,7 @@ def _sound_picture(picture: Image.Image | Path | str, card: Card) -> NDArray[np.
         raise UserError(f"The picture {picture} cannot be read: {error}.", "mend it, or leave it out.") from None
 
 
-def _images(x: NDArray[Any], card: Card) -> NDArray[np.uint8]:
+def _images(x: NDArray[Any], card: ModelCard) -> NDArray[np.uint8]:
     images = as_images(x)
     if images is not None and images.shape[1] == 1 and card.shape[0] == 3:
         images = np.repeat(images, 3, axis=1)
@@ -69,7 +69,7 @@ def _images(x: NDArray[Any], card: Card) -> NDArray[np.uint8]:
     return images
 
 
-def _rows(x: NDArray[Any], card: Card) -> NDArray[np.float32]:
+def _rows(x: NDArray[Any], card: ModelCard) -> NDArray[np.float32]:
     rows = as_rows(x)
     if rows is None or rows.shape[1:] != card.shape:
         raise UserError(

@@ -1,4 +1,4 @@
-"""What a trained model says of itself: its network, its input, its classes and the class mixes it knows, as JSON."""
+"""A model's description as JSON: its network, its input, its classes and the class priors that it knows."""
 
 from __future__ import annotations
 
@@ -18,36 +18,39 @@ from askew.nets.network import check
 from askew.nets.spec import NetSpec
 
 FORM = 1
-"""Of the JSON; another number is another askew's."""
+"""Version of the JSON's layout."""
 
-Mix = tuple[float, ...]
+Shares = tuple[float, ...]
 
 _LONGEST = 2**24  # bytes of JSON, and numbers in one input: far more than any real model has
 
 
 @dataclass(frozen=True)
 class TargetPrior:
-    """The target's estimated class mix, how it was estimated, and where an interval of it begins and ends."""
+    """The target's estimated class prior, its estimator, and the ends of an interval for each class."""
 
-    mix: Mix
+    prior: Shares
     estimator: str
-    low: Mix | None = None
-    high: Mix | None = None
+    low: Shares | None = None
+    high: Shares | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        return {"mix": self.prior, "estimator": self.estimator, "low": self.low, "high": self.high}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Card:
-    """All of a model but its weights."""
+class ModelCard:
+    """Everything about a model but its weights."""
 
     net: NetSpec
     rule: Method
-    """The method whose `predict` makes logits; one that does as all do is kept as plain `Method()`."""
+    """The method whose `predict` makes logits; `Method()` where that is the usual forward pass."""
     shape: tuple[int, ...]
     """Of one input: (channels, height, width) of uint8 images, or (width,) of float rows."""
     classes: tuple[str, ...]
-    training_prior: Mix
-    """The class mix that the label loss saw: the one that the logits are for."""
-    source_prior: Mix | None = None
+    training_prior: Shares
+    """The label distribution that the label loss was trained on, which the logits assume."""
+    source_prior: Shares | None = None
     """The labelled source's own."""
     target_prior: TargetPrior | None = None
     made: Mapping[str, Any] = field(default_factory=dict)
@@ -56,7 +59,7 @@ class Card:
     def __post_init__(self) -> None:
         if type(self.rule).predict is Method.predict:
             object.__setattr__(self, "rule", Method())
-        # The weights are in the model; where they began is history.
+        # The trained weights are in the model, so the starting weights no longer matter.
         object.__setattr__(self, "net", dataclasses.replace(self.net, weights="none", weights_hash=""))
 
     @property
@@ -79,7 +82,7 @@ class Card:
             "classes": list(self.classes),
             "seen_mix": list(self.training_prior),
             "source_mix": None if self.source_prior is None else list(self.source_prior),
-            "target_mix": None if self.target_prior is None else dataclasses.asdict(self.target_prior),
+            "target_mix": None if self.target_prior is None else self.target_prior.as_json(),
             "made": dict(self.made),
         }
 
@@ -108,11 +111,11 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def read_card(path: Path) -> tuple[Card, dict[str, Any]]:
-    """The card in a model's JSON, every field checked, and the whole object."""
+def read_card(path: Path) -> tuple[ModelCard, dict[str, Any]]:
+    """The card in a model's JSON, every field checked, and the whole JSON object."""
     values = read_json(path)
     if values.get("what") != "askew model":
-        raise _wrong(path, "it does not say that it is one")
+        raise _wrong(path, 'its "what" is not "askew model"')
     if values.get("form") != FORM:
         raise UserError(
             f"{path} is a model of form {values.get('form')!r}, and this askew reads form {FORM}.",
@@ -128,25 +131,25 @@ def read_card(path: Path) -> tuple[Card, dict[str, Any]]:
     return card, values
 
 
-def _card(values: Mapping[str, Any]) -> Card:
+def _card(values: Mapping[str, Any]) -> ModelCard:
     classes = tuple(_text(name) for name in _list(values["classes"], "classes"))
     if len(classes) < 1 or len(set(classes)) < len(classes):
         raise ValueError("classes must be names that differ")
     c, source, target = len(classes), values["source_mix"], values["target_mix"]
-    return Card(
+    return ModelCard(
         net=net_spec(values["net"]),
         rule=rule_of(values["rule"]),
         shape=shape_of(values["input"]["shape"]),
         classes=classes,
         training_prior=prior_of(values["seen_mix"], c, "seen_mix"),
         source_prior=None if source is None else prior_of(source, c, "source_mix"),
-        target_prior=None if target is None else _target_mix(target, c),
+        target_prior=None if target is None else _target_prior(target, c),
         made=dict(values["made"]),
     )
 
 
 def net_spec(values: Mapping[str, Any]) -> NetSpec:
-    """A network by its description; its starting weights are nobody's business any more."""
+    """A network by its description, without starting weights."""
     given = {k: v for k, v in dict(values).items() if not k.startswith("weights")}
     return NetSpec(**checked(NetSpec, given, "the network"))
 
@@ -160,22 +163,22 @@ def shape_of(value: Any) -> tuple[int, ...]:
     return shape
 
 
-def prior_of(value: Any, classes: int, name: str) -> Mix:
+def prior_of(value: Any, classes: int, name: str) -> Shares:
     """A share of each class, in sum one."""
-    mix = _shares(value, classes, name)
-    if abs(sum(mix) - 1) > 1e-3:
+    prior = _shares(value, classes, name)
+    if abs(sum(prior) - 1) > 1e-3:
         raise ValueError(f"{name} must have the sum 1")
-    return mix
+    return prior
 
 
-def _shares(value: Any, classes: int, name: str) -> Mix:
+def _shares(value: Any, classes: int, name: str) -> Shares:
     shares = _list(value, name)
     if len(shares) != classes or not all(type(p) in (int, float) and 0 <= p <= 1.001 for p in shares):
         raise ValueError(f"{name} must have a share of each of the {classes} classes")
     return tuple(float(p) for p in shares)
 
 
-def _target_mix(value: Mapping[str, Any], classes: int) -> TargetPrior:
+def _target_prior(value: Mapping[str, Any], classes: int) -> TargetPrior:
     low, high = (None if value[k] is None else _shares(value[k], classes, k) for k in ("low", "high"))
     return TargetPrior(prior_of(value["mix"], classes, "target_mix"), _text(value["estimator"]), low, high)
 
@@ -202,7 +205,7 @@ def _text(value: Any) -> str:
 
 
 def _no_number(text: str) -> float:
-    raise ValueError(f"{text} is no number")
+    raise ValueError(f"{text} is not a finite number")
 
 
 def _wrong(path: Path, why: str) -> UserError:

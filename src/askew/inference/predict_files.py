@@ -21,7 +21,7 @@ from askew.data.array_files import ARRAYS, read_array
 from askew.data.decode import decoding
 from askew.data.image_lists import LISTS, find_pictures, read_listing
 from askew.inference.inputs import as_input, as_picture
-from askew.inference.model_card import Card
+from askew.inference.model_card import ModelCard
 from askew.inference.predictor import Predictor, Prior
 from askew.inference.writers import CsvWriter, PredictionBatch, Writer, writer_for
 
@@ -123,7 +123,7 @@ Shard = Mapping[str, Any]
 """Some of a source's inputs, as JSON: {"pictures": paths}, or {"file": path, "start": row, "stop": row}."""
 
 
-def split_source(source: Path, card: Card, size: int = sys.maxsize) -> Iterator[Shard]:
+def split_source(source: Path, card: ModelCard, size: int = sys.maxsize) -> Iterator[Shard]:
     """The inputs of a source in shards of at most `size`; UserError before the first of them if it cannot be read."""
     if not os.path.lexists(source):
         raise UserError(f"There is no {source}.", "name a folder, a list, pictures, or a .npy, .npz or .parquet file.")
@@ -154,7 +154,7 @@ def _picture_paths(source: Path) -> list[Path]:
     return [source]
 
 
-def _checked_length(file: Path, card: Card) -> int:
+def _checked_length(file: Path, card: ModelCard) -> int:
     """The number of inputs in an array; UserError if it has none, or none that the model takes."""
     x = _array(file)
     if not x.ndim or not len(x):
@@ -163,7 +163,7 @@ def _checked_length(file: Path, card: Card) -> int:
     return len(x)
 
 
-def shard_inputs(shard: Shard, card: Card) -> Iterator[Input]:
+def shard_inputs(shard: Shard, card: ModelCard) -> Iterator[Input]:
     """The inputs of a shard, each to be read when its turn comes."""
     if "pictures" in shard:
         for path in map(Path, shard["pictures"]):

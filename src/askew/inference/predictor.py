@@ -1,4 +1,4 @@
-"""The trained model: from images or rows to classes, under a class mix that is chosen when it is asked.
+"""The trained model: from images or rows to classes, under a class prior that is chosen when it predicts.
 
 A model is a folder: model.json, its card, and weights-<hash>.safetensors. The weights are written first and named by
 their hash, which the card holds; so the two always belong together, and a change to either is found.
@@ -6,7 +6,6 @@ their hash, which the card holds; so the two always belong together, and a chang
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -23,23 +22,28 @@ from askew import __version__
 from askew.core.device import pick_device
 from askew.core.errors import UserError, unknown
 from askew.core.files import as_json, is_temporary, read_tensors, whole_folder
-from askew.evaluation.priors import reweighted
+from askew.evaluation.logits import Floats, adjust_logits, softmax
 from askew.inference.inputs import as_input, listed
-from askew.inference.model_card import Card, TargetPrior, net_spec, prior_of, read_card, read_json, rule_of, shape_of
-from askew.methods.base import Method, new_net
+from askew.inference.model_card import (
+    ModelCard,
+    TargetPrior,
+    net_spec,
+    prior_of,
+    read_card,
+    read_json,
+    rule_of,
+    shape_of,
+)
+from askew.inference.weights import CARD_FILE, HOW, empty_network, fitting_weights, read_weights, weights_file
+from askew.methods.base import Method
 from askew.nets.forward import Inputs, chunk_rows, forward_in_chunks
-from askew.nets.network import Net, keeps_source_statistics, predicting_weights
+from askew.nets.network import Net, predicting_weights
 
-__all__ = ["PRIORS", "Card", "Classifier", "Predictor", "Prior", "TargetPrior", "load"]
+__all__ = ["PRIORS", "Classifier", "ModelCard", "Predictor", "Prior", "TargetPrior", "load"]
 
 Prior = Literal["uniform", "source", "target", "seen"] | ArrayLike
-"""The class mix to decide under: uniform, the source's, the estimated target's, the one seen in training, or shares."""
+"""The class prior to decide under: uniform, the source's, the estimated target's, that of training, or shares."""
 PRIORS = ("uniform", "source", "target", "seen")
-
-Floats = NDArray[np.float64]
-
-_CARD = "model.json"
-_HOW = "name a folder that `askew adapt` or `askew export --to safetensors` wrote, or a finished run's."
 
 
 class Classifier(nn.Module):
@@ -58,7 +62,7 @@ class _Converted:
     """Inputs of any form; its slices are in the network's own."""
 
     inputs: Sequence[Any] | NDArray[Any]
-    card: Card
+    card: ModelCard
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -69,15 +73,15 @@ class _Converted:
 
 
 class Predictor:
-    """A trained model, ready to answer."""
+    """A trained model, ready to predict."""
 
-    def __init__(self, card: Card, weights: Mapping[str, Tensor], device: str = "auto") -> None:
-        """`weights` are those of the network; of parts that only training needed, none are kept."""
+    def __init__(self, card: ModelCard, weights: Mapping[str, Tensor], device: str = "auto") -> None:
+        """`weights` are those of the network; modules that only training needed are left out."""
         self.card = card
         self.device = pick_device(device)
-        with torch.device("meta"):  # so that a description alone cannot ask for all memory
-            self.weights = _fitting(weights, _network(card, weights))
-        net = _network(card, weights)
+        with torch.device("meta"):  # checked first: a wrong description must not allocate all memory
+            self.weights = fitting_weights(weights, empty_network(card, weights))
+        net = empty_network(card, weights)
         net.load_state_dict(self.weights)
         self.classifier = Classifier(card.rule, net).to(self.device).eval()
 
@@ -119,17 +123,13 @@ class Predictor:
         return names
 
     def probabilities(self, logits: NDArray[Any], prior: Prior = "uniform") -> Floats:
-        """softmax(z_k + log(prior_k/seen_k)): the same for logits that are there already. (n, c) → (n, c)"""
-        z = torch.from_numpy(np.asarray(logits, dtype=np.float64)) + torch.from_numpy(self.prior_shift(prior))
-        p: Floats = z.softmax(dim=-1).numpy()
-        return p
+        """softmax(z_k + log(prior_k/training_prior_k)): the same from logits. (n, c) → (n, c)"""
+        return softmax(np.asarray(logits, dtype=np.float64) + self.prior_shift(prior))
 
     def prior_shift(self, prior: Prior) -> Floats:
-        """What a prior adds to each class's logit. A class that training never saw is not weighed up. (c,)"""
-        seen = torch.tensor(self.card.training_prior, dtype=torch.float64)
-        mix = torch.where(seen > 0, torch.from_numpy(self.prior_shares(prior)), 0.0)
-        shift: Floats = reweighted(torch.zeros_like(seen), mix, seen).numpy()
-        return shift
+        """What a prior adds to each class's logit; a class that was absent from training keeps its logit. (c,)"""
+        training_prior = np.array(self.card.training_prior)
+        return adjust_logits(np.zeros_like(training_prior), self.prior_shares(prior), training_prior)
 
     def prior_shares(self, prior: Prior) -> Floats:
         """The shares that a prior stands for. (c,)"""
@@ -137,16 +137,16 @@ class Predictor:
         if isinstance(prior, str):
             return self._named_prior(prior)
         try:
-            mix: Floats = np.asarray(prior, dtype=np.float64)
+            given: Floats = np.asarray(prior, dtype=np.float64)
         except (TypeError, ValueError):
-            mix = np.empty(0)
-        if mix.shape != (c,) or not np.isfinite(mix).all() or mix.min() < 0 or mix.sum() <= 0:
-            found = f"{mix.size} numbers" if mix.shape != (c,) else str(mix.tolist())
+            given = np.empty(0)
+        if given.shape != (c,) or not np.isfinite(given).all() or given.min() < 0 or given.sum() <= 0:
+            found = f"{given.size} numbers" if given.shape != (c,) else str(given.tolist())
             raise UserError(
                 f"A prior has a share of each of the {c} classes, found {found}.",
                 f"shares at least 0, in this order: {', '.join(self.classes)}.",
             )
-        shares: Floats = mix / mix.sum()
+        shares: Floats = given / given.sum()
         return shares
 
     def _named_prior(self, name: str) -> Floats:
@@ -154,17 +154,17 @@ class Predictor:
         known = {
             "uniform": (1 / c,) * c,
             "source": card.source_prior,
-            "target": card.target_prior.mix if card.target_prior else None,
+            "target": card.target_prior.prior if card.target_prior else None,
             "seen": card.training_prior,
         }
         if name not in known:
             raise unknown("prior", name, PRIORS, "from Python also an array of shares.")
-        mix = known[name]
-        if mix is None:
+        shares = known[name]
+        if shares is None:
             raise UserError(
-                f"The model does not know the {name}'s class mix.", "use uniform, or say a share for each class."
+                f"The model does not know the {name}'s class prior.", "use uniform, or give a share for each class."
             )
-        return np.array(mix, dtype=np.float64)
+        return np.array(shares, dtype=np.float64)
 
     # --- on disk ---
 
@@ -175,15 +175,15 @@ class Predictor:
         folder, card = Path(path), self.card.as_json()
         if folder.exists() and not folder.is_dir():
             raise UserError(f"{folder} is a file, and a model is a folder.", "choose another name.")
-        if folder.is_dir() and not (folder / _CARD).is_file() and not all(map(_is_leftover, folder.iterdir())):
+        if folder.is_dir() and not (folder / CARD_FILE).is_file() and not all(map(_is_leftover, folder.iterdir())):
             raise UserError(f"The folder {folder} holds other things than a model.", "choose a new or empty folder.")
         content = save(self.weights)
         digest = hashlib.sha256(content).hexdigest()
-        with whole_folder(folder, _CARD, "choose another folder.") as new:
-            (new / _weights_file(digest)).write_bytes(content)
-            (new / _CARD).write_bytes(as_json({**card, "weights_sha256": digest, "askew": __version__}))
+        with whole_folder(folder, CARD_FILE, "choose another folder.") as new:
+            (new / weights_file(digest)).write_bytes(content)
+            (new / CARD_FILE).write_bytes(as_json({**card, "weights_sha256": digest, "askew": __version__}))
         for other in folder.glob("weights-*.safetensors"):  # of the model that was there before
-            if other.name != _weights_file(digest):
+            if other.name != weights_file(digest):
                 other.unlink(missing_ok=True)
 
     @classmethod
@@ -194,7 +194,7 @@ class Predictor:
         target_prior: TargetPrior | None = None,
         made: Mapping[str, Any] | None = None,
     ) -> Predictor:
-        """The model of a finished run; the target's mix is the run's own estimate, unless a better one is given."""
+        """The model of a finished run; the target prior is the run's own estimate, unless a better one is given."""
         from askew.runs.store import RunFolder  # a model folder is loaded without what runs need
 
         path = Path(folder)
@@ -206,7 +206,7 @@ class Predictor:
             weights = predicting_weights(read_tensors(path / "weights.safetensors")[0])
         except (KeyError, TypeError, ValueError, IndexError, OSError) as error:
             raise UserError(
-                f"The run in {path} does not say enough to make a model of it ({error}).",
+                f"The run in {path} lacks what a model is made of ({error}).",
                 "it was made by another version of askew; run it again.",
             ) from None
         return cls(card, weights, device)
@@ -216,89 +216,43 @@ def load(path: Path | str, device: str = "auto") -> Predictor:
     """The model in a folder, in the folder `model` within it, or of a finished run. Runs none of its maker's code."""
     folder = Path(path)
     if not folder.exists():
-        raise UserError(f"There is no model {folder}.", _HOW)
-    if folder.name == _CARD:
+        raise UserError(f"There is no model {folder}.", HOW)
+    if folder.name == CARD_FILE:
         folder = folder.parent
-    if not (folder / _CARD).is_file() and (folder / "model" / _CARD).is_file():
+    if not (folder / CARD_FILE).is_file() and (folder / "model" / CARD_FILE).is_file():
         folder = folder / "model"
-    if (folder / _CARD).is_file():
-        card, values = read_card(folder / _CARD)
-        return Predictor(card, _sound_weights(folder, values.get("weights_sha256")), device)
+    if (folder / CARD_FILE).is_file():
+        card, values = read_card(folder / CARD_FILE)
+        return Predictor(card, read_weights(folder, values.get("weights_sha256")), device)
     if (folder / "run.json").is_file():
         return Predictor.of_run(folder, device)
-    raise UserError(f"{folder} is not a model of askew's: it holds no {_CARD}.", _HOW)
+    raise UserError(f"{folder} is not a model of askew's: it holds no {CARD_FILE}.", HOW)
 
 
 def _run_card(
     path: Path, record: dict[str, Any], target_prior: TargetPrior | None, made: Mapping[str, Any] | None
-) -> Card:
+) -> ModelCard:
     run = record["run"]
     classes = tuple(str(name) for name in record["classes"])
     method = run["plan"][-1]["method"]
     outputs = read_tensors(path / "outputs.safetensors")[0]
-    seen = prior_of(outputs["seen_mix"].tolist(), len(classes), "seen_mix")
+    training_prior = prior_of(outputs["seen_mix"].tolist(), len(classes), "seen_mix")
     if target_prior is None and (path / "reweighted.json").is_file():
-        guess = prior_of(read_json(path / "reweighted.json")["target_mix"], len(classes), "target_mix")
-        target_prior = TargetPrior(guess, "bbse")
+        estimate = prior_of(read_json(path / "reweighted.json")["target_mix"], len(classes), "target_mix")
+        target_prior = TargetPrior(estimate, "bbse")
     sizes = record["source_sizes"]
-    return Card(
+    return ModelCard(
         net=net_spec(run["net"]),
         rule=rule_of({"method": method["id"], "options": method["options"]}),
         shape=shape_of(record["shape"]),
         classes=classes,
-        training_prior=seen,
+        training_prior=training_prior,
         source_prior=prior_of([n / sum(sizes) for n in sizes], len(classes), "source_mix"),
         target_prior=target_prior,
         made={"run": run, "images": record["images"], "versions": record["versions"], **(made or {})},
     )
 
 
-# --- weights ---
-
-
-def _weights_file(digest: str) -> str:
-    return f"weights-{digest[:16]}.safetensors"
-
-
 def _is_leftover(path: Path) -> bool:
     """Whether a file was left by a `save` that was stopped before it had written the card."""
     return is_temporary(path) or path.match("weights-*.safetensors")
-
-
-def _sound_weights(folder: Path, digest: Any) -> dict[str, Tensor]:
-    """The weights that the card names, if they are still what they were."""
-    if not isinstance(digest, str) or len(digest) != 64 or not set(digest) <= set("0123456789abcdef"):
-        raise UserError(f"{folder / _CARD} is not a model of askew's: it names no weights.", _HOW)
-    file = folder / _weights_file(digest)
-    if not file.is_file():
-        raise UserError(f"The model in {folder} has lost its weights, {file.name}.", "copy the whole folder again.")
-    with file.open("rb") as content:
-        found = hashlib.file_digest(content, "sha256").hexdigest()
-    if found != digest:
-        raise UserError(
-            f"The weights {file} are not those that the model was saved with: their hash is {found[:16]}….",
-            "they were damaged or changed; get the model again from where it comes from.",
-        )
-    return read_tensors(file)[0]
-
-
-def _network(card: Card, weights: Mapping[str, Tensor]) -> Net:
-    spec = card.net if keeps_source_statistics(weights) else dataclasses.replace(card.net, norm="joint")
-    return new_net(spec, card.rule, card.shape, len(card.classes))
-
-
-def _fitting(weights: Mapping[str, Tensor], net: Net) -> dict[str, Tensor]:
-    """Those of the weights that the network has; UserError if one is missing, misshapen or not finite."""
-    own, fitting = net.state_dict(), {}
-    for name, like in own.items():
-        found = weights.get(name)
-        if found is None or found.shape != like.shape or found.dtype != like.dtype:
-            what = "none" if found is None else f"{found.dtype} {tuple(found.shape)}"
-            raise UserError(
-                f"The weights do not fit the network: {name} is {like.dtype} {tuple(like.shape)}, found {what}.",
-                "the model was damaged, or made by another version of askew.",
-            )
-        if not found.isfinite().all():
-            raise UserError(f"The weights {name} hold NaN or infinity.", "the model was damaged; make it again.")
-        fitting[name] = found.detach().cpu().clone(memory_format=torch.contiguous_format)
-    return fitting

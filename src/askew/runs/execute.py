@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import platform
 import time
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,8 +17,9 @@ from askew import __version__
 from askew.core.errors import UserError
 from askew.core.files import read_tensors, write_json, write_tensors
 from askew.data.task import Task, TestLabels
+from askew.evaluation.logits import adjust_logits, as_floats
 from askew.evaluation.metrics import score_test
-from askew.evaluation.priors import UnsureMixWarning, reweighted, target_prior
+from askew.evaluation.prior_estimators import PredictionRates
 from askew.runs.claims import Claim, Taken, Watch, run_label
 from askew.runs.store import RunFolder
 from askew.training.distributed import Team, fit_together
@@ -271,14 +271,13 @@ def _snapshots(lanes: Sequence[_Lane], how: Execution) -> Iterator[Sequence[Snap
 
 
 def _reweighted_scores(test: TestLabels, snapshot: Snapshot) -> dict[str, Any]:
-    """Scores of the same network with its logits reweighted by the estimated target prior; costs no training."""
-    outputs, seen = snapshot.outputs, snapshot.training_prior
-    with warnings.catch_warnings(record=True) as doubts:
-        warnings.simplefilter("always", UnsureMixWarning)
-        prior = target_prior(outputs.source_val, outputs.source_val_y, outputs.target)
-    unsure = any(issubclass(doubt.category, UnsureMixWarning) for doubt in doubts)
-    scores = score_test(test, reweighted(outputs.test, prior, seen).cpu().numpy())
-    return {"target_mix": prior.tolist(), "seen_mix": seen.tolist(), "unsure": unsure, "scores": scores}
+    """Scores of the same network with its logits adjusted to the estimated target prior; costs no training."""
+    outputs, training_prior = snapshot.outputs, as_floats(snapshot.training_prior)
+    rates = PredictionRates.of(outputs.source_val, outputs.source_val_y, outputs.target)
+    prior = rates.bbse()
+    scores = score_test(test, adjust_logits(as_floats(outputs.test), prior, training_prior))
+    record = {"target_mix": prior.tolist(), "seen_mix": training_prior.tolist()}
+    return record | {"unsure": rates.unsure, "scores": scores}
 
 
 def _record(run: Run, task: Task, how: Execution, lanes: int) -> dict[str, Any]:

@@ -1,0 +1,155 @@
+"""What an adaptation starts from: the request, the candidates to train, both domains and the network."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from askew.adaptation.embeddings import embedded, frozen
+from askew.core.errors import UserError
+from askew.core.files import is_temporary
+from askew.data.custom import CustomData, load_custom_data
+from askew.data.task import Task
+from askew.methods import method_class
+from askew.nets.small import OWN
+from askew.nets.spec import NetSpec, file_hash
+from askew.runs.execute import Progress
+from askew.runs.store import MARKER, is_unmarked, open_root
+
+QUICK_IMAGES = 200
+"""Images of each domain that a quick look takes."""
+QUICK = {"pretrain": 200, "rounds": 4, "round": 40}
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to train; the first candidate is always source-only, which the others have to beat."""
+
+    name: str
+    method: str
+    training: Mapping[str, Any] = field(default_factory=dict)
+
+
+SOURCE_ONLY = Candidate("source", "source")
+AUTO = (
+    SOURCE_ONLY,
+    Candidate("coal", "coal"),
+    Candidate("coal, balanced target", "coal", {"target_sampler": "balanced"}),
+    Candidate("dann", "dann"),
+    Candidate("mcd", "mcd"),
+)
+QUICK_AUTO = AUTO[:2]
+
+
+@dataclass(frozen=True)
+class AdaptRequest:
+    """What a user asks for."""
+
+    source: Path
+    target: Path
+    method: str = "auto"
+    backbone: str = ""
+    """Network by name; empty: one that suits the data."""
+    weights: str = "hub"
+    """Its starting weights: hub, none, or a .safetensors file."""
+    tuned: bool | None = None
+    """Whether the backbone is fine-tuned, or frozen; None: fine-tuned on a GPU, frozen on a CPU."""
+    quick: bool = False
+    seed: int = 0
+    training: Mapping[str, Any] = field(default_factory=dict)
+    skip_broken: bool = False
+
+    @property
+    def candidates(self) -> tuple[Candidate, ...]:
+        if self.method == "auto":
+            return QUICK_AUTO if self.quick else AUTO
+        name = method_class(self.method).id
+        return (SOURCE_ONLY,) if name == "source" else (SOURCE_ONLY, Candidate(name, self.method))
+
+
+@dataclass(frozen=True, eq=False)
+class Setup:
+    """The data that is trained on, and the network."""
+
+    data: CustomData
+    task: Task
+    """With embeddings in place of images where the backbone is frozen."""
+    network: str
+    backbone: NetSpec | None
+    """The frozen one below the network."""
+    training: Mapping[str, Any]
+
+    @property
+    def description(self) -> str:
+        """The network in a few words."""
+        if self.backbone is not None:
+            return f"{self.network} on embeddings of a frozen {self.backbone.name}"
+        if self.data.kind == "rows":
+            return f"{self.network} on rows of {self.data.source.shape[0]} numbers"
+        return f"{self.network}, all of it trained"
+
+
+def check_out(out: Path) -> None:
+    """UserError if `out` is somebody else's; writes nothing."""
+    if out.exists() and not out.is_dir():
+        raise UserError(f"{out} is a file, not a folder.", "choose another folder with -o.")
+    runs = out / "runs"
+    if (runs / MARKER).exists() or not out.is_dir():
+        return
+    if not all(is_temporary(p) or (p == runs and is_unmarked(p)) for p in out.iterdir()):
+        raise UserError(
+            f"The folder {out} holds other things and was not made by askew.", "choose a new or empty folder with -o."
+        )
+
+
+def set_up(request: AdaptRequest, out: Path, device: torch.device) -> Generator[Progress, None, Setup]:
+    """Read both domains, choose a network, and compute embeddings where the backbone is frozen."""
+    data = read_domains(request)
+    training = (QUICK if request.quick else {}) | dict(request.training)
+    if data.kind == "rows":
+        if request.backbone not in ("", "mlp", "bare"):
+            raise UserError(
+                f"The data are rows of numbers, which {request.backbone} does not take.", "--backbone mlp or bare."
+            )
+        return Setup(data, data.task, request.backbone or "mlp", None, training)
+    shape = tuple(data.task.training_data.source.x.shape[1:])
+    name = request.backbone or _default_network(shape, device)
+    if name in OWN:
+        return Setup(data, data.task, name, None, training)
+    spec = _pretrained(name, request.weights, shape)
+    fine_tuned = device.type == "cuda" if request.tuned is None else request.tuned
+    if fine_tuned:
+        return Setup(data, data.task, name, None, {"weights": request.weights} | training)
+    open_root(out / "runs")  # marks the folder as ours, so that work stopped from here on can go on
+    task = yield from embedded(data.task, spec, out / "embeddings", device)
+    return Setup(data, task, "mlp", spec, training)
+
+
+def read_domains(request: AdaptRequest) -> CustomData:
+    return load_custom_data(request.source, request.target, request.skip_broken, QUICK_IMAGES if request.quick else 0)
+
+
+def _default_network(shape: tuple[int, ...], device: torch.device) -> str:
+    """A network for such images: a small one of ours for small ones, else a ResNet that the machine can afford."""
+    small: dict[tuple[int, ...], str] = {(1, 28, 28): "digits-28", (3, 32, 32): "mini"}
+    return small.get(shape) or ("resnet50" if device.type == "cuda" else "resnet18")
+
+
+def _pretrained(name: str, weights: str, shape: tuple[int, ...]) -> NetSpec:
+    """A backbone with its starting weights; UserError if they cannot be had."""
+    file = Path(weights) if weights not in ("hub", "none") else None
+    if file is not None and not file.is_file():
+        raise UserError(f"The weights file {file} does not exist.", "--weights hub, none, or a file.")
+    spec = NetSpec(name=name, weights=weights, weights_hash="" if file is None else file_hash(file))
+    try:
+        frozen(spec, shape)
+    except OSError as error:  # a download that failed
+        raise UserError(
+            f"The weights of {name} could not be fetched: {error}.",
+            "name a file with --weights FILE.safetensors, or use --weights none: random features, which are weak.",
+        ) from None
+    return spec

@@ -1,0 +1,106 @@
+"""Calibrated posteriors: bias-corrected temperature scaling on held-out source images (Alexandari et al. 2020)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from askew.evaluation.logits import Floats, Labels, adjust_logits, floor_prior, softmax
+from askew.evaluation.outputs import DomainOutputs
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """softmax(scale·z + bias): a posterior under the held-out source's own label distribution."""
+
+    scale: float
+    """One over the temperature."""
+    bias: Floats
+    """(c,)"""
+    prior: Floats
+    """The prior that the posterior assumes: its mean over the held-out source. (c,)"""
+
+    def posterior(self, logits: Floats, prior: Floats | None = None) -> Floats:
+        """Under the held-out source's label distribution, or under another by Bayes' rule. (n, c) → (n, c)"""
+        z = self.scale * logits + self.bias
+        return softmax(z if prior is None else adjust_logits(z, prior, self.prior))
+
+
+def calibrate(outputs: DomainOutputs) -> Calibration:
+    """The calibration of greatest likelihood on the held-out source."""
+    return CalibrationFit.of(outputs).calibration
+
+
+@dataclass(frozen=True, eq=False)
+class CalibrationFit:
+    """A fitted calibration, with the derivatives that fit it again to resampled images.
+
+    Parameters θ = (log scale, bias beyond its start) maximise the likelihood times a unit normal, which keeps classes
+    with hardly an image where they are. Sampler and method decide which prior a network was trained for, so the bias
+    starts at log(source prior/training prior).
+    """
+
+    logits: Floats
+    """Of the held-out source. (n, c)"""
+    start: Floats
+    """Where the bias starts. (c,)"""
+    theta: Floats
+    """(1 + c,)"""
+    gradients: Floats
+    """Each image's gradient of the negative log-likelihood at θ. (n, 1 + c)"""
+    curvature: Floats
+    """Second derivatives of what is minimised, at θ. (1 + c, 1 + c)"""
+
+    @classmethod
+    def of(cls, outputs: DomainOutputs) -> CalibrationFit:
+        from scipy.optimize import minimize
+
+        z = outputs.source_val - outputs.source_val.mean(axis=1, keepdims=True)  # an offset changes no posterior
+        start, one_hot = _starting_bias(outputs), np.eye(outputs.classes)[outputs.source_val_y]
+
+        def loss(theta: Floats) -> tuple[float, Floats]:
+            p, gradients = _gradients(theta, z, start, one_hot)
+            likelihood = np.log(np.maximum((p * one_hot).sum(axis=1), 1e-300)).sum()
+            return float(theta @ theta / 2 - likelihood), gradients.sum(axis=0) + theta
+
+        theta: Floats = minimize(loss, np.zeros(1 + outputs.classes), jac=True, method="L-BFGS-B").x
+        p, gradients = _gradients(theta, z, start, one_hot)
+        return cls(outputs.source_val, start, theta, gradients, _curvature(theta, z, p))
+
+    @property
+    def calibration(self) -> Calibration:
+        return self._at(self.theta, np.ones(len(self.logits), dtype=np.int64))
+
+    def resampled(self, counts: Labels) -> Calibration:
+        """The calibration if each image had been drawn so often, by one Newton step from θ. (n,)"""
+        moved = self.theta - np.linalg.solve(self.curvature, counts @ self.gradients + self.theta)
+        return self._at(moved, counts)
+
+    def _at(self, theta: Floats, counts: Labels) -> Calibration:
+        scale, bias = float(np.exp(theta[0])), self.start + theta[1:]
+        return Calibration(scale, bias, floor_prior(counts @ softmax(scale * self.logits + bias) / counts.sum()))
+
+
+def _starting_bias(outputs: DomainOutputs) -> Floats:
+    """log(source prior/training prior), where a class without a held-out image counts half of one. (c,)"""
+    c = outputs.classes
+    smoothed = (outputs.source_sizes.astype(np.float64) + 0.5) / (len(outputs.source_val_y) + c / 2)
+    return adjust_logits(np.zeros(c), smoothed, outputs.training_prior)
+
+
+def _gradients(theta: Floats, z: Floats, start: Floats, one_hot: Floats) -> tuple[Floats, Floats]:
+    """Posterior, and each image's gradient of the negative log-likelihood. (n, c), (n, 1 + c)"""
+    scale = np.exp(theta[0])
+    p = softmax(scale * z + start + theta[1:])
+    error = p - one_hot
+    return p, np.column_stack([scale * (error * z).sum(axis=1), error])
+
+
+def _curvature(theta: Floats, z: Floats, p: Floats) -> Floats:
+    """Fisher information of all images, plus the unit normal's identity. (1 + c, 1 + c)"""
+    slope = np.exp(theta[0]) * (z - (p * z).sum(axis=1, keepdims=True))  # ∂ of each centred log-odds by log scale
+    mixed = (p * slope).sum(axis=0)
+    of_scale = np.array([[(p * slope**2).sum()]])
+    of_bias = np.diag(p.sum(axis=0)) - p.T @ p
+    return np.block([[of_scale, mixed[None]], [mixed[:, None], of_bias]]) + np.eye(len(theta))

@@ -1,0 +1,68 @@
+"""Calibrated posteriors: the point of greatest likelihood, and Bayes' rule from there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from worlds import EVEN, RARE, TAIL, world
+
+from askew.evaluation.calibration import calibrate
+from askew.evaluation.logits import softmax
+from askew.evaluation.outputs import DomainOutputs
+from askew.evaluation.prior_estimators import target_prior
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def test_calibration_finds_the_temperature_and_the_held_out_source_s_own_prior() -> None:
+    """A network twice as sure as it should be, trained on equal classes, of a source in which they are 30 to 1."""
+    outputs, _, x = world(4000, 10, sharp=2.0)
+    calibration = calibrate(outputs)
+    assert calibration.scale == pytest.approx(0.5, rel=0.1)
+    right = softmax(3.0 * x + np.log(RARE))
+    assert np.abs(calibration.posterior(outputs.source_val) - right).mean() < 0.01
+    np.testing.assert_allclose(calibration.prior, outputs.source_prior, atol=0.002)
+
+
+def test_calibration_is_the_point_of_greatest_likelihood_times_a_unit_normal() -> None:
+    outputs = world(60, 10, sharp=3.0).outputs
+    c, start = outputs.classes, np.log((outputs.source_sizes + 0.5) / (60 + 5) / outputs.training_prior)
+
+    def worth(scale: float, extra: Array) -> float:
+        p = softmax(scale * outputs.source_val + start + extra)
+        return float(np.log(p[np.arange(60), outputs.source_val_y]).sum() - (np.log(scale) ** 2 + extra @ extra) / 2)
+
+    calibration = calibrate(outputs)
+    extra = calibration.bias - start
+    best, rng = worth(calibration.scale, extra), np.random.default_rng(0)
+    for _ in range(200):
+        step = 0.05 * rng.normal(size=1 + c)
+        assert worth(calibration.scale * np.exp(step[0]), extra + step[1:]) < best + 1e-4
+
+
+def test_a_posterior_under_another_prior_is_bayes_rule() -> None:
+    outputs = world(500, 300).outputs
+    calibration = calibrate(outputs)
+    wanted = calibration.posterior(outputs.target) * TAIL / calibration.prior
+    np.testing.assert_allclose(
+        calibration.posterior(outputs.target, TAIL), wanted / wanted.sum(axis=1, keepdims=True), rtol=1e-9
+    )
+
+
+def test_a_class_without_held_out_images_and_a_perfect_network_leave_calibration_finite() -> None:
+    y = np.arange(20) % 9
+    outputs = DomainOutputs.of(50.0 * np.eye(10)[y], y, 50.0 * np.eye(10)[[9, 9, 0]], EVEN)
+    calibration = calibrate(outputs)
+    assert np.isfinite(calibration.bias).all()
+    assert calibration.prior.min() > 0
+    np.testing.assert_allclose(target_prior(outputs, "em")[[0, 9]], [1 / 3, 2 / 3], atol=0.1)
+
+
+def test_a_class_that_training_lacked_starts_without_a_bias() -> None:
+    """Held-out images of it, and nothing else, decide how probable it is."""
+    y = np.arange(40) % 4
+    outputs = DomainOutputs.of(8.0 * np.eye(4)[y % 3], y, 8.0 * np.eye(4)[[0, 1, 2]], [1 / 3, 1 / 3, 1 / 3, 0.0])
+    posterior = calibrate(outputs).posterior(outputs.target, np.full(4, 0.25))
+    assert posterior.argmax(axis=1).tolist() == [0, 1, 2]
