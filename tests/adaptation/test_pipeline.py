@@ -94,7 +94,7 @@ def test_the_guide_s_embeddings_become_a_model_predictions_a_report_and_a_summar
     audited = cli("audit", "out", "labels.npz")
     assert audited.code == 0, audited.err
     assert "300 of 300 target images are labelled" in audited.out
-    same = [a["class"] == b["class"] for a, b in zip(rows, rows_of(tmp_path / "predictions.csv"), strict=True)]
+    same = [a["class"] == b["class"] for a, b in zip(rows, rows_of(tmp_path / predict_words[-1]), strict=True)]
     assert sum(same) >= 298, "but for the rounding of outputs that are kept in half precision"
 
 

@@ -34,20 +34,19 @@ def candidates(judge: ModuleType) -> list[Any]:
     prior = np.bincount(truth, minlength=10) / len(truth)
     accuracies = {"source": 70.0, "better": 73.0, "worse": 68.0, "same": 70.5}
     return [
-        judge.Candidate(name, world(150, 200, moved=i / 4).said, accuracy, 140 - accuracy, prior)
+        judge.Candidate(name, world(150, 200, moved=i / 4).outputs, accuracy, 140 - accuracy, prior)
         for i, (name, accuracy) in enumerate(accuracies.items())
     ]
 
 
 def test_regret_is_how_far_the_pick_is_below_the_best(judge: ModuleType, candidates: list[Any]) -> None:
-    from askew.evaluation.validators import choose, score_all
+    from askew.evaluation.validators import choose, score_networks
 
-    found = judge.judge_scores(candidates)
-    values = [each["entropy"] for each in score_all([one.outputs for one in candidates])]
+    networks = score_networks([one.outputs for one in candidates])
+    found = judge.judge_scores(candidates, networks)
+    values = [network.scores["entropy"] for network in networks]
     assert found["entropy"]["regret"] == pytest.approx(73.0 - candidates[int(np.argmax(values))].accuracy)
-    assert found["choose"]["regret"] == pytest.approx(
-        73.0 - candidates[choose([c.outputs for c in candidates])].accuracy
-    )
+    assert found["choose"]["regret"] == pytest.approx(73.0 - candidates[choose(networks)].accuracy)
     assert found["source only"]["regret"] == pytest.approx(3.0)
     assert found["random pick (mean)"]["regret"] == pytest.approx(73.0 - 70.375)
 
@@ -60,7 +59,9 @@ def test_equal_ranks_correlate_and_a_constant_score_does_not(judge: ModuleType) 
 
 
 def test_a_verdict_is_compared_with_a_difference_of_more_than_a_point(judge: ModuleType, candidates: list[Any]) -> None:
-    found = judge.judge_verdicts(candidates)
+    from askew.evaluation.validators import score_networks
+
+    found = judge.judge_verdicts(candidates, score_networks([one.outputs for one in candidates]))
     assert [(one["method"], one["truth"]) for one in found] == [
         ("better", "helped"),
         ("worse", "hurt"),
