@@ -70,9 +70,9 @@ MESSAGES: list[tuple[Callable[[], Any], str, str]] = [
         "Share of each pseudo-class that is trusted in the first round.",
     ),
     (
-        lambda: checked(Training, {"optimiser": "sdg"}, "training"),
-        "The option 'optimiser' of training must be 'sgd' or 'adam', found 'sdg'.",
-        "SGD with momentum, or Adam.",
+        lambda: checked(Training, {"head": "cosin"}, "training"),
+        "The option 'head' of training must be 'method' or 'linear' or 'cosine', found 'cosin'.",
+        "Classifier; `method` is the one that the method was published with.",
     ),
     (
         lambda: parse(["alpha"], "the method"),
@@ -82,7 +82,8 @@ MESSAGES: list[tuple[Callable[[], Any], str, str]] = [
     (
         lambda: Shift.parse("degree:2"),
         "There is no label shift 'degree:2'.",
-        "rs-ut, bs-bt, natural, degree:D with D in [0, 1], or dirichlet:S with S above 0 (such as dirichlet:0.5).",
+        "rs-ut, ut-rs, bs-bt, natural, degree:D with D in [0, 1], dirichlet:S with S above 0 (dirichlet:0.5), "
+        "absent:K (the target lacks the last K classes) or few:N (N target images).",
     ),
     (
         lambda: data_folder(Path("no/where")),

@@ -343,7 +343,7 @@ def test_a_loss_that_turns_nan_keeps_the_last_good_checkpoint(task: Task, make_r
             "toy broken seed 0: the loss 'label' is not finite after step 30; "
             f"the last good checkpoint is kept in {tmp_path / run.key}."
         )
-        assert "-t lr=" in caught.value.hint
+        assert "-t lr" in caught.value.hint
         tensors, meta = read_tensors(tmp_path / run.key / "last.safetensors")
         assert meta["step"] == "20"
         assert all(torch.isfinite(value).all() for value in tensors.values())

@@ -283,7 +283,7 @@ def test_what_is_no_time_is_refused(text: str) -> None:
         (("--address", "auto"), "--address has no meaning with --on local"),
         (("--gpus", "1"), "--gpus has no meaning with --on local"),
         (("--on", "ray", "--slurm", "time=5"), "--slurm has no meaning with --on ray"),
-        (("--on", "slurm", "--gpus", "0.5"), "Slurm gives whole GPUs, found --gpus 0.5"),
+        (("--on", "slurm", "--gpus", "0.5"), "Slurm allocates whole GPUs, found --gpus 0.5"),
         (("--on", "ray", "--device", "cuda"), "--device cuda does not fit --gpus 0"),
         (("--on", "slurm", "--slurm", "time=soon"), "--slurm time=soon is not a time"),
     ],
