@@ -108,7 +108,7 @@ def test_successive_blocks_and_other_streams_are_in_another_order() -> None:
 
 
 def masks(p: float, step_keys: int, positions: int, layer: int = 1) -> Tensor:
-    """(moments, positions) of kept elements, hashed as training does it."""
+    """(steps, positions) of kept elements, hashed as training does it."""
     base = hash64(key("dropout", layer), torch.arange(positions))
     step_key = hash64(key("noise", 0, 0), torch.arange(step_keys))
     return keep_mask(base, step_key[:, None], p)
@@ -119,7 +119,7 @@ def test_a_mask_keeps_the_share_1_minus_p(p: float) -> None:
     kept = masks(p, 300, 1_000).double()
     n = kept.numel()
     assert abs(kept.mean().item() - (1 - p)) < 5 * (p * (1 - p) / n) ** 0.5
-    for axis in (0, 1):  # nor is any moment or position favoured
+    for axis in (0, 1):  # nor is any step or position favoured
         worst = (kept.mean(dim=axis) - (1 - p)).abs().max().item()
         assert worst < 5.5 * (p * (1 - p) / kept.shape[axis]) ** 0.5
 
@@ -129,7 +129,7 @@ def test_rate_zero_keeps_everything() -> None:
 
 
 @pytest.mark.parametrize("p", [0.25, 0.5])
-def test_masks_of_different_moments_and_positions_are_independent(p: float) -> None:
+def test_masks_of_different_steps_and_positions_are_independent(p: float) -> None:
     kept = masks(p, 400, 1_000).double()
     for samples in (kept, kept.T):
         n = samples.shape[1]

@@ -10,8 +10,8 @@ Pillow's Gaussian blur (one fused multiply-add on ARM), is computed here.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageFilter
 
 from askew.core.errors import UserError
+from askew.core.files import whole_file
 from askew.data.benchmarks.digit_glyphs import INDEX, LINE, SHEET, Glyph, load_glyphs
 from askew.data.paths import cache_folder
 
@@ -197,14 +198,9 @@ def _load(path: Path, n: int) -> Bytes | None:
 
 
 def _store(path: Path, x: Bytes) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-            whole = Path(folder, path.name)
-            np.savez(whole, x=x)
-            whole.replace(path)
-    except OSError:
-        pass  # a read-only home or a full disk costs time at the next call, nothing else
+    # A read-only home or a full disk costs time at the next call, nothing else.
+    with contextlib.suppress(UserError), whole_file(path, "") as temporary, temporary.open("wb") as file:
+        np.savez(file, x=x)
 
 
 def syn(counts: Sequence[int], seed: int = 0, cache: Path | None = None) -> tuple[Bytes, Bytes]:
