@@ -1,4 +1,4 @@
-"""An adaptation held against labels: what is read, how sure it is, and what is refused."""
+"""An adaptation evaluated on labels: what is read, how sure it is, and what is refused."""
 
 from __future__ import annotations
 
@@ -204,14 +204,14 @@ def test_what_cannot_be_audited_is_refused_in_a_sentence(cli: Command, out: Path
         ((out,), "no labels to evaluate on"),
         ((out, good, "--draw", "3"), "cannot be used with LABELS"),
         ((out, "--draw", "-1"), "--draw"),
-        ((tmp_path, good), "no finished adaptation"),
+        ((tmp_path, good), "not a finished adaptation"),
         ((out, tmp_path / "missing.csv"), "do not exist"),
         ((out, misspelt), "did you mean 'ant'"),
         ((out, strange), "none of the target's"),
         ((out, empty), "no label in"),
         ((out, tmp_path / "bare.npz"), "no label in"),
         ((out, tmp_path / "other.json"), "neither a list"),
-        ((gone, good), "is gone"),
+        ((gone, good), "is missing"),
         ((short, labels(tmp_path / "one.csv", [ALL[1]])), "has 1 rows"),
     ):  # fmt: skip
         answer = cli("audit", *map(str, words))

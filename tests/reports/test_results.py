@@ -8,7 +8,7 @@ import pytest
 
 from askew.evaluation.metrics import mean
 from askew.reports.paper import paper_numbers
-from askew.reports.results import as_json, cell, collect, spread
+from askew.reports.results import as_json, cell, collect, std
 from askew.runs.store import open_root
 
 
@@ -39,8 +39,8 @@ def root(tmp_path: Path) -> Path:
 
 def test_a_cell_is_mean_and_sample_standard_deviation() -> None:
     assert mean([1.0, 2.0, 6.0]) == 3.0
-    assert spread([1.0, 2.0, 6.0]) == pytest.approx(7**0.5)  # (4 + 1 + 9) / (3 − 1)
-    assert spread([1.0]) is None
+    assert std([1.0, 2.0, 6.0]) == pytest.approx(7**0.5)  # (4 + 1 + 9) / (3 − 1)
+    assert std([1.0]) is None
     assert (cell([1.0, 2.0, 6.0]), cell([1.234]), cell([])) == ("3.00 ± 2.65", "1.23", "–")
 
 

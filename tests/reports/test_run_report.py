@@ -15,7 +15,7 @@ import pytest
 from commands import assert_refused
 from conftest import Command
 
-from askew.reports.findings import checks, unfinished_runs
+from askew.reports.findings import run_findings, unfinished_runs
 from askew.reports.results import collect
 from askew.reports.run_report import make_report
 from askew.runs.store import RunFolder, finished_runs, open_root
@@ -132,8 +132,8 @@ def edit(file: Path, **changes: Any) -> None:
 
 
 def codes(root: Path) -> dict[str, tuple[str, ...]]:
-    found = checks(collect(finished_runs(root)), unfinished_runs(root))
-    return {check.code: check.where for check in found}
+    found = run_findings(collect(finished_runs(root)), unfinished_runs(root))
+    return {finding.code: finding.where for finding in found}
 
 
 def test_too_few_seeds_and_an_oracle_s_curve_are_found(mini_runs: Path) -> None:

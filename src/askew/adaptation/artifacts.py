@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from askew.adaptation.embeddings import frozen
-from askew.adaptation.findings import remarks
+from askew.adaptation.findings import adaptation_findings
 from askew.adaptation.pipeline import Adaptation
 from askew.adaptation.report import render_report
 from askew.core.files import write_bytes, write_json
@@ -88,7 +88,7 @@ def summary(found: Adaptation) -> dict[str, Any]:
         "diagnosis": found.diagnosis.as_dict(),
         "remarks": [
             {"code": r.code, "what": r.what, "why": r.why, "do": r.remedy, "where": list(r.where)}
-            for r in remarks(found)
+            for r in adaptation_findings(found)
         ],
         "seconds": round(found.seconds, 1),
     }

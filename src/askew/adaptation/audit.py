@@ -1,4 +1,4 @@
-"""An adaptation against labels that were found afterwards, of all target images or of some drawn at random."""
+"""Evaluate an adaptation on target labels collected afterwards, of all target images or of a random sample."""
 
 from __future__ import annotations
 
@@ -21,28 +21,29 @@ from askew.data.array_files import ARRAYS, label_names, read_array
 from askew.data.image_lists import LISTS, read_folder, read_lines
 from askew.evaluation.metrics import Estimate, accuracy_gain, mean_accuracy, score
 
-_FORM = "a list of path,label (an empty label is passed over), a folder with a sub-folder a class, or an array with y."
+_FORM = "a list of path,label (empty labels are skipped), a folder with one sub-folder per class, or an array with y."
+_OUT = "name the folder that `askew adapt … -o` wrote."
 
 Labels = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Audited:
-    """One method before the labels."""
+    """One method, evaluated on the labels."""
 
     name: str
     chosen: bool
     accuracy: Estimate
     """Mean over the classes that have labels."""
     gain: Estimate | None
-    """The same above source-only; of source-only itself there is none."""
+    """Its difference to that of source-only; none for source-only itself."""
     said: str | None
-    """What was said of it without labels: helped, unclear or hurt."""
+    """The verdict without labels: helped, unclear or hurt."""
     scores: Mapping[str, Any]
 
     @property
     def truth(self) -> str:
-        """What labels say."""
+        """The verdict of the labels."""
         if self.gain is None:
             return "–"
         return "helped" if self.gain.low > 0 else "hurt" if self.gain.high < 0 else "unclear"
@@ -50,16 +51,17 @@ class Audited:
 
 @dataclass(frozen=True, eq=False)
 class Audit:
-    """All that labels tell of an adaptation."""
+    """Every method of an adaptation, evaluated on target labels."""
 
     classes: tuple[str, ...]
     images: int
-    """How many target images there are."""
+    """Number of target images."""
     methods: tuple[Audited, ...]
+    """Source-only first."""
     counts: Labels
-    """Labels of each class. (c,)"""
+    """Number of labels of each class. (c,)"""
     mix: NDArray[np.float64]
-    """The class mix that was estimated without labels. (c,)"""
+    """The label distribution of the target as estimated without labels. (c,)"""
 
     @property
     def labelled(self) -> int:
@@ -72,7 +74,7 @@ class Audit:
 
     @property
     def mix_error(self) -> float:
-        """L1 distance of the estimated mix to that of the labels, from 0 to 2."""
+        """L1 distance between the estimated label distribution and that of the labels, from 0 to 2."""
         return float(np.abs(self.mix - self.counts / self.labelled).sum())
 
     @property
@@ -80,7 +82,7 @@ class Audit:
         before, chosen = self.methods[0], next(m for m in self.methods if m.chosen)
         on = f"{self.labelled} of {self.images} target images are labelled"
         if chosen.gain is None:
-            return f"The network without adaptation was handed out; {on}: it has {chosen.accuracy} %."
+            return f"The network without adaptation was kept: its accuracy is {chosen.accuracy} %; {on}."
         words = {"helped": "helped", "hurt": "did harm", "unclear": "made no difference that these labels can show"}
         return (
             f"Adaptation ({chosen.name}) {words[chosen.truth]}: {chosen.accuracy} % instead of {before.accuracy} %, "
@@ -101,31 +103,31 @@ class Audit:
 
 
 def audit(out: Path, labels: Path) -> Audit:
-    """Score every method of an adaptation in the folder `out`."""
-    told, names = _told(out), _names(out)
-    classes = tuple(told["classes"])
+    """Evaluate every method of the adaptation in the folder `out`."""
+    summary, names = _summary(out), _names(out)
+    classes = tuple(summary["classes"])
     rows, y = read_truth(labels, names, classes)
-    before, *_ = predicted = [_predicted(out, method["run"], len(names))[rows] for method in told["methods"]]
+    predicted = [_predicted(out, method["run"], len(names))[rows] for method in summary["methods"]]
+    gains = [None, *(accuracy_gain(y, predicted[0], adapted, len(classes)) for adapted in predicted[1:])]
     methods = tuple(
         Audited(
             method["name"],
-            method["name"] == told["chosen"],
+            method["name"] == summary["chosen"],
             mean_accuracy(y, own, len(classes)),
-            None if own is before else accuracy_gain(y, before, own, len(classes)),
+            gain,
             method["against_source"],
             score(y, own, len(classes)),
         )
-        for method, own in zip(told["methods"], predicted, strict=True)
+        for method, own, gain in zip(summary["methods"], predicted, gains, strict=True)
     )
     counts = np.bincount(y, minlength=len(classes))
-    return Audit(classes, len(names), methods, counts, np.array(told["target_mix"]["mix"]))
+    return Audit(classes, len(names), methods, counts, np.array(summary["target_mix"]["mix"]))
 
 
 def draw_sheet(out: Path, n: int, sheet: Path) -> int:
-    """Write a list of n target images, drawn at random, with room for their labels; how many there are.
+    """Write a list of n target images, drawn at random, with an empty column for their labels; returns their number.
 
-    A longer sheet begins with the shorter one's images. What a network says of them is not in it: it would lead whoever
-    labels them.
+    A longer sheet begins with the images of a shorter one. Predictions are not in it: they would bias whoever labels.
     """
     names = _names(out)
     if sheet.exists():
@@ -143,7 +145,7 @@ def draw_sheet(out: Path, n: int, sheet: Path) -> int:
 
 
 def read_truth(file: Path, names: Sequence[str], classes: Sequence[str]) -> tuple[Labels, Labels]:
-    """Which target images have labels, and which."""
+    """The rows of the target images that have labels, and those labels. (n,), (n,)"""
     found = [(name, label) for name, label in _labels(file) if label]
     if not found:
         raise UserError(f"There is no label in {file}.", _FORM)
@@ -152,7 +154,7 @@ def read_truth(file: Path, names: Sequence[str], classes: Sequence[str]) -> tupl
         if label not in number:
             error = unknown("class", label, classes)
             raise UserError(
-                f"{file} holds the label '{label}', which is no class of the source.",
+                f"{file} holds the label '{label}', which is not a class of the source.",
                 f"{error.hint} Leave labels empty where no class fits.",
             )
     rows = _rows([name for name, _ in found], names, file)
@@ -160,7 +162,7 @@ def read_truth(file: Path, names: Sequence[str], classes: Sequence[str]) -> tupl
 
 
 def _labels(file: Path) -> list[tuple[str, str]]:
-    """Names of images and their labels, of which some may be empty."""
+    """Names of images and their labels, some of which may be empty."""
     suffix = file.suffix.lower()
     if not file.exists():
         raise UserError(f"The labels {file} do not exist.", _FORM)
@@ -177,7 +179,7 @@ def _labels(file: Path) -> list[tuple[str, str]]:
 
 
 def _rows(wanted: Sequence[str], names: Sequence[str], file: Path) -> list[int]:
-    """The target's row of each name: by the whole of it, else by as much of a path's end as says which it is."""
+    """The target's row of each name: by the whole path, else by as much of its end as is unique."""
     whole = {name: row for row, name in enumerate(names)}
     ends: dict[tuple[str, ...], list[int]] = defaultdict(list)
     for row, name in enumerate(names):
@@ -198,26 +200,24 @@ def _rows(wanted: Sequence[str], names: Sequence[str], file: Path) -> list[int]:
     return list(found)
 
 
-def _told(out: Path) -> dict[str, Any]:
-    """The adaptation's summary."""
+def _summary(out: Path) -> dict[str, Any]:
+    """The adaptation's summary.json."""
     try:
-        told = json.loads((out / "summary.json").read_text())
-        _ = told["classes"], told["chosen"], told["target_mix"]["mix"]
-        _ = [(m["name"], m["run"], m["against_source"]) for m in told["methods"]]
+        summary = json.loads((out / "summary.json").read_text())
+        _ = summary["classes"], summary["chosen"], summary["target_mix"]["mix"]
+        _ = [(m["name"], m["run"], m["against_source"]) for m in summary["methods"]]
     except (OSError, ValueError, KeyError, TypeError):
-        raise UserError(
-            f"{out} is no finished adaptation.", "hand over the folder that `askew adapt … -o` wrote."
-        ) from None
-    return dict(told)
+        raise UserError(f"{out} is not a finished adaptation.", _OUT) from None
+    return dict(summary)
 
 
 def _predicted(out: Path, run: str, images: int) -> Labels:
-    """The class of each target image, by one of the runs."""
+    """The class that one of the runs predicts for each target image. (n_t,)"""
     try:
         classes: Labels = read_outputs(out / "runs" / run).target_uniform.argmax(axis=1)
     except FileNotFoundError as error:
         raise UserError(
-            f"The file {error.args[0]} is gone.", "run `askew adapt` again with the same -o, which makes it anew."
+            f"The file {error.args[0]} is missing.", "run `askew adapt` again with the same -o, which makes it again."
         ) from None
     if len(classes) != images:
         raise UserError(
@@ -233,7 +233,4 @@ def _names(out: Path) -> list[str]:
         with (out / "predictions.csv").open(newline="", encoding="utf-8", errors="surrogateescape") as lines:
             return [row["path"] for row in csv.DictReader(lines)]
     except (OSError, KeyError, csv.Error):
-        raise UserError(
-            f"{out} has no predictions.csv as `askew adapt` writes it.",
-            "hand over the folder that `askew adapt … -o` wrote.",
-        ) from None
+        raise UserError(f"{out} has no predictions.csv as `askew adapt` writes it.", _OUT) from None

@@ -111,7 +111,7 @@ def adapt(
 
 def _print_adaptation(found: Adaptation) -> None:
     """The methods with their label-free scores, the verdict, and the estimated label distribution."""
-    from askew.adaptation.findings import remarks
+    from askew.adaptation.findings import adaptation_findings
     from askew.evaluation.validators import CHOOSERS, SCORES
 
     rows = []
@@ -124,8 +124,8 @@ def _print_adaptation(found: Adaptation) -> None:
     print_table(["method", *titles, "against source", ""], rows)
     print_text(found.sentence)
     _print_label_distribution(found.diagnosis, found.setup.data)
-    for remark in remarks(found):
-        print_note(f"{remark.code} {remark.what}: {remark.remedy}")
+    for finding in adaptation_findings(found):
+        print_note(f"{finding.code} {finding.what}: {finding.remedy}")
 
 
 def _print_label_distribution(diagnosis: Diagnosis, data: CustomData) -> None:

@@ -21,7 +21,7 @@ from askew.data.task import Task
 from askew.evaluation.metrics import mean
 from askew.reports.features import Features
 from askew.reports.paper import degree_curve, degree_of
-from askew.reports.results import Row, spread
+from askew.reports.results import Row, std
 
 SUFFIXES = (".png", ".svg", ".pdf")
 # Okabe and Ito's colours, which stay apart for colour-blind eyes.
@@ -147,7 +147,7 @@ def by_degree(rows: Sequence[Row]) -> Figure:
         labels = [label for its, label in curves if its == task]
         for colour, label in zip(_colours(len(labels)), labels, strict=True):
             points = sorted(curves[task, label].items())
-            errors = [spread(row.values) or 0.0 for _, row in points]
+            errors = [std(row.values) or 0.0 for _, row in points]
             means = [mean(row.values) for _, row in points]
             ax.errorbar([d for d, _ in points], means, errors, color=colour, label=label, marker="o", ms=4, capsize=2)
             paper = sorted(degree_curve(task).get(label, {}).items())

@@ -1,23 +1,25 @@
-"""Coded checks of a folder of runs: what was found, why it matters, what to do."""
+"""Findings: coded remarks with a reason and a remedy; and those about a folder of runs."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from askew.evaluation.metrics import mean
-from askew.reports.results import Row, spread
+from askew.reports.results import Row, std
 from askew.runs.store import RunFolder
 
 ENOUGH_SEEDS = 3
+NAMED = 8
+"""Most classes that a finding names."""
 
 
 @dataclass(frozen=True)
-class Check:
-    """One finding; `where` names every row or run that it holds for."""
+class Finding:
+    """What was found, why it matters, what to do, and every row, run or class that it holds for."""
 
     code: str
     what: str
@@ -26,53 +28,49 @@ class Check:
     where: tuple[str, ...]
 
 
-def checks(rows: Sequence[Row], unfinished: Sequence[Path]) -> list[Check]:
-    """All findings, by code; none of them stops anything."""
-    findings = (
-        ("A001", f"Fewer than {ENOUGH_SEEDS} seeds", "one or two runs say nothing about chance.",
-         f"run again with --seeds {ENOUGH_SEEDS} or more: only what is missing is run.", _few_seeds(rows)),
-        ("A002", "Target labels were looked at while training",
-         "scores after every round (--curve) are an oracle's: whoever picks the best of them picks with target labels.",
-         "report what stands in the tables, which is the last round; leave --curve out of reported runs.",
-         _oracle(rows)),
-        ("A003", "A class without images in the exam",
+def holding(*findings: tuple[Iterable[str], str, str, str, str]) -> list[Finding]:
+    """Those of (where, code, what, why, remedy) that hold somewhere, by code."""
+    found = [Finding(code, what, why, remedy, tuple(where)) for where, code, what, why, remedy in findings]
+    return sorted((finding for finding in found if finding.where), key=lambda finding: finding.code)
+
+
+def run_findings(rows: Sequence[Row], unfinished: Sequence[Path]) -> list[Finding]:
+    """All findings about a folder of runs; none of them stops anything."""
+    return holding(
+        (_few_seeds(rows), "A001", f"Fewer than {ENOUGH_SEEDS} seeds",
+         "one or two runs do not show how much a result depends on the seed.",
+         f"run again with --seeds {ENOUGH_SEEDS} or more: only what is missing is run."),
+        (_oracle(rows), "A002", "Target labels were used while training",
+         "the scores after every round (--curve) use test labels: picking the best round means picking by them.",
+         "report the tables, which have the last round; leave --curve out of runs that you report."),
+        (_empty_classes(rows), "A003", "A class without test images",
          "the per-class mean leaves it out, so it is a mean over fewer classes than the task has.",
-         "add test images of it, or say which classes the mean is over.", _empty_classes(rows)),
-        ("A004", "A run that did not finish", "it is missing from every number on this page.",
-         "start the command that made it again: it goes on from its last checkpoint.",
-         [_name(folder) for folder in unfinished]),
-        ("A005", "A lead smaller than the spread", "another seed could have turned the two around.",
-         "do not call the first one best; run more seeds.", _thin_leads(rows)),
-        ("A006", "The class mix of the target could not be estimated",
+         "add test images of it, or state which classes the mean is over."),
+        (map(_name, unfinished), "A004", "A run that did not finish", "it is missing from every number on this page.",
+         "start the command that made it again: it continues from its last checkpoint."),
+        (_thin_leads(rows), "A005", "A lead smaller than the standard deviation over seeds",
+         "with other seeds the order could be reversed.", "do not call the first one best; run more seeds."),
+        (_unsure(rows), "A006", "The label distribution of the target could not be estimated",
          "the confusion matrix on source validation images is close to singular, so reweighted scores rest on little.",
-         "do not use reweighted scores of these runs; look at which classes are confused.", _unsure(rows)),
-        ("A007", "Runs of one row were made by different versions or devices",
-         "their spread is not that of seeds alone.", "run them again on one machine with one version.",
-         _mixed(rows)),
-        ("A008", "Not the same seeds in every row of a task",
-         "a seed's pre-training is shared by all methods and may be good or bad for all of them alike.",
-         "start the command that made them again: only what is missing is run.", _uneven_seeds(rows)),
+         "do not use reweighted scores of these runs; look at which classes are confused."),
+        (_mixed(rows), "A007", "Runs of one row were made by different versions or devices",
+         "their standard deviation is not that of seeds alone.", "run them again on one machine with one version."),
+        (_uneven_seeds(rows), "A008", "Not the same seeds in every row of a task",
+         "all methods share a seed's pre-training, which may be good or bad for all of them alike.",
+         "start the command that made them again: only what is missing is run."),
     )  # fmt: skip
-    made = [Check(code, what, why, remedy, tuple(found)) for code, what, why, remedy, found in findings]
-    return [check for check in made if check.where]
-
-
-def place(row: Row) -> str:
-    """A row as a reader finds it."""
-    shift = row.run.get("shift", "")
-    return f"{row.task} ({shift}), {f'{row.method} {row.across}'.strip()}"
 
 
 def _few_seeds(rows: Sequence[Row]) -> Iterator[str]:
     for row in rows:
         if len(row.seeds) < ENOUGH_SEEDS:
-            yield f"{place(row)}: n = {len(row.seeds)}"
+            yield f"{row.place}: n = {len(row.seeds)}"
 
 
 def _oracle(rows: Sequence[Row]) -> Iterator[str]:
     for row in rows:
         if any("oracle" in entry for folder in row.folders for entry in RunFolder(folder).trace()):
-            yield place(row)
+            yield row.place
 
 
 def _empty_classes(rows: Sequence[Row]) -> Iterator[str]:
@@ -82,21 +80,22 @@ def _empty_classes(rows: Sequence[Row]) -> Iterator[str]:
             classes = record.get("classes", [str(k) for k in range(len(scores.get("per_class", [])))])
             empty = [n for n, a in zip(classes, scores.get("per_class", []), strict=False) if a is None]
             if empty:
-                which = {"whole": "whole test part", "paper": "the paper's exam"}.get(test, test)
-                yield f"{place(row)}: {', '.join(empty[:8])}{', …' if len(empty) > 8 else ''} ({which})"
+                split = {"whole": "whole test part", "paper": "the paper's test split"}.get(test, test)
+                yield f"{row.place}: {', '.join(empty[:NAMED])}{', …' if len(empty) > NAMED else ''} ({split})"
 
 
 def _thin_leads(rows: Sequence[Row]) -> Iterator[str]:
-    """The first of a table's column against its second, where both have a spread."""
+    """The first of a table's column against its second."""
     for (task, shift, variant), group in _columns(rows).items():
         ranked = sorted(group, key=lambda row: mean(row.values), reverse=True)
         if len(ranked) < 2:
             continue
         first, second = ranked[:2]
-        lead, widest = mean(first.values) - mean(second.values), max(spread(r.values) or 0.0 for r in (first, second))
+        lead = mean(first.values) - mean(second.values)
+        widest = max(std(first.values) or 0.0, std(second.values) or 0.0)
         if widest > lead:
             at = f"{task} ({shift}{', ' + variant if variant else ''})"
-            yield f"{at}: {first.method} leads {second.method} by {lead:.2f}, spread {widest:.2f}"
+            yield f"{at}: {first.method} leads {second.method} by {lead:.2f}, std {widest:.2f}"
 
 
 def _uneven_seeds(rows: Sequence[Row]) -> Iterator[str]:
@@ -105,7 +104,7 @@ def _uneven_seeds(rows: Sequence[Row]) -> Iterator[str]:
         for row in group:
             missing = sorted(every.difference(row.seeds))
             if missing:
-                yield f"{place(row)}: without seed {', '.join(map(str, missing))}"
+                yield f"{row.place}: without seed {', '.join(map(str, missing))}"
 
 
 def _columns(rows: Sequence[Row]) -> dict[tuple[str, str, str], list[Row]]:
@@ -118,9 +117,9 @@ def _columns(rows: Sequence[Row]) -> dict[tuple[str, str, str], list[Row]]:
 
 def _unsure(rows: Sequence[Row]) -> Iterator[str]:
     for row in rows:
-        seeds = [str(s) for s, folder in zip(row.seeds, row.folders, strict=True) if mixes(folder).get("unsure")]
+        seeds = [str(s) for s, folder in zip(row.seeds, row.folders, strict=True) if reweighting(folder).get("unsure")]
         if seeds:
-            yield f"{place(row)}: seed {', '.join(seeds)}"
+            yield f"{row.place}: seed {', '.join(seeds)}"
 
 
 def _mixed(rows: Sequence[Row]) -> Iterator[str]:
@@ -129,7 +128,7 @@ def _mixed(rows: Sequence[Row]) -> Iterator[str]:
         versions = (" ".join(f"{k} {v}" for k, v in r.get("versions", {}).items()) for r in records)
         made = dict.fromkeys(f"{r.get('device', '?')}, {v}" for r, v in zip(records, versions, strict=True))
         if len(made) > 1:
-            yield f"{place(row)}: {'; '.join(made)}"
+            yield f"{row.place}: {'; '.join(made)}"
 
 
 def _record(folder: Path) -> dict[str, Any]:
@@ -137,15 +136,15 @@ def _record(folder: Path) -> dict[str, Any]:
     return record
 
 
-def mixes(folder: Path) -> dict[str, Any]:
-    """What reweighted.json says of a run; empty where there is none."""
+def reweighting(folder: Path) -> dict[str, Any]:
+    """A run's reweighted.json, with the estimated label distribution of the target; empty where there is none."""
     file = folder / "reweighted.json"
     found: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
     return found
 
 
 def unfinished_runs(root: Path) -> list[Path]:
-    """Folders of runs that were begun and not finished."""
+    """Folders of runs that were started and not finished."""
     return sorted(p.parent for p in root.glob("*/run.json") if not (p.parent / "done").exists())
 
 

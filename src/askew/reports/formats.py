@@ -10,7 +10,7 @@ from typing import Any
 
 from askew.evaluation.metrics import mean
 from askew.reports.paper_table import Layout, Line
-from askew.reports.results import cell, spread
+from askew.reports.results import cell, std
 
 Mark = Callable[[str], str]
 
@@ -145,7 +145,7 @@ def _value(values: Sequence[float], paper: list[float | None] | None, n: int) ->
     return {
         "n": n,
         "mean": mean(values) if values else None,
-        "spread": spread(values),
+        "spread": std(values),
         "values": list(values),
         "paper": paper,
     }

@@ -1,113 +1,133 @@
-"""Pieces of a web page; whatever text comes in is escaped here."""
+"""Web pages from Jinja2 templates: values for their tables and charts, and the page around them.
+
+Autoescape is on: every value is escaped, but for SVG, which svg.py escapes itself. The page's policy lets no script
+run but its own, and loads nothing.
+"""
 
 from __future__ import annotations
 
 import base64
 import hashlib
-import statistics
+import json
 from collections.abc import Mapping, Sequence
-from html import escape
+from dataclasses import dataclass
 from importlib import resources
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from askew import __version__
+from askew.evaluation.metrics import mean
+from askew.reports import svg
+from askew.reports.results import flat, std
 
 
-def whole(title: str, header: str, body: str, footer: str, style: str = "") -> str:
-    """A page by itself; its policy lets no script run but its own, and loads nothing."""
-    files = resources.files("askew.reports") / "templates"
-    script = (files / "report.js").read_text(encoding="utf-8")
-    parts = {
-        "title": escape(title),
-        "style": style,
-        "header": header,
-        "body": body,
-        "footer": footer,
-        "script": script,
-        "script_hash": "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-    }
-    # One pass, so that a name which looks like a placeholder is never filled in.
-    head, *rest = (files / "report.html").read_text(encoding="utf-8").split("{{")
-    return head + "".join(parts[part.partition("}}")[0]] + part.partition("}}")[2] for part in rest)
+@dataclass(frozen=True)
+class Cell:
+    """A number in a table."""
+
+    text: str
+    key: str
+    """What its column is sorted by; empty: last."""
+    heat: float | None = None
+    """How full its background is, from 0 to 100."""
+    after: str = ""
+    """Beside it, such as its standard deviation."""
+    paper: str = ""
+    """The paper's number, below it."""
+    kind: str = ""
+    """Marks: `best` of its column, `below` source-only."""
 
 
-def th(text: str) -> str:
-    """A row's name."""
-    name = escape(text)
-    return f'<th scope="row" data-v="{name}" title="{name}">{name}</th>'
+MISSING = Cell("–", "")
 
 
-def numbers_td(text: str, value: float | None = None) -> str:
-    """Any text as a cell; sorted by the value, or by itself."""
-    return f'<td data-v="{escape(text) if value is None else f"{value:.4f}"}">{escape(text)}</td>'
+@dataclass(frozen=True)
+class Table:
+    """A table that a click on a heading sorts; rows begin with their name, and a string is a cell of text."""
+
+    caption: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str | Cell]]
+    kind: str = ""
+
+    def is_text(self, column: int) -> bool:
+        return all(isinstance(row[column], str) for row in self.rows)
 
 
-def number(value: float | None, digits: int = 2, *, heat: float | None = None) -> str:
-    """A number as a cell, with its background between nothing (0) and full (100) where `heat` is given."""
-    if value is None:
-        return '<td data-v="">–</td>'
-    shade = "" if heat is None else f' style="--v:{heat:.0f}"'
-    return f'<td data-v="{value:.4f}"{shade}>{value:.{digits}f}</td>'
+@dataclass(frozen=True)
+class Chart:
+    """A drawing with what its colours stand for, and a note below it."""
+
+    drawing: Markup
+    legend: Mapping[str, str]
+    note: str
 
 
-def cell_td(values: Sequence[float], after: str, paper: float | None, kind: str) -> str:
-    """Mean ± spread over seeds, the paper's number below it."""
-    beside = "" if paper is None else f'<span class="paper">{paper:.2f}</span>'
+@dataclass(frozen=True)
+class Figure:
+    """A small drawing with its caption."""
+
+    drawing: Markup
+    caption: str
+
+
+def number(value: float | None, digits: int = 2, *, heat: bool = False) -> Cell:
+    return MISSING if value is None else Cell(f"{value:.{digits}f}", f"{value:.4f}", heat=value if heat else None)
+
+
+def interval(low: float, high: float, digits: int = 1) -> Cell:
+    """Sorted by its lower end."""
+    return Cell(f"{low:.{digits}f} – {high:.{digits}f}", f"{low:.4f}")
+
+
+def mean_cell(values: Sequence[float], *, after: str = "", paper: float | None = None, kind: str = "") -> Cell:
+    """Mean ± standard deviation over seeds, and the paper's number below it."""
+    beside = "" if paper is None else f"{paper:.2f}"
     if not values:
-        return f'<td data-v="">–{beside}</td>'
-    middle = statistics.fmean(values)
-    off = f' <span class="pm">± {statistics.stdev(values):.2f}</span>' if len(values) > 1 else ""
-    rest = f' <span class="pm">{escape(after.strip())}</span>' if after else ""
-    said = '<span class="v">' if "below" not in kind else '<span class="v" title="below source-only">'
-    return f'<td class="{kind}" data-v="{middle:.4f}">{said}{middle:.2f}</span>{off}{rest}{beside}</td>'
+        return Cell("–", "", paper=beside)
+    s = std(values)
+    off = "" if s is None else f"± {s:.2f}"
+    return Cell(f"{mean(values):.2f}", f"{mean(values):.4f}", after=f"{off} {after}".strip(), paper=beside, kind=kind)
 
 
-def table(caption: str, head: Sequence[str], rows: Sequence[Sequence[str]], kind: str = "") -> str:
-    """A table whose cells are made already; a click on a heading sorts it."""
-    heads = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
-    body = "".join(f"<tr>{''.join(cells)}</tr>" for cells in rows)
-    return (
-        f'<table class="{f"sortable {kind}".strip()}"><caption><span>{escape(caption)}</span></caption>'
-        f"<thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>"
+def settings_table(run: Mapping[str, Any]) -> Table:
+    """A run's settings by their dotted names."""
+    rows = [[name, json.dumps(value, ensure_ascii=False)] for name, value in flat(dict(run)).items()]
+    return Table("Settings", ["setting", "value"], rows)
+
+
+def training_curves(traces: Sequence[Sequence[Mapping[str, Any]]]) -> list[Figure]:
+    """Each loss over the steps, one curve per seed; and the per-class mean accuracy where it was computed."""
+    names = dict.fromkeys(name for trace in traces for entry in trace for name in entry["losses"])
+    figures = [
+        _curve([[(e["step"], e["losses"][name]) for e in trace if name in e["losses"]] for trace in traces],
+               f"loss: {name}", "c0")
+        for name in names
+    ]  # fmt: skip
+    scored = [[(e["step"], e["oracle"]["whole"]) for e in trace if "oracle" in e] for trace in traces]
+    return figures + ([_curve(scored, "per-class mean accuracy, % (uses test labels)", "c1")] if any(scored) else [])
+
+
+def _curve(lines: Sequence[svg.Points], what: str, kind: str) -> Figure:
+    lines = [line for line in lines if line]
+    first, last = (svg.short(mean([line[end][1] for line in lines])) for end in (0, -1))
+    caption = f"{what}, {first} → {last}"
+    return Figure(svg.sparkline(lines, caption, kind=kind), caption)
+
+
+def render(template: str, title: str, facts: Mapping[str, str], **values: Any) -> str:
+    """A whole page by one of the templates."""
+    script = (resources.files("askew.reports") / "templates" / "page.js").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    environment = Environment(
+        loader=PackageLoader("askew.reports"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
-
-
-def scroll(content: str) -> str:
-    """A box that scrolls sideways by itself where a screen is narrow."""
-    return f'<div class="scroll" tabindex="0">{content}</div>'
-
-
-def details(summary: str, beside: str, content: str) -> str:
-    """Something to open; `content` is made already."""
-    return f'<details><summary>{escape(summary)}<span class="n">{escape(beside)}</span></summary>{content}</details>'
-
-
-def finding(code: str, what: str, why: str, remedy: str, where: Sequence[str]) -> str:
-    """A coded remark: what was found, why it matters, what to do, and where."""
-    items = "".join(f"<li>{escape(name)}</li>" for name in where)
-    places = f"{len(where)} place" + ("" if len(where) == 1 else "s")
-    return (
-        f'<article class="check" id="{code}"><h3><code>{code}</code>{escape(what)}</h3>'
-        f"<p>Why it matters: {escape(why)}</p><p>What to do: {escape(remedy)}</p>"
-        f"<details><summary>{places}</summary><ul>{items}</ul></details></article>"
+    return environment.get_template(template).render(
+        title=title, facts=facts, version=__version__, script=Markup(script), script_hash=f"sha256-{digest}", **values
     )
-
-
-def card(title: str, content: str) -> str:
-    return f'<section class="card"><h4>{escape(title)}</h4>{content}</section>'
-
-
-def legend(colours: Mapping[str, str]) -> str:
-    """What each colour of a chart stands for."""
-    items = "".join(f'<li><i style="background:var(--{colour})"></i>{escape(n)}</li>' for colour, n in colours.items())
-    return f'<ul class="legend">{items}</ul>'
-
-
-def tabs(panels: Mapping[str, str]) -> str:
-    """One panel a name, behind tabs; without JavaScript all of them, one below the other."""
-    buttons = "".join(
-        f'<button type="button" role="tab" id="tab{i}" aria-controls="panel{i}">{escape(name)}</button>'
-        for i, name in enumerate(panels)
-    )
-    sections = "".join(
-        f'<section role="tabpanel" id="panel{i}" aria-labelledby="tab{i}">{content}</section>'
-        for i, content in enumerate(panels.values())
-    )
-    return f'<div class="tabs" role="tablist" aria-label="Benchmarks">{buttons}</div>{sections}'

@@ -10,7 +10,7 @@ from importlib import resources
 from typing import Any
 
 Printed = tuple[float, float | None]
-"""A number and its spread, where the paper prints one."""
+"""A number and its standard deviation, where the paper prints one."""
 
 DEGREES = {"bs-bt": "0", "rs-ut": "1"}
 """Shifts that are ends of the paper's curve over degrees."""
@@ -24,7 +24,7 @@ def _paper() -> dict[str, Any]:
 
 @cache
 def paper_numbers() -> dict[str, dict[str, Printed]]:
-    """The main tables: numbers[task][method] = (per-class mean accuracy, spread)."""
+    """The main tables: numbers[task][method] = (per-class mean accuracy, standard deviation)."""
     return {
         task: {method: (value[0], value[1]) for method, value in methods.items()}
         for task, methods in _paper()["tasks"].items()

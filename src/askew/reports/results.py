@@ -1,4 +1,4 @@
-"""Tables of finished runs: mean and spread over seeds, beside the paper's numbers."""
+"""Results of finished runs: mean and standard deviation over seeds, beside the paper's numbers."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import json
 import re
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from askew.evaluation.metrics import mean
 from askew.reports.paper import Printed, method_order, paper_numbers
 from askew.runs.store import RunFolder
+
+K = TypeVar("K", bound=Hashable)
 
 USUAL = {"sampler": "balanced", "target_sampler": "natural", "self_training": True, "minimax": True, "draw": 0}
 """How the paper's main tables were made; a table in its layout names only what differs from that."""
@@ -21,7 +23,7 @@ USUAL = {"sampler": "balanced", "target_sampler": "natural", "self_training": Tr
 
 @dataclass(frozen=True)
 class Row:
-    """One method on one task: what its seeds scored."""
+    """One method on one task: the scores of its seeds."""
 
     task: str
     method: str
@@ -29,21 +31,21 @@ class Row:
     """What sets it apart from other rows of that method, such as `alpha=0.2`."""
     seeds: tuple[int, ...]
     values: tuple[float, ...]
-    """Per-class mean accuracy on the whole test part, a seed each."""
+    """Per-class mean accuracy on the whole test part, one value per seed."""
     paper_values: tuple[float, ...]
-    """The same on the paper's exam, where there is one."""
+    """The same on the paper's test split, where it is another."""
     paper_overall: tuple[float, ...]
-    """Overall accuracy there: that of the target's own class mix."""
+    """Overall accuracy there, under the target's own label distribution."""
     overall: tuple[float, ...]
     worst: tuple[float, ...]
     intervals: tuple[tuple[float, float], ...]
     notes: tuple[str, ...]
     reweighted: bool = False
-    """Whether logits were reweighted by the estimated target mix."""
+    """Whether logits were adjusted to the estimated label distribution of the target."""
     across: str = ""
     """The variant in the same words on all tasks: what differs on any of them and is not usual, or a grid's name."""
     run: Mapping[str, Any] = field(default_factory=dict)
-    """What `Run.describe` says of its runs, but for the seed."""
+    """What `Run.describe` gives for its runs, but for the seed."""
     folders: tuple[Path, ...] = ()
     """Of its runs, in the order of the seeds."""
 
@@ -52,17 +54,27 @@ class Row:
         words = (self.method, self.variant, "reweighted" if self.reweighted else "")
         return " ".join(word for word in words if word)
 
+    @property
+    def line(self) -> str:
+        """Its name in a table of several tasks."""
+        return f"{self.method} {self.across}".strip()
 
-def spread(values: Sequence[float]) -> float | None:
+    @property
+    def place(self) -> str:
+        """Its name among all rows."""
+        return f"{self.task} ({self.run.get('shift', '')}), {self.line}"
+
+
+def std(values: Sequence[float]) -> float | None:
     """Sample standard deviation; none for a single value."""
     return statistics.stdev(values) if len(values) > 1 else None
 
 
 def cell(values: Sequence[float]) -> str:
-    """mean ± spread, as tables print it."""
+    """mean ± standard deviation, as tables print it."""
     if not values:
         return "–"
-    s = spread(values)
+    s = std(values)
     return f"{mean(values):.2f}" + ("" if s is None else f" ± {s:.2f}")
 
 
@@ -83,10 +95,10 @@ def flat(value: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def collect(folders: Iterable[Path], *, reweight: bool = False, names: Mapping[str, str] | None = None) -> list[Row]:
-    """Finished runs, grouped so that those of a row differ in nothing but their seed.
+    """One row for all finished runs that differ in nothing but their seed.
 
-    With `reweight`, each row is followed by that of the same networks with reweighted logits. `names` are a grid's
-    own words for variants, by the name of a run's folder.
+    With `reweight`, each row is followed by that of the same networks with adjusted logits. `names` are a grid's
+    names of its variants, by the name of a run's folder.
     """
     folders = list(folders)
     rows = _collect(folders, reweighted=False, names=names or {})
@@ -97,68 +109,100 @@ def collect(folders: Iterable[Path], *, reweight: bool = False, names: Mapping[s
 
 
 def _collect(folders: Sequence[Path], *, reweighted: bool, names: Mapping[str, str]) -> list[Row]:
-    groups: dict[str, list[_Found]] = {}
-    for path in folders:
-        record, scores = RunFolder(path).summary(reweighted=reweighted)
-        same = {k: v for k, v in record["run"].items() if k != "seed"}
-        found = _Found(path, same, record["run"]["seed"], scores, record["notes"])
-        groups.setdefault(json.dumps(same, sort_keys=True), []).append(found)
-    by_task: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    settings = {group: flat(runs[0].run) for group, runs in groups.items()}
-    for group, runs in groups.items():
-        by_task.setdefault((runs[0].run["task"], runs[0].method), []).append(settings[group])
-    # Images and steps follow from the shift, which is a column of its own: only runs of one shift are told apart.
-    by_shift: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
-    for (task, method), runs_there in by_task.items():
-        for own in runs_there:
-            by_shift.setdefault((task, method, own["shift"]), []).append(own)
+    groups = _grouped(folders, reweighted)
+    on_task = _varying_among(groups, lambda group: (group.task, group.method))
+    # Numbers of images and steps follow from the shift, which has a column of its own.
+    on_shift = _varying_among(groups, lambda group: (group.task, group.method, group.settings["shift"]))
     on_any_task: dict[str, set[str]] = {}
-    for (_, method, _), others in by_shift.items():
-        on_any_task.setdefault(method, set()).update(_varying(others))
-    on_own_task = {place: _varying(runs_there) for place, runs_there in by_task.items()}
+    for (_, method, _), varying in on_shift.items():
+        on_any_task.setdefault(method, set()).update(varying)
     rows = []
-    for group, runs in groups.items():
-        runs.sort(key=lambda found: found.seed)
-        run, method, own = runs[0].run, runs[0].method, settings[group]
-        all_scores = [found.scores for found in runs]
-        differing = [n for n in own if n in on_any_task[method] and own[n] != USUAL.get(n.rpartition(".")[2])]
+    for group in groups:
+        unusual = {name for name, value in group.settings.items() if value != USUAL.get(name.rpartition(".")[2])}
+        across = _words(group.settings, on_any_task[group.method] & unusual)
         rows.append(
-            Row(
-                task=run["task"],
-                method=method,
-                variant=_words(own, [name for name in own if name in on_own_task[run["task"], method]]),
-                seeds=tuple(found.seed for found in runs),
-                values=tuple(s["whole"]["per_class_mean"] for s in all_scores),
-                paper_values=tuple(s["paper"]["per_class_mean"] for s in all_scores if "paper" in s),
-                paper_overall=tuple(s["paper"]["overall"] for s in all_scores if "paper" in s),
-                overall=tuple(s["whole"]["overall"] for s in all_scores),
-                worst=tuple(s["whole"]["worst"] for s in all_scores),
-                intervals=tuple((s["whole"]["interval"][0], s["whole"]["interval"][1]) for s in all_scores),
-                notes=tuple(runs[0].notes),
+            _row(
+                group,
+                variant=_words(group.settings, on_task[group.task, group.method]),
+                across=names.get(group.runs[0].path.name, across),
                 reweighted=reweighted,
-                across=names.get(runs[0].path.name, _words(own, differing)),
-                run=run,
-                folders=tuple(found.path for found in runs),
             )
         )
     order = method_order()
     return sorted(rows, key=lambda r: (r.task, r.method == "coal", order.get(r.method, 99), r.method, r.variant))
 
 
+def _row(group: _Group, *, variant: str, across: str, reweighted: bool) -> Row:
+    whole = [found.scores["whole"] for found in group.runs]
+    paper = [found.scores["paper"] for found in group.runs if "paper" in found.scores]
+    return Row(
+        task=group.task,
+        method=group.method,
+        variant=variant,
+        seeds=tuple(found.seed for found in group.runs),
+        values=tuple(scores["per_class_mean"] for scores in whole),
+        paper_values=tuple(scores["per_class_mean"] for scores in paper),
+        paper_overall=tuple(scores["overall"] for scores in paper),
+        overall=tuple(scores["overall"] for scores in whole),
+        worst=tuple(scores["worst"] for scores in whole),
+        intervals=tuple((scores["interval"][0], scores["interval"][1]) for scores in whole),
+        notes=tuple(group.runs[0].notes),
+        reweighted=reweighted,
+        across=across,
+        run=group.run,
+        folders=tuple(found.path for found in group.runs),
+    )
+
+
 @dataclass(frozen=True)
 class _Found:
-    """A finished run as its folder tells it; `run` is without the seed."""
+    """A finished run as its folder has it."""
 
     path: Path
-    run: dict[str, Any]
     seed: int
     scores: dict[str, Any]
     notes: list[str]
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Runs that differ in nothing but their seed, by which they are sorted."""
+
+    run: dict[str, Any]
+    """What they have in common."""
+    settings: dict[str, Any]
+    """The same by dotted names."""
+    runs: list[_Found]
+
+    @property
+    def task(self) -> str:
+        task: str = self.run["task"]
+        return task
 
     @property
     def method(self) -> str:
         method: str = self.run["plan"][-1]["method"]["id"]
         return method
+
+
+def _grouped(folders: Sequence[Path], reweighted: bool) -> list[_Group]:
+    groups: dict[str, _Group] = {}
+    for path in folders:
+        record, scores = RunFolder(path).summary(reweighted=reweighted)
+        common = {k: v for k, v in record["run"].items() if k != "seed"}
+        group = groups.setdefault(json.dumps(common, sort_keys=True), _Group(common, flat(common), []))
+        group.runs.append(_Found(path, record["run"]["seed"], scores, record["notes"]))
+    for group in groups.values():
+        group.runs.sort(key=lambda found: found.seed)
+    return list(groups.values())
+
+
+def _varying_among(groups: Sequence[_Group], key: Callable[[_Group], K]) -> dict[K, set[str]]:
+    """The settings that differ among the groups that have a key in common, by that key."""
+    together: dict[K, list[dict[str, Any]]] = {}
+    for group in groups:
+        together.setdefault(key(group), []).append(group.settings)
+    return {at: _varying(settings) for at, settings in together.items()}
 
 
 def _varying(runs: Sequence[dict[str, Any]]) -> set[str]:
@@ -171,10 +215,11 @@ def _varying(runs: Sequence[dict[str, Any]]) -> set[str]:
     return varying | {name for name, count in having.items() if count < len(runs)}
 
 
-def _words(own: dict[str, Any], names: list[str]) -> str:
+def _words(settings: Mapping[str, Any], names: Set[str]) -> str:
+    """Those of the settings that are named, such as `alpha=0.2 rounds=5`."""
     # `plan.1.method.options.alpha` is `alpha` to a reader, `plan.0.optim.lr` is `optim.lr` of the first stage
-    short = {name: re.sub(r"^plan\.(\d+)\.(method\.options\.)?", "", name) for name in names}
-    return " ".join(f"{short[name]}={own[name]}" for name in names)
+    short = {name: re.sub(r"^plan\.(\d+)\.(method\.options\.)?", "", name) for name in settings if name in names}
+    return " ".join(f"{word}={settings[name]}" for name, word in short.items())
 
 
 def as_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
@@ -187,10 +232,10 @@ def as_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
             "reweighted": r.reweighted,
             "seeds": list(r.seeds),
             "n": len(r.seeds),
-            "whole": {"mean": mean(r.values), "spread": spread(r.values), "values": list(r.values)},
+            "whole": {"mean": mean(r.values), "spread": std(r.values), "values": list(r.values)},
             "paper_exam": {
                 "mean": mean(r.paper_values),
-                "spread": spread(r.paper_values),
+                "spread": std(r.paper_values),
                 "overall": mean(r.paper_overall),
             }
             if r.paper_values

@@ -1,42 +1,24 @@
-"""One self-contained page about a folder of runs: tables, checks, classes, mixes, curves, settings.
-
-Every name on it goes through `html.escape`; and the page's policy lets no script run but its own.
-"""
+"""The report of a folder of runs, as one page: tables, findings, classes, label distributions, curves, settings."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from html import escape
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from askew import __version__
 from askew.core.errors import UserError
 from askew.data.label_distribution import LabelDistributions
 from askew.evaluation.metrics import mean
-from askew.reports import svg
+from askew.reports import formats, svg
 from askew.reports.features import task_of
-from askew.reports.findings import Check, checks, mixes, place, unfinished_runs
-from askew.reports.html import (
-    card,
-    cell_td,
-    details,
-    finding,
-    legend,
-    number,
-    numbers_td,
-    scroll,
-    table,
-    tabs,
-    th,
-    whole,
-)
+from askew.reports.findings import reweighting, run_findings, unfinished_runs
+from askew.reports.html import Cell, Chart, Table, interval, mean_cell, number, render, settings_table, training_curves
 from askew.reports.paper import paper_numbers
-from askew.reports.paper_table import Layout, Line, layouts, reading_order
-from askew.reports.results import Row, cell, collect, flat, printed, spread
+from askew.reports.paper_table import REFERENCE, Layout, Line, layouts, reading_order
+from askew.reports.results import Row, cell, collect, printed, std
 from askew.runs.store import RunFolder, finished_runs
 
 
@@ -47,270 +29,206 @@ def make_report(root: Path, data: Path | None = None) -> str:
         raise UserError(f"The folder {root} holds no finished run yet.", "`askew bench` makes some.")
     rows = reading_order(collect(folders))
     unfinished = unfinished_runs(root)
-    benchmarks = list(dict.fromkeys(row.task.partition("/")[0] for row in rows))
-    panels = {name: _benchmark([r for r in rows if r.task.partition("/")[0] == name], data) for name in benchmarks}
-    found = checks(rows, unfinished)
-    body = _checks(found) + tabs(panels)
-    footer = (
-        f"Written by askew {escape(__version__)} from {len(folders)} run folders; nothing on this page is "
-        "loaded from anywhere else."
-    )
-    header = _header(rows, len(folders), len(unfinished), benchmarks)
-    return whole(f"askew: {', '.join(benchmarks)}", header, body, footer)
-
-
-def _header(rows: Sequence[Row], runs: int, unfinished: int, benchmarks: Sequence[str]) -> str:
+    benchmarks: dict[str, list[Row]] = {}
+    for row in rows:
+        benchmarks.setdefault(row.task.partition("/")[0], []).append(row)
     facts = {
-        "finished run": runs,
-        "unfinished run": unfinished,
+        "finished run": len(folders),
+        "unfinished run": len(unfinished),
         "task": len({row.task for row in rows}),
         "method": len({row.method for row in rows}),
         "seed": max(len(row.seeds) for row in rows),
     }
-    items = "".join(f"<li><b>{value:,}</b> {name}{'' if value == 1 else 's'}</li>" for name, value in facts.items())
-    return (
-        f"<h1>{escape(', '.join(benchmarks))}</h1><p class='lead'>Class-imbalanced domain adaptation: per-class mean "
-        f"accuracy on the target, after the last round.</p><ul class='facts'>{items}</ul>"
+    return render(
+        "run_report.html.j2",
+        title=", ".join(benchmarks),
+        facts={name if n == 1 else f"{name}s": f"{n:,}" for name, n in facts.items()},
+        findings=run_findings(rows, unfinished),
+        benchmarks={name: _benchmark(its_rows, data) for name, its_rows in benchmarks.items()},
     )
 
 
-def _checks(found: Sequence[Check]) -> str:
-    parts = [finding(c.code, c.what, c.why, c.remedy, c.where) for c in found]
-    if not found:
-        parts.append('<article class="check fine"><h3>No remarks</h3><p>All checks passed.</p></article>')
-    return f'<section aria-labelledby="checks"><h2 id="checks">Checks</h2>{"".join(parts)}</section>'
-
-
-def _benchmark(rows: Sequence[Row], data: Path | None) -> str:
-    groups: dict[tuple[str, str], list[Row]] = {}
+def _benchmark(rows: Sequence[Row], data: Path | None) -> dict[str, Any]:
+    """What the page shows of one benchmark."""
+    groups: dict[str, list[Row]] = {}
     for row in rows:
-        groups.setdefault((row.task, str(row.run["shift"])), []).append(row)
-    titles = {key: f"{key[0]}, {key[1]}" for key in groups}
-    parts = ["<h2>Results</h2>", *(_results(layout) for layout in layouts(rows))]
-    parts += ["<h2>All numbers</h2>", _all_numbers(rows)]
-    parts += ["<h2>Accuracy by class</h2>", *(_by_class(titles[key], group) for key, group in groups.items())]
-    parts += ["<h2>Class mix</h2>", *(_mix(titles[key], group, data) for key, group in groups.items())]
-    parts += ["<h2>Training</h2>", *(_curves(titles[key], group) for key, group in groups.items())]
-    parts += ["<h2>Settings</h2>", *(_settings(row) for row in rows)]
-    return "".join(parts)
+        groups.setdefault(f"{row.task}, {row.run['shift']}", []).append(row)
+    return {
+        "results": [_result(layout) for layout in layouts(rows)],
+        "rows": _all_rows(rows),
+        "by_class": [_by_class(title, group) for title, group in groups.items()],
+        "distributions": [found for title, group in groups.items() if (found := _distributions(title, group, data))],
+        "training": {title: cards for title, group in groups.items() if (cards := _training(group))},
+        "settings": [(row, cell(row.values), _runs(row), settings_table(row.run)) for row in rows],
+    }
 
 
 # --- results ---
 
 
-def _results(layout: Layout) -> str:
-    """The paper's layout; a number below source-only of the same variant is marked."""
-    reference = {line.variant: line for line in layout.lines if line.method == "source"}
-    head = ["method", *layout.columns]
+def _result(layout: Layout) -> dict[str, Any]:
+    """A table in the paper's layout with its chart and notes; a score below source-only of its variant is marked."""
+    reference = {line.variant: line for line in layout.lines if line.method == REFERENCE}
+    rows = [[line.label, *_cells(layout, line, reference.get(line.variant))] for line in layout.lines]
+    notes = [note.replace(" In brackets: the paper.", "") for note in layout.summary()]  # here it stands below ours
+    if any(isinstance(c, Cell) and "below" in c.kind for row in rows for c in row):
+        notes.append("▾: below source-only of the same variant.")
+    table = Table(layout.title, formats.heading(layout), rows)
+    return {"table": table, "chart": _chart(layout), "notes": [*notes, *(f"Note: {note}." for note in layout.notes)]}
+
+
+def _cells(layout: Layout, line: Line, reference: Line | None) -> Iterator[Cell]:
+    for i, c in enumerate(line.cells):
+        fewer = f"n={len(c.values)}" if len(c.values) < layout.usual_n else ""
+        paper = None if c.paper is None else c.paper[0]
+        yield mean_cell(c.values, after=fewer, paper=paper, kind=_marks(layout, line, reference, i))
     if layout.has_average:
-        head += ["average", *(["paper, same tasks"] * layout.has_paper), *(["paper, printed"] * layout.has_printed)]
-    lines = []
-    for line in layout.lines:
-        cells = [th(line.label)]
-        for i, c in enumerate(line.cells):
-            fewer = f" n={len(c.values)}" if c.values and len(c.values) < layout.usual_n else ""
-            mark = _mark(layout, reference.get(line.variant), line, i)
-            cells.append(cell_td(c.values, fewer, None if c.paper is None else c.paper[0], mark))
-        if layout.has_average:
-            cells.append(cell_td(line.averages, "", None, _mark(layout, reference.get(line.variant), line, None)))
-            cells += [number(line.paper_average)] * layout.has_paper
-            cells += [number(line.printed)] * layout.has_printed
-        lines.append(cells)
-    below = any("below" in cells for line in lines for cells in line)
-    # Here the paper's numbers stand below ours, with their name.
-    said = [remark.replace(" In brackets: the paper.", "") for remark in layout.summary()]
-    remarks = [*said, *["▾: below source-only of the same variant."] * below]
-    remarks += [f"Note: {note}." for note in layout.notes]
-    text = "".join(f'<p class="note">{escape(remark)}</p>' for remark in remarks)
-    return scroll(table(layout.title, head, lines)) + _dots(layout) + text
+        yield mean_cell(line.averages, kind=_marks(layout, line, reference, None))
+        if layout.has_paper:
+            yield number(line.paper_average)
+        if layout.has_printed:
+            yield number(line.printed)
 
 
-def _mark(layout: Layout, reference: Line | None, line: Line, column: int | None) -> str:
+def _marks(layout: Layout, line: Line, reference: Line | None, column: int | None) -> str:
     score = line.score(column)
-    kinds = []
-    if score is not None and score == layout.best(column):
-        kinds.append("best")
     base = None if reference is None else reference.score(column)
-    if score is not None and base is not None and score < base:
-        kinds.append("below")
-    return " ".join(kinds)
+    best = score is not None and score == layout.best(column)
+    below = score is not None and base is not None and score < base
+    return " ".join(mark for mark, holds in (("best", best), ("below", below)) if holds)
 
 
-def _dots(layout: Layout) -> str:
-    """The averages as a picture, or the only column; over degrees, a curve a method."""
+def _chart(layout: Layout) -> Chart:
+    """The averages over tasks, or the only column; where columns are degrees of label shift, one curve per method."""
     if not layout.averaged:
         ours, paper_too = layout.degree_points()
-        text = "Accuracy against the degree of label shift (1: RS-UT)." + " Rings: the paper." * bool(paper_too)
-        drawing = svg.curves(ours, paper_too, f"{layout.title}: accuracy by method")
-        return f'<div class="drawing">{drawing}</div><p class="note">{text}</p>'
-    column = 0 if len(layout.columns) == 1 else None
-    if column is None and not layout.has_average:
-        return ""
+        note = "Accuracy against the degree of label shift (1: RS-UT)." + (" Rings: the paper." if paper_too else "")
+        return Chart(svg.curves(ours, paper_too, f"{layout.title}: accuracy by method"), {}, note)
+    column = None if layout.has_average else 0
     shown = []
     for line in layout.lines:
         values = line.averages if column is None else line.cells[column].values
-        only = line.cells[0].paper
-        paper = line.paper_average if column is None else None if only is None else only[0]
+        printed_there = line.cells[0].paper
+        only = None if printed_there is None else printed_there[0]
+        paper = line.paper_average if column is None else only
         if values or paper is not None:
-            shown.append((line.label, mean(values) if values else None, spread(values), paper))
-    source = next((line.score(column) for line in layout.lines if line.label == "source"), None)
+            shown.append((line.label, mean(values) if values else None, std(values), paper))
+    source = next((line.score(column) for line in layout.lines if line.label == REFERENCE), None)
     what = "average over tasks" if column is None else layout.columns[0]
-    keys = {"c0": f"{what}, with spread"} | ({"c1": "paper"} if any(row[3] is not None for row in shown) else {})
-    drawing = svg.dots(shown, source, f"{layout.title}: {what} by method")
-    return f'{legend(keys)}<div class="drawing">{drawing}</div>'
+    legend = {"c0": f"{what}, ± standard deviation over seeds"}
+    if any(paper is not None for *_, paper in shown):
+        legend["c1"] = "paper"
+    return Chart(svg.dots(shown, source, f"{layout.title}: {what} by method"), legend, "Dashed: source-only.")
 
 
-def _all_numbers(rows: Sequence[Row]) -> str:
-    head = ["task", "method", "shift", "n", "whole test part", "95 % interval", "paper's exam", "paper", "overall",
-            "worst class", "seeds"]  # fmt: skip
-    lines = []
+def _all_rows(rows: Sequence[Row]) -> Table:
+    head = ["task", "method", "shift", "n", "whole test part", "95 % interval", "the paper's test split", "paper",
+            "overall", "worst class", "seeds"]  # fmt: skip
+    lines: list[list[str | Cell]] = []
     for row in rows:
-        low, high = (mean([interval[side] for interval in row.intervals]) for side in (0, 1))
-        paper = paper_numbers().get(row.task, {}).get(row.method) if not row.across else None
+        low, high = (mean([ends[side] for ends in row.intervals]) for side in (0, 1))
+        paper = None if row.across else paper_numbers().get(row.task, {}).get(row.method)
+        seeds = " ".join(f"{value:.1f}" for value in row.values)
         lines.append(
             [
-                th(row.task), numbers_td(f"{row.method} {row.across}".strip()), numbers_td(str(row.run["shift"])),
-                number(len(row.seeds), 0), cell_td(row.values, "", None, ""),
-                numbers_td(f"{low:.1f} – {high:.1f}", low), cell_td(row.paper_values, "", None, ""),
-                numbers_td(printed(paper), None if paper is None else paper[0]), number(mean(row.overall)),
-                number(mean(row.worst), 1), numbers_td(" ".join(f"{value:.1f}" for value in row.values)),
+                row.task, row.line, str(row.run["shift"]), number(len(row.seeds), 0), mean_cell(row.values),
+                interval(low, high), mean_cell(row.paper_values),
+                Cell(printed(paper), "" if paper is None else f"{paper[0]:.4f}"), number(mean(row.overall)),
+                number(mean(row.worst), 1), Cell(seeds, seeds),
             ]
         )  # fmt: skip
-    caption = "Every method and task; interval: bootstrap over the test images, mean over seeds"
-    return details("Show every method and task", f"{len(rows)} rows", scroll(table(caption, head, lines)))
+    return Table("Every method and task; interval: bootstrap over the test images, mean over seeds", head, lines)
 
 
-# --- classes and mixes ---
+# --- classes and label distributions ---
 
 
 def class_accuracy(row: Row) -> tuple[list[str], list[float | None]]:
-    """The classes, and the mean over seeds of the accuracy in each; none for a class that the exam does not have."""
+    """The classes, and the accuracy in each as a mean over seeds; none for a class without test images."""
     scores = [RunFolder(folder).scores()["whole"].get("per_class", []) for folder in row.folders]
     values = [None if any(v is None for v in seeds) else mean(seeds) for seeds in zip(*scores, strict=True)]
+    return _classes(row, len(values)), values
+
+
+def _classes(row: Row, n: int) -> list[str]:
+    """The names of a run's classes; numbers where its record has none."""
     record = json.loads((row.folders[0] / "run.json").read_text())
-    return list(record.get("classes", [str(k) for k in range(len(values))])), values
+    return list(record.get("classes", map(str, range(n))))
 
 
-def _by_class(title: str, rows: Sequence[Row]) -> str:
+def _by_class(title: str, rows: Sequence[Row]) -> Table:
     found = [(row, *class_accuracy(row)) for row in rows]
-    classes = found[0][1]
-    lines = []
-    for row, _, values in found:
-        cells = [number(v, 1, heat=v) for v in values]
-        lines.append([th(f"{row.method} {row.across}".strip()), *cells])
+    lines = [[row.line, *(number(v, 1, heat=True) for v in values)] for row, _, values in found]
     caption = f"{title}: accuracy in % by class, whole test part, mean over seeds"
-    return scroll(table(caption, ["method", *classes], lines, kind="heat"))
+    return Table(caption, ["method", *found[0][1]], lines, kind="heat")
 
 
-def _mix(title: str, rows: Sequence[Row], data: Path | None) -> str:
-    record = json.loads((rows[0].folders[0] / "run.json").read_text())
+def _distributions(title: str, rows: Sequence[Row], data: Path | None) -> dict[str, Any] | None:
+    """The label distributions of both domains, and the target's as each method leads to estimate it."""
     scores = RunFolder(rows[0].folders[0]).scores()
     confusion = scores.get("paper", scores["whole"]).get("confusion")
     if confusion is None:
-        return ""
-    target = np.array(confusion).sum(axis=1)
-    classes = list(record.get("classes", map(str, range(len(target)))))
-    why, mix = "", None
+        return None
+    target = _percent(np.array(confusion).sum(axis=1))
+    classes = _classes(rows[0], len(target))
+    note = "Share of each class in %. Target: by its test labels, which no training uses."
+    series = {"target": target}
     try:
-        mix = _mixes(rows[0], data)
+        series = {"source": _percent(_of_task(rows[0], data).source), **series}
     except UserError as error:
-        why = f" The source's mix is not shown: {error.sentence}"
-    series = {"source": _share(mix.source)} if mix else {}
-    series["target"] = _share(target)
-    keys = {"c0": "source", "c1": "target"} if mix else {"c0": "target"}
+        note += f" The source is not shown: {error.sentence}"
     drawing = svg.bars(series, classes, f"{title}: share of each class in %")
-    text = f"Share of each class in %. Target: the exam's labels in the target's mix (oracle).{why}"
-    parts = [f"<h3>{escape(title)}</h3>", legend(keys), f'<div class="drawing">{drawing}</div>']
-    return "".join([*parts, f'<p class="note">{escape(text)}</p>', _estimates(title, rows, classes, target, mix)])
+    chart = Chart(drawing, {f"c{i}": name for i, name in enumerate(series)}, note)
+    return {"title": title, "chart": chart, "estimates": _estimates(title, rows, classes, series)}
 
 
-def _mixes(row: Row, data: Path | None) -> LabelDistributions:
-    """The task's own, by its data: that of mini is always at hand, others can take minutes and are read on request."""
+def _of_task(row: Row, data: Path | None) -> LabelDistributions:
+    """The mini benchmark is always at hand; reading the data of others can take minutes, and is done on request."""
     if data is None and not row.task.startswith("mini/"):
         raise UserError("no data folder was named with --data.", "name it.")
     return LabelDistributions.of(task_of(row.run, data))
 
 
-def _share(counts: Any) -> list[float]:
+def _percent(counts: Any) -> list[float]:
     total = float(np.sum(counts)) or 1.0
     return [100 * float(n) / total for n in counts]
 
 
 def _estimates(
-    title: str, rows: Sequence[Row], classes: Sequence[str], target: Any, mix: LabelDistributions | None
-) -> str:
-    """The target mix that each method's classifier leads to, and how far it is from the exam's."""
-    true = _share(target)
-    lines = [[th("target (oracle)"), number(0.0, 1), *(number(v, 1, heat=v) for v in true)]]
-    if mix is not None:
-        own = _share(mix.source)
-        lines.append([th("source (its labels)"), number(_apart(own, true), 1), *(number(v, 1, heat=v) for v in own)])
-    known = 0
+    title: str, rows: Sequence[Row], classes: Sequence[str], labels: dict[str, list[float]]
+) -> Table | None:
+    """Estimated label distributions of the target, below those of the labels; none where no run has an estimate."""
+    estimated = {}
     for row in rows:
-        told = [found["target_mix"] for folder in row.folders if (found := mixes(folder))]
-        if told:
-            known += 1
-            guess = _share(np.mean(told, axis=0))
-            label = th(f"{row.method} {row.across}".strip())
-            lines.append([label, number(_apart(guess, true), 1), *(number(v, 1, heat=v) for v in guess)])
-    if not known:
-        return ""
-    caption = f"{title}: target mix as estimated without target labels, in %, mean over seeds"
-    note = "off by: half the sum of absolute differences to the target's mix."
-    return scroll(table(caption, ["estimated by", "off by", *classes], lines, kind="heat")) + (
-        f'<p class="note">{note}</p>'
-    )
-
-
-def _apart(guess: Sequence[float], true: Sequence[float]) -> float:
-    return sum(abs(a - b) for a, b in zip(guess, true, strict=True)) / 2
+        estimates = [found["target_mix"] for folder in row.folders if (found := reweighting(folder))]
+        if estimates:
+            estimated[row.line] = _percent(np.mean(estimates, axis=0))
+    if not estimated:
+        return None
+    lines: list[list[str | Cell]] = []
+    for name, shares in [*((f"{domain} (labels)", labels[domain]) for domain in labels), *estimated.items()]:
+        distance = float(np.abs(np.subtract(shares, labels["target"])).sum()) / 2
+        lines.append([name, number(distance, 1), *(number(share, 1, heat=True) for share in shares)])
+    caption = f"{title}: label distribution of the target, estimated without target labels, in %, mean over seeds"
+    return Table(caption, ["estimated by", "total variation", *classes], lines, kind="heat")
 
 
 # --- training and settings ---
 
 
-def _curves(title: str, rows: Sequence[Row]) -> str:
-    cards = []
-    for row in rows:
-        traces = [trace for folder in row.folders if (trace := RunFolder(folder).trace())]
-        names = list(dict.fromkeys(name for trace in traces for entry in trace for name in entry["losses"]))
-        drawings = []
-        for name in names:
-            lines = [[(e["step"], e["losses"][name]) for e in trace if name in e["losses"]] for trace in traces]
-            drawings.append(_sparkline(lines, f"loss: {name}", "c0"))
-        seen = [[(e["step"], e["oracle"]["whole"]) for e in trace if "oracle" in e] for trace in traces]
-        if any(seen):
-            drawings.append(_sparkline([line for line in seen if line], "oracle: per-class mean, %", "c1"))
-        if drawings:
-            cards.append(card(f"{row.method} {row.across}".strip(), "".join(drawings)))
-    if not cards:
-        return ""
-    return f'<h3>{escape(title)}</h3><div class="cards">{"".join(cards)}</div>'
+def _training(rows: Sequence[Row]) -> dict[str, Any]:
+    """The curves of each method, where its runs have a trace."""
+    traces = {row.line: [trace for folder in row.folders if (trace := RunFolder(folder).trace())] for row in rows}
+    return {name: figures for name, its_traces in traces.items() if (figures := training_curves(its_traces))}
 
 
-def _sparkline(lines: Sequence[svg.Points], what: str, kind: str) -> str:
-    whole = [line for line in lines if line]
-    first, last = mean([line[0][1] for line in whole]), mean([line[-1][1] for line in whole])
-    text = f"{what}, {svg.short(first)} → {svg.short(last)}"
-    return f"<figure>{svg.sparkline(whole, text, kind=kind)}<figcaption>{escape(text)}</figcaption></figure>"
-
-
-def _settings(row: Row) -> str:
-    runs = []
+def _runs(row: Row) -> Table:
+    lines: list[list[str | Cell]] = []
     for seed, folder, value in zip(row.seeds, row.folders, row.values, strict=True):
         record = json.loads((folder / "run.json").read_text())
         seconds = next((entry.get("seconds") for entry in reversed(RunFolder(folder).trace())), None)
-        versions = " ".join(f"{name} {v}" for name, v in record.get("versions", {}).items())
-        runs.append(
-            [th(str(seed)), numbers_td(folder.name), number(value), number(seconds, 0),
-             numbers_td(str(record.get("device", "–"))), numbers_td(versions)]
-        )  # fmt: skip
-    told = [[th(name), _plain(value)] for name, value in flat(row.run).items()]
-    made = scroll(table("Runs", ["seed", "key", "per-class mean", "seconds", "device", "versions"], runs))
-    return details(
-        place(row), cell(row.values), made + scroll(table("Settings", ["setting", "value"], told, kind="plain"))
-    )
-
-
-def _plain(value: Any) -> str:
-    return f'<td class="word"><code>{escape(json.dumps(value, ensure_ascii=False))}</code></td>'
+        versions = " ".join(f"{name} {version}" for name, version in record.get("versions", {}).items())
+        lines.append(
+            [str(seed), folder.name, number(value), number(seconds, 0), str(record.get("device", "–")), versions]
+        )
+    return Table("Runs", ["seed", "key", "per-class mean", "seconds", "device", "versions"], lines)

@@ -1,79 +1,91 @@
-"""Small charts as inline SVG; their colours are the page's, so that they follow its light or dark theme."""
+"""Small charts as inline SVG; their colours are the page's, so that they follow its light or dark theme.
+
+Every text goes through `Markup.format`, which escapes it.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from html import escape
+
+from markupsafe import Markup
 
 Points = Sequence[tuple[float, float]]
 
+_LINE = Markup('<line class="{}" x1="{:.1f}" x2="{:.1f}" y1="{:.1f}" y2="{:.1f}"/>')
+_DOT = Markup('<circle class="{}" cx="{:.1f}" cy="{:.1f}" r="{}"><title>{}</title></circle>')
+_BAR = Markup('<rect class="{}" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"><title>{}</title></rect>')
+_TEXT = Markup('<text x="{:.1f}" y="{:.1f}" text-anchor="{}" class="{}">{}</text>')
+_SLANTED = Markup('<text class="tick" text-anchor="end" transform="translate({:.1f} {:.1f}) rotate(-40)">{}</text>')
+_CURVE = Markup('<polyline class="{}" points="{}"/>')
+_SVG = Markup(
+    '<svg class="{kind}" viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}" role="img" '
+    'aria-label="{label}">{content}</svg>'
+)
 
-def _svg(width: float, height: float, label: str, content: str, kind: str) -> str:
-    name = escape(label, quote=True)
-    return (
-        f'<svg class="{kind}" viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}" role="img" '
-        f'aria-label="{name}">{content}</svg>'
-    )
+
+def _svg(width: float, height: float, label: str, parts: Sequence[Markup], kind: str) -> Markup:
+    return _SVG.format(kind=kind, width=width, height=height, label=label, content=Markup("").join(parts))
 
 
-def _text(x: float, y: float, text: str, anchor: str = "start", kind: str = "") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" class="{kind}">{escape(text)}</text>'
+def _name(x: float, y: float, name: str, anchor: str, most: int) -> Markup:
+    """A name beside what it names; one that is longer than `most` is cut, and whole when it is pointed at."""
+    text = _TEXT.format(x, y, anchor, "name", clip(name, most))
+    return text if len(name) <= most else Markup("<g><title>{}</title>{}</g>").format(name, text)
 
 
-def _dot(kind: str, x: float, y: float, tip: str) -> str:
-    return f'<circle class="{kind}" cx="{x:.1f}" cy="{y:.1f}" r="4.5"><title>{escape(tip)}</title></circle>'
+def _polyline(kind: str, points: Points) -> Markup:
+    return _CURVE.format(kind, " ".join(f"{x:.1f},{y:.1f}" for x, y in points))
+
+
+def clip(name: str, most: int) -> str:
+    """A name of at most so many characters."""
+    return name if len(name) <= most else f"{name[: most - 1].rstrip()}…"
 
 
 def short(number: float) -> str:
-    """Three significant digits, as a chart's axis names it."""
+    """Three significant digits."""
     return f"{number:.3g}"
 
 
-def bars(series: Mapping[str, Sequence[float]], names: Sequence[str], label: str) -> str:
-    """Groups of bars, one a name; values in per cent of their own sum are the caller's work."""
+def bars(series: Mapping[str, Sequence[float]], names: Sequence[str], label: str) -> Markup:
+    """One group of bars per name, one bar per series."""
     group = max(18.0, min(64.0, 620 / max(len(names), 1)))
-    left, top, height, bottom = 34.0, 8.0, 150.0, 34.0
+    slanted = any(len(name) > 0.16 * group for name in names)
+    longest = max((len(clip(name, 22)) for name in names), default=0)
+    left = max(34.0, 4.4 * longest - group / 2 + 6) if slanted else 34.0
+    top, height, bottom = 8.0, 150.0, 16 + 4.0 * longest if slanted else 20.0
     width = left + group * len(names) + 6
     highest = max((value for values in series.values() for value in values), default=0.0) or 1.0
     parts = []
     for share in (0.0, 0.5, 1.0):
         y = top + height * (1 - share)
-        parts.append(f'<line class="rule" x1="{left}" x2="{width:.1f}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        parts.append(_text(left - 5, y + 3.5, short(highest * share), "end", "tick"))
+        parts.append(_LINE.format("rule", left, width, y, y))
+        parts.append(_TEXT.format(left - 5, y + 3.5, "end", "tick", short(highest * share)))
     wide = 0.78 * group / max(len(series), 1)
     for s, (what, values) in enumerate(series.items()):
         for i, (name, value) in enumerate(zip(names, values, strict=True)):
             x, h = left + group * i + 0.11 * group + wide * s, height * value / highest
-            tip = escape(f"{what}, {name}: {short(value)}")
-            parts.append(
-                f'<rect class="c{s % 6}" x="{x:.1f}" y="{top + height - h:.1f}" width="{max(wide - 1, 1):.1f}" '
-                f'height="{h:.1f}"><title>{tip}</title></rect>'
-            )
-    turned = any(len(name) > 0.16 * group for name in names)
+            tip = f"{what}, {name}: {short(value)}"
+            parts.append(_BAR.format(f"c{s % 6}", x, top + height - h, max(wide - 1, 1), h, tip))
     for i, name in enumerate(names):
         x, y = left + group * (i + 0.5), top + height + 14
-        if turned:
-            parts.append(
-                f'<text class="tick" text-anchor="end" transform="translate({x + 3:.1f} {y - 4:.1f}) rotate(-40)">'
-                f"{escape(name if len(name) < 14 else name[:12] + '…')}</text>"
-            )
-        else:
-            parts.append(_text(x, y, name, "middle", "tick"))
-    return _svg(width, top + height + (bottom + 30 if turned else bottom - 14), label, "".join(parts), "bars")
+        text = _SLANTED.format(x + 3, y - 4, clip(name, 22)) if slanted else _TEXT.format(x, y, "middle", "tick", name)
+        parts.append(text)
+    return _svg(width, top + height + bottom, label, parts, "bars")
 
 
-def sparkline(lines: Sequence[Points], label: str, *, kind: str = "c0") -> str:
-    """One curve a seed, on a common scale: lowest and highest value at the left, the last step at the right."""
+def sparkline(lines: Sequence[Points], label: str, *, kind: str = "c0") -> Markup:
+    """One curve per seed on a common scale: lowest and highest value at the left, the last step at the right."""
     width, height, left, right, edge = 200.0, 64.0, 52.0, 6.0, 8.0
     xs = [x for line in lines for x, _ in line]
     ys = [y for line in lines for _, y in line]
     low, high, first, last = min(ys), max(ys), min(xs), max(xs)
     flat = high - low < 1e-12
-    parts = [f'<line class="rule" x1="{left}" x2="{width - right}" y1="{height - edge}" y2="{height - edge}"/>']
-    for value, y in ((high, edge + 3.5), (low, height - edge + 3.5)):
-        if not (flat and value == high and y < height / 2):
-            parts.append(_text(left - 5, y, short(value), "end", "tick"))
+    parts = [_LINE.format("rule", left, width - right, height - edge, height - edge)]
+    parts.append(_TEXT.format(left - 5, height - edge + 3.5, "end", "tick", short(low)))
+    if not flat:
+        parts.append(_TEXT.format(left - 5, edge + 3.5, "end", "tick", short(high)))
     for i, line in enumerate(lines):
         places = [
             (
@@ -83,13 +95,12 @@ def sparkline(lines: Sequence[Points], label: str, *, kind: str = "c0") -> str:
             for x, y in line
         ]
         if len(places) == 1:
-            parts.append(f'<circle class="{kind}" cx="{places[0][0]:.1f}" cy="{places[0][1]:.1f}" r="2.5"/>')
-        shape = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
-        parts.append(f'<polyline class="{kind} seed{i % 3}" points="{shape}"/>')
-    return _svg(width, height, label, "".join(parts), "spark")
+            parts.append(_DOT.format(kind, *places[0], 2.5, short(line[0][1])))
+        parts.append(_polyline(f"{kind} seed{i % 3}", places))
+    return _svg(width, height, label, parts, "spark")
 
 
-def curves(ours: Mapping[str, Points], paper: Mapping[str, Points], label: str) -> str:
+def curves(ours: Mapping[str, Points], paper: Mapping[str, Points], label: str) -> Markup:
     """Lines over 0 … 1, each named at its right end; the paper's points are rings, with no line between them."""
     width, height, left, right, edge = 640.0, 300.0, 40.0, 150.0, 14.0
     ys = [y for lines in (ours, paper) for line in lines.values() for _, y in line]
@@ -102,66 +113,66 @@ def curves(ours: Mapping[str, Points], paper: Mapping[str, Points], label: str) 
     parts = []
     for share in (0.0, 0.5, 1.0):
         x, y = place(share, low + (high - low) * share)
-        parts.append(f'<line class="rule" x1="{left}" x2="{width - right}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        parts.append(_text(left - 6, y + 4, f"{low + (high - low) * share:.0f}", "end", "tick"))
-        parts.append(_text(x, base + 16, short(share), "middle", "tick"))
-    names = list(dict.fromkeys([*ours, *paper]))
+        parts.append(_LINE.format("rule", left, width - right, y, y))
+        parts.append(_TEXT.format(left - 6, y + 4, "end", "tick", f"{low + (high - low) * share:.0f}"))
+        parts.append(_TEXT.format(x, base + 16, "middle", "tick", short(share)))
     ends: list[float] = []
-    for i, name in enumerate(names):
-        line = [place(*point) for point in ours.get(name, ())]
-        shape = " ".join(f"{x:.1f},{y:.1f}" for x, y in line)
-        parts.append(f'<polyline class="l{i % 6}" points="{shape}"/>')
+    for i, name in enumerate(dict.fromkeys([*ours, *paper])):
+        parts.append(_polyline(f"l{i % 6}", [place(*point) for point in ours.get(name, ())]))
         for kind, points, after in ((f"c{i % 6}", ours, ""), (f"ring l{i % 6}", paper, ", paper")):
             for point in points.get(name, ()):
-                parts.append(_dot(kind, *place(*point), f"{name}{after}: {point[1]:.2f}"))
+                parts.append(_DOT.format(kind, *place(*point), 4.5, f"{name}{after}: {point[1]:.2f}"))
         x, y = place(*(ours.get(name) or paper[name])[-1])
         while any(abs(y - other) < 13 for other in ends):  # names that would cover each other move down
             y += 3
         ends.append(y)
-        parts.append(_text(x + 10, y + 4, name if len(name) <= 20 else name[:18] + "…", "start", "name"))
-    return _svg(width, max(height, max(ends, default=0.0) + 10), label, "".join(parts), "curves")
+        parts.append(_name(x + 10, y + 4, name, "start", 20))
+    return _svg(width, max(height, max(ends, default=0.0) + 10), label, parts, "curves")
 
 
-def dots(rows: Sequence[tuple[str, float | None, float | None, float | None]], line: float | None, label: str) -> str:
-    """A row each of (name, value, spread, paper): a dot with its spread, a ring for the paper; `line` is upright."""
+def dots(
+    rows: Sequence[tuple[str, float | None, float | None, float | None]], line: float | None, label: str
+) -> Markup:
+    """One row for each (name, value, std, paper): a dot with its std, a ring for the paper; `line` is upright."""
     known = [v for _, value, _, paper in rows for v in (value, paper) if v is not None]
     known += [value + side * off for _, value, off, _ in rows if value is not None and off for side in (-1, 1)]
     low, high = (max(0.0, min(known) - 2), min(100.0, max(known) + 2)) if known else (0.0, 100.0)
-    left = 14 + 6.6 * min(max((len(name) for name, *_ in rows), default=0), 36)
+    left = _margin([name for name, *_ in rows], 36)
     width, step, top = left + 400, 22.0, 10.0
-    height = top + step * len(rows) + 26
+    base = top + step * len(rows) + 4
 
     def place(value: float) -> float:
         return left + (width - left - 14) * (min(max(value, low), high) - low) / max(high - low, 1e-9)
 
-    base = height - 22
-    parts = [f'<line class="rule" x1="{left:.1f}" x2="{width:.1f}" y1="{base:.1f}" y2="{base:.1f}"/>']
-    step_of = next((s for s in (1, 2, 5, 10) if (high - low) / s <= 7), 20)
-    for at in range(math.ceil(low / step_of) * step_of, math.floor(high) + 1, step_of):
-        parts.append(_text(place(at), base + 14, str(at), "middle", "tick"))
+    parts = [_LINE.format("rule", left, width, base, base)]
+    apart = next((s for s in (1, 2, 5, 10) if (high - low) / s <= 7), 20)
+    for at in range(math.ceil(low / apart) * apart, math.floor(high) + 1, apart):
+        parts.append(_TEXT.format(place(at), base + 14, "middle", "tick", at))
     if line is not None:
-        x = place(line)
-        parts.append(f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="{top - 6}" y2="{base:.1f}"/>')
+        parts.append(_LINE.format("mark", place(line), place(line), top - 6, base))
     for i, (name, value, off, paper) in enumerate(rows):
         y = top + step * (i + 0.5)
-        shown = name if len(name) <= 36 else name[:34] + "…"
-        parts.append(_text(left - 10, y + 4, shown, "end", "name"))
-        parts.append(f'<line class="rule" x1="{left:.1f}" x2="{width:.1f}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        parts.append(_name(left - 10, y + 4, name, "end", 36))
+        parts.append(_LINE.format("rule", left, width, y, y))
         if value is not None:
             if off:
-                x1, x2 = place(value - off), place(value + off)
-                parts.append(f'<line class="whisker" x1="{x1:.1f}" x2="{x2:.1f}" y1="{y:.1f}" y2="{y:.1f}"/>')
-            parts.append(_dot("c0", place(value), y, f"{name}: {value:.2f}"))
+                parts.append(_LINE.format("whisker", place(value - off), place(value + off), y, y))
+            parts.append(_DOT.format("c0", place(value), y, 4.5, f"{name}: {value:.2f}"))
         if paper is not None:
-            parts.append(_dot("ring", place(paper), y, f"{name}, paper: {paper:.2f}"))
-    return _svg(width, height, label, "".join(parts), "dots")
+            parts.append(_DOT.format("ring", place(paper), y, 4.5, f"{name}, paper: {paper:.2f}"))
+    return _svg(width, base + 22, label, parts, "dots")
 
 
-def ranges(rows: Sequence[tuple[str, float, float, float, float]], label: str) -> str:
-    """A row each of (name, before, value, low, high) in per cent: a ring before, a dot now, and its interval."""
-    most = max((max(before, high) for _, before, _, _, high in rows), default=1.0)
+def _margin(names: Sequence[str], most: int) -> float:
+    """Room for the longest of these names, at the left of a chart."""
+    return 14 + 6.9 * max((min(len(name), most) for name in names), default=0)
+
+
+def ranges(rows: Sequence[tuple[str, float, float, float, float]], label: str) -> Markup:
+    """One row for each (name, source, target, low, high) in per cent: a ring, a dot, and the dot's interval."""
+    most = max((max(source, high) for _, source, _, _, high in rows), default=1.0)
     highest = next((top for top in (2.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 80.0) if most <= top), 100.0)
-    left = 14 + 6.6 * min(max((len(name) for name, *_ in rows), default=0), 30)
+    left = _margin([name for name, *_ in rows], 30)
     width, step, top = left + 460, 22.0, 6.0
     base = top + step * len(rows)
 
@@ -171,20 +182,20 @@ def ranges(rows: Sequence[tuple[str, float, float, float, float]], label: str) -
     parts = []
     for share in (0.0, 0.5, 1.0):
         x = place(highest * share)
-        parts.append(f'<line class="rule" x1="{x:.1f}" x2="{x:.1f}" y1="{top}" y2="{base:.1f}"/>')
-        parts.append(_text(x, base + 14, f"{short(highest * share)} %", "middle", "tick"))
-    for i, (name, before, value, low, high) in enumerate(rows):
+        parts.append(_LINE.format("rule", x, x, top, base))
+        parts.append(_TEXT.format(x, base + 14, "middle", "tick", f"{short(highest * share)} %"))
+    for i, (name, source, target, low, high) in enumerate(rows):
         y = top + step * (i + 0.5)
-        parts.append(_text(left - 10, y + 4, name if len(name) <= 30 else name[:28] + "…", "end", "name"))
-        x1, x2 = place(low), place(high)
-        parts.append(f'<line class="range" x1="{x1:.1f}" x2="{x2:.1f}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        parts.append(_dot("ring", place(before), y, f"{name}, source: {before:.1f} %"))
-        parts.append(_dot("c1", place(value), y, f"{name}, target: {value:.1f} % ({low:.1f} to {high:.1f})"))
-    return _svg(width, base + 22, label, "".join(parts), "dots")
+        parts.append(_name(left - 10, y + 4, name, "end", 30))
+        parts.append(_LINE.format("range", place(low), place(high), y, y))
+        parts.append(_DOT.format("ring", place(source), y, 4.5, f"{name}, source: {source:.1f} %"))
+        tip = f"{name}, target: {target:.1f} % ({low:.1f} to {high:.1f})"
+        parts.append(_DOT.format("c1", place(target), y, 4.5, tip))
+    return _svg(width, base + 22, label, parts, "dots")
 
 
-def scatter(groups: Mapping[str, Sequence[tuple[float, float, str]]], label: str) -> str:
-    """Points (x, y, what they are) of a few groups, a colour each; axes mean nothing and are left out."""
+def scatter(groups: Mapping[str, Sequence[tuple[float, float, str]]], label: str) -> Markup:
+    """Points (x, y, tip) of a few groups, one colour for each; the axes have no meaning and are left out."""
     side, edge = 360.0, 10.0
     points = [(x, y) for group in groups.values() for x, y, _ in group]
     low = [min(axis) for axis in zip(*points, strict=True)]
@@ -193,8 +204,5 @@ def scatter(groups: Mapping[str, Sequence[tuple[float, float, str]]], label: str
     for i, group in enumerate(groups.values()):
         for x, y, tip in group:
             at = [edge + (side - 2 * edge) * (v - a) / s for v, a, s in zip((x, y), low, span, strict=True)]
-            parts.append(
-                f'<circle class="c{i % 6} point" cx="{at[0]:.1f}" cy="{side - at[1]:.1f}" r="2.6">'
-                f"<title>{escape(tip)}</title></circle>"
-            )
-    return _svg(side, side, label, "".join(parts), "map")
+            parts.append(_DOT.format(f"c{i % 6} point", at[0], side - at[1], 2.6, tip))
+    return _svg(side, side, label, parts, "map")
