@@ -17,7 +17,7 @@ from PIL import Image
 from test_run_report import EVIL, TELL, Page, browse, told
 
 from askew.adaptation import report
-from askew.adaptation.findings import remarks
+from askew.adaptation.findings import adaptation_findings
 from askew.adaptation.pipeline import Adaptation, adapt
 from askew.adaptation.report import DOUBTFUL, render_report
 from askew.adaptation.setup import AdaptRequest
@@ -41,7 +41,7 @@ def small_images(file: Path, n: int, names: list[str] | None, seed: int) -> Path
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> Adaptation:
-    folder = tmp_path_factory.mktemp("letter")
+    folder = tmp_path_factory.mktemp("report")
     source = small_images(folder / "here.npz", 60, ["plain", f"{EVIL}1", "it's 🦉 & more"], 0)
     target = small_images(folder / "there.npz", 40, None, 1)
     return finish(adapt(AdaptRequest(source, target, "coal", training=LENGTH), folder / "out", CPU))
@@ -97,23 +97,24 @@ def test_the_page_is_whole_and_loads_nothing(page: str) -> None:
 
 def test_the_page_says_what_was_done_and_found(page: str, found: Adaptation) -> None:
     text = Page(page).text
-    for heading in ("What to mind", "Class mix", "Target pictures", "Both domains", "Label-free scores", "Training"):
+    headings = ("Findings", "Label distribution", "Target images", "Features of both domains", "Label-free scores")
+    for heading in (*headings, "Training"):
         assert heading in text
     assert found.sentence in text
     assert found.diagnosis.sentence in text
     assert "here.npz → there.npz" in text
     for k, share in enumerate(found.diagnosis.target_prior.prior):
         assert f"{100 * share:.1f}" in text, k
-    for remark in remarks(found):
-        assert f"{remark.code} {remark.what}" in text
-        assert remark.remedy in text
+    for finding in adaptation_findings(found):
+        assert f"{finding.code} {finding.what}" in text
+        assert finding.remedy in text
     for trained, scores in zip(found.trained, found.scores, strict=True):
         assert trained.candidate.name in text
         assert all(f"{value:.3f}" in text for value in scores.values())
 
 
-def test_pictures_are_shown_from_doubtful_to_confident_as_the_model_sees_them(page: str, found: Adaptation) -> None:
-    gallery = page.partition("Most doubtful")[2].partition("Most confident")[0]
+def test_images_are_shown_from_least_to_most_confident_as_the_model_sees_them(page: str, found: Adaptation) -> None:
+    gallery = page.partition("Least confident")[2].partition("Most confident")[0]
     answers = re.findall(r"<figcaption><b>.*?</b> (\d+) %</figcaption>", gallery)
     assert len(answers) == DOUBTFUL
     assert [int(a) for a in answers] == sorted(int(a) for a in answers)
@@ -125,15 +126,29 @@ def test_pictures_are_shown_from_doubtful_to_confident_as_the_model_sees_them(pa
     assert (pixels[1::3, 1::3] == original).all(), "a small picture is enlarged without blur"
 
 
-def test_a_page_shows_no_more_classes_than_it_may(found: Adaptation, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report, "_maps", lambda found: "<h2>Both domains</h2>")
-    spread = dataclasses.replace(found, probabilities=np.eye(3)[np.arange(len(found.probabilities)) % 3])
-    assert "most frequent classes" not in render_report(spread)
+def test_a_page_shows_images_of_no_more_classes_than_it_may_and_tells_so(
+    found: Adaptation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report, "_map", lambda *_: "")
+    even = dataclasses.replace(found, probabilities=np.eye(3)[np.arange(len(found.probabilities)) % 3])
+    assert "most frequent of" not in render_report(even)
     monkeypatch.setattr(report, "CLASSES", 2)
-    page = render_report(spread)
-    assert "Only the 2 most frequent classes are shown." in page
-    by_class = page.partition("By class")[2].partition("Both domains")[0]
+    page = render_report(even)
+    assert "Only the 2 most frequent of 3 predicted classes are shown." in page
+    by_class = page.partition("By predicted class")[2].partition("Features of both domains")[0]
     assert by_class.count("<details>") == 2
+
+
+@pytest.mark.parametrize("classes", [3, 31, 101])
+def test_every_class_is_in_a_chart_whatever_their_number(
+    found: Adaptation, classes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"class {k}" for k in range(classes)]
+    monkeypatch.setattr(report, "_percent", lambda _: [(name, 1.0, k / 10, 0.0, 20.0) for k, name in enumerate(names)])
+    charts = report._distributions(found)
+    drawn = [name for _, chart in charts for name in re.findall(r'class="name">(class \d+)<', chart.drawing)]
+    assert sorted(drawn) == sorted(names)
+    assert len(charts) == (2 if classes > report.ONE_CHART else 1)
 
 
 def test_a_page_is_the_same_twice(page: str, found: Adaptation) -> None:

@@ -15,7 +15,7 @@ from PIL import Image
 from askew.adaptation import setup as adapting
 from askew.adaptation.artifacts import predictor
 from askew.adaptation.embeddings import embedded, frozen
-from askew.adaptation.findings import remarks
+from askew.adaptation.findings import adaptation_findings
 from askew.adaptation.pipeline import adapt
 from askew.adaptation.setup import AdaptRequest, set_up
 from askew.core.errors import UserError
@@ -56,7 +56,9 @@ def test_pictures_on_a_cpu_are_embedded_once_and_the_model_holds_the_backbone(
     found = finish(adapt(request, out, CPU))
     assert found.setup.description == "mlp on embeddings of a frozen resnet18"
     assert found.setup.task.training_data.source.x.shape[1:] == (512,)
-    assert "A101" in {r.code for r in remarks(found)}, "a backbone without weights is weak, which is reported"
+    assert "A101" in {r.code for r in adaptation_findings(found)}, (
+        "a backbone without weights is weak, which is reported"
+    )
     predictor(found).save(out / "model")
     model = load(out, "cpu")
     assert model.card.net.name == "resnet18+mlp"
@@ -139,7 +141,7 @@ def test_small_images_in_an_array_train_a_small_network_whole(tmp_path: Path) ->
     assert (found.setup.network, found.setup.backbone) == ("mini", None)
     assert found.sentence.startswith("The network was trained on the source alone")
     assert predictor(found).predict(x[::-1][:10]).shape == (10,)
-    assert "A104" in {r.code for r in remarks(found)}
+    assert "A104" in {r.code for r in adaptation_findings(found)}
 
 
 def test_what_stands_on_a_backbone_is_a_network_of_rows() -> None:

@@ -74,14 +74,22 @@ def test_the_page_is_whole_and_loads_nothing(page: str) -> None:
 
 def test_the_page_says_what_there_is(page: str, mini_runs: Path) -> None:
     text = Page(page).text
-    for heading in ("Checks", "Results", "All numbers", "Accuracy by class", "Class mix", "Training", "Settings"):
+    for heading in (
+        "Findings",
+        "Results",
+        "All numbers",
+        "Accuracy by class",
+        "Label distribution",
+        "Training",
+        "Settings",
+    ):
         assert heading in text
     row = next(r for r in collect(finished_runs(mini_runs)) if r.method == "coal")
     assert f"{sum(row.values) / 2:.2f}" in text
     assert "4 finished runs" in text
     assert "loss: entropy" in text
-    assert "oracle: per-class mean, %" in text
-    assert "target mix as estimated without target labels" in text
+    assert "per-class mean accuracy, % (uses test labels)" in text
+    assert "label distribution of the target, estimated without target labels" in text
     assert all(folder.name in text for folder in finished_runs(mini_runs))
     assert "plan.1.method.options.alpha" in text
 
@@ -115,7 +123,7 @@ def test_a_report_of_nothing_or_to_nowhere_is_refused(cli: Command, mini_runs: P
     assert [p.name for p in tmp_path.iterdir()] == ["empty"]
 
 
-# --- checks ---
+# --- findings ---
 
 
 def rewritten(source: Path, root: Path, change: Callable[[Path], None]) -> Path:
@@ -167,7 +175,7 @@ def test_an_empty_class_an_unfinished_run_an_unsure_mix_and_mixed_machines_are_f
     shutil.copytree(begun, root / "begun")
     (root / "begun" / "done").unlink()
     found = codes(root)
-    assert found["A003"][0].endswith(": 3 (whole test part)")
+    assert found["A003"][0].endswith(": 3 (whole test split)")
     assert len(found["A004"]) == 1
     assert found["A004"][0].endswith("(begun)")
     assert found["A006"][0].endswith("seed 0, 1")
@@ -178,7 +186,9 @@ def test_an_empty_class_an_unfinished_run_an_unsure_mix_and_mixed_machines_are_f
 
 
 @pytest.mark.parametrize(("lead", "thin"), [(0.5, True), (30.0, False)])
-def test_a_lead_within_the_spread_is_found(mini_runs: Path, tmp_path: Path, lead: float, thin: bool) -> None:
+def test_a_lead_within_the_standard_deviation_is_found(
+    mini_runs: Path, tmp_path: Path, lead: float, thin: bool
+) -> None:
     def change(folder: Path) -> None:
         run = json.loads((folder / "run.json").read_text())["run"]
         better = lead if run["plan"][-1]["method"]["id"] == "coal" else 0.0
@@ -189,7 +199,7 @@ def test_a_lead_within_the_spread_is_found(mini_runs: Path, tmp_path: Path, lead
     found = codes(rewritten(mini_runs, tmp_path / "runs", change))
     assert ("A005" in found) == thin
     if thin:
-        assert found["A005"] == ("mini/syn-uci (rs-ut): coal leads source by 0.50, spread 2.83",)
+        assert found["A005"] == ("mini/syn-uci (rs-ut): coal leads source by 0.50, std 2.83",)
 
 
 # --- in a browser ---

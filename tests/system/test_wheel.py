@@ -28,7 +28,7 @@ def test_the_wheel_holds_settings_numbers_licence_and_type_marker_but_no_tests(w
         names = set(file.namelist())
     wanted = {"runs/settings/mini.toml", "runs/settings/digits.toml", "reports/paper.json", "py.typed"}
     wanted |= {f"data/benchmarks/digit_glyphs.{kind}" for kind in ("png", "json")}
-    wanted |= {f"reports/templates/{name}" for name in ("report.html", "report.js", "letter.css")}
+    wanted |= {f"reports/templates/{name}" for name in ("page.html.j2", "page.css", "page.js", "macros.html.j2")}
     assert {f"askew/{name}" for name in wanted} <= names
     assert any(name.endswith("dist-info/licenses/LICENSE") for name in names)
     assert {name.split("/")[0].split("-")[0] for name in names} == {"askew"}

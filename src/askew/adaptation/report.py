@@ -17,7 +17,18 @@ from askew.adaptation.pipeline import Adaptation, Trained
 from askew.evaluation.validators import SCORES
 from askew.reports import svg
 from askew.reports.features import network_features, some
-from askew.reports.html import Cell, Chart, Figure, Table, interval, number, render, settings_table, training_curves
+from askew.reports.html import (
+    Cell,
+    Cells,
+    Chart,
+    Figure,
+    Table,
+    interval,
+    number,
+    render,
+    settings_table,
+    training_curves,
+)
 from askew.runs.store import RunFolder
 
 Rows = NDArray[np.int64]
@@ -78,7 +89,7 @@ def _evidence(found: Adaptation) -> Table | None:
     """Each score that the verdict rests on, before and after."""
     if found.verdict is None:
         return None
-    rows: list[list[str | Cell]] = [
+    rows: list[Cells] = [
         [
             SCORES[e.score].title, number(e.before, 3), number(e.after, 3),
             Cell(f"{e.low:+.3f} to {e.high:+.3f}", f"{e.low:.4f}"), e.votes,
@@ -90,7 +101,7 @@ def _evidence(found: Adaptation) -> Table | None:
 
 
 def _scores(found: Adaptation) -> Table:
-    rows: list[list[str | Cell]] = []
+    rows: list[Cells] = []
     for i, (trained, scores) in enumerate(zip(found.trained, found.scores, strict=True)):
         name = trained.candidate.name
         verdict = found.verdicts[name].verdict if i else "–"
@@ -111,12 +122,16 @@ def _percent(found: Adaptation) -> list[tuple[str, float, float, float, float]]:
 
 
 def _distributions(found: Adaptation) -> list[tuple[str, Chart]]:
-    """Charts with their headings: one of all classes or, if they are many, of those that differ most and of the rest."""
-    rows, label = _percent(found), "share of each class in source and target, in per cent"
+    """Charts with their headings: of all classes or, if they are many, of those that differ most and of the rest."""
+    estimator, rows, label = (
+        found.diagnosis.target_prior.estimator,
+        _percent(found),
+        "share of each class in source and target, in per cent",
+    )
     legend = {"c0": "source (labels)", "c1": "target (estimated, with its 95 % interval)"}
     note = (
-        f"Estimated by {found.diagnosis.target_prior.estimator.upper()} from the network's predictions on held-out source images "
-        "and on the target; intervals: bootstrap. Both assume that a class looks the same in both domains."
+        f"Estimated by {estimator.upper()} from the network's predictions on held-out source and "
+        "target images; intervals: bootstrap. Both assume that a class looks the same in both domains."
     )
     if len(rows) <= ONE_CHART:
         return [("", Chart(svg.ranges(rows, label), legend, note))]
@@ -132,7 +147,7 @@ def _distributions(found: Adaptation) -> list[tuple[str, Chart]]:
 
 def _shares(found: Adaptation) -> Table:
     counts = np.bincount(found.predicted, minlength=len(found.classes))
-    rows = [
+    rows: list[Cells] = [
         [
             name, number(source, 1), number(target, 1), interval(low, high),
             number(100 * float(n) / max(1, counts.sum()), 1), number(int(n), 0),
@@ -184,7 +199,9 @@ def _gallery(found: Adaptation, rows: Rows) -> Table | list[dict[str, str]]:
             {"name": name, "class": predicted, "confidence": f"{100 * p:.0f} %", "image": _thumbnail(x[i])}
             for i, name, predicted, p in zip(rows, names, classes, confidence, strict=True)
         ]
-    lines = [[n, k, Cell(f"{100 * p:.0f} %", f"{p:.4f}")] for n, k, p in zip(names, classes, confidence, strict=True)]
+    lines: list[Cells] = [
+        [n, k, Cell(f"{100 * p:.0f} %", f"{p:.4f}")] for n, k, p in zip(names, classes, confidence, strict=True)
+    ]
     return Table("Rows of the target", ["row", "predicted class", "probability"], lines)
 
 
@@ -210,7 +227,9 @@ def _map(found: Adaptation, trained: Trained) -> Markup:
     source = some(rng, np.arange(len(training_data.source)), POINTS)
     target = some(rng, np.arange(len(training_data.target)), POINTS)
     features = network_features(trained.folder, trained.run.describe(), training_data)
-    points = _embed(np.concatenate([features(training_data.source.x[source]), features(training_data.target.x[target])]))
+    points = _embed(
+        np.concatenate([features(training_data.source.x[source]), features(training_data.target.x[target])])
+    )
     predicted = trained.outputs.target.argmax(axis=1)
     names = found.setup.data.target.names
     groups = {

@@ -42,7 +42,7 @@ def print_json(value: Any) -> None:
 
 def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A table; columns of numbers are right-aligned."""
-    right = [all(row[i][:1].isdigit() or row[i] in ("–", "") for row in rows) for i in range(len(head))]
+    right = [all(_numeric(row[i]) for row in rows) for i in range(len(head))]
     if not out.is_terminal:
         _print_plain(head, rows, right)
         return

@@ -80,7 +80,7 @@ def _empty_classes(rows: Sequence[Row]) -> Iterator[str]:
             classes = record.get("classes", [str(k) for k in range(len(scores.get("per_class", [])))])
             empty = [n for n, a in zip(classes, scores.get("per_class", []), strict=False) if a is None]
             if empty:
-                split = {"whole": "whole test part", "paper": "the paper's test split"}.get(test, test)
+                split = {"whole": "whole test split", "paper": "the paper's test split"}.get(test, test)
                 yield f"{row.place}: {', '.join(empty[:NAMED])}{', …' if len(empty) > NAMED else ''} ({split})"
 
 

@@ -41,15 +41,17 @@ class Cell:
 
 
 MISSING = Cell("–", "")
+Cells = list[str | Cell]
+"""A row of a table: its name, then numbers and texts."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table that a click on a heading sorts; rows begin with their name, and a string is a cell of text."""
+    """A table that a click on a heading sorts."""
 
     caption: str
     head: Sequence[str]
-    rows: Sequence[Sequence[str | Cell]]
+    rows: Sequence[Cells]
     kind: str = ""
 
     def is_text(self, column: int) -> bool:
@@ -94,7 +96,7 @@ def mean_cell(values: Sequence[float], *, after: str = "", paper: float | None =
 
 def settings_table(run: Mapping[str, Any]) -> Table:
     """A run's settings by their dotted names."""
-    rows = [[name, json.dumps(value, ensure_ascii=False)] for name, value in flat(dict(run)).items()]
+    rows: list[Cells] = [[name, json.dumps(value, ensure_ascii=False)] for name, value in flat(dict(run)).items()]
     return Table("Settings", ["setting", "value"], rows)
 
 

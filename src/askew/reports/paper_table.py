@@ -123,7 +123,7 @@ class Layout:
         missing = sum(not c.values for c in cells)
         fewer = sum(0 < len(c.values) < self.usual_n for c in cells)
         text = (
-            f"Per-class mean accuracy in %, whole test part; mean ± sample standard deviation over n = {self.usual_n}"
+            f"Per-class mean accuracy in %, whole test split; mean ± sample standard deviation over n = {self.usual_n}"
         )
         text += " seed." if self.usual_n == 1 else " seeds."
         if self.has_paper:

@@ -31,7 +31,7 @@ class Row:
     """What sets it apart from other rows of that method, such as `alpha=0.2`."""
     seeds: tuple[int, ...]
     values: tuple[float, ...]
-    """Per-class mean accuracy on the whole test part, one value per seed."""
+    """Per-class mean accuracy on the whole test split, one value per seed."""
     paper_values: tuple[float, ...]
     """The same on the paper's test split, where it is another."""
     paper_overall: tuple[float, ...]

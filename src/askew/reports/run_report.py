@@ -15,7 +15,18 @@ from askew.evaluation.metrics import mean
 from askew.reports import formats, svg
 from askew.reports.features import task_of
 from askew.reports.findings import reweighting, run_findings, unfinished_runs
-from askew.reports.html import Cell, Chart, Table, interval, mean_cell, number, render, settings_table, training_curves
+from askew.reports.html import (
+    Cell,
+    Cells,
+    Chart,
+    Table,
+    interval,
+    mean_cell,
+    number,
+    render,
+    settings_table,
+    training_curves,
+)
 from askew.reports.paper import paper_numbers
 from askew.reports.paper_table import REFERENCE, Layout, Line, layouts, reading_order
 from askew.reports.results import Row, cell, collect, printed, std
@@ -69,7 +80,7 @@ def _benchmark(rows: Sequence[Row], data: Path | None) -> dict[str, Any]:
 def _result(layout: Layout) -> dict[str, Any]:
     """A table in the paper's layout with its chart and notes; a score below source-only of its variant is marked."""
     reference = {line.variant: line for line in layout.lines if line.method == REFERENCE}
-    rows = [[line.label, *_cells(layout, line, reference.get(line.variant))] for line in layout.lines]
+    rows: list[Cells] = [[line.label, *_cells(layout, line, reference.get(line.variant))] for line in layout.lines]
     notes = [note.replace(" In brackets: the paper.", "") for note in layout.summary()]  # here it stands below ours
     if any(isinstance(c, Cell) and "below" in c.kind for row in rows for c in row):
         notes.append("▾: below source-only of the same variant.")
@@ -122,9 +133,9 @@ def _chart(layout: Layout) -> Chart:
 
 
 def _all_rows(rows: Sequence[Row]) -> Table:
-    head = ["task", "method", "shift", "n", "whole test part", "95 % interval", "the paper's test split", "paper",
+    head = ["task", "method", "shift", "n", "whole test split", "95 % interval", "the paper's test split", "paper",
             "overall", "worst class", "seeds"]  # fmt: skip
-    lines: list[list[str | Cell]] = []
+    lines: list[Cells] = []
     for row in rows:
         low, high = (mean([ends[side] for ends in row.intervals]) for side in (0, 1))
         paper = None if row.across else paper_numbers().get(row.task, {}).get(row.method)
@@ -158,8 +169,8 @@ def _classes(row: Row, n: int) -> list[str]:
 
 def _by_class(title: str, rows: Sequence[Row]) -> Table:
     found = [(row, *class_accuracy(row)) for row in rows]
-    lines = [[row.line, *(number(v, 1, heat=True) for v in values)] for row, _, values in found]
-    caption = f"{title}: accuracy in % by class, whole test part, mean over seeds"
+    lines: list[Cells] = [[row.line, *(number(v, 1, heat=True) for v in values)] for row, _, values in found]
+    caption = f"{title}: accuracy in % by class, whole test split, mean over seeds"
     return Table(caption, ["method", *found[0][1]], lines, kind="heat")
 
 
@@ -194,9 +205,7 @@ def _percent(counts: Any) -> list[float]:
     return [100 * float(n) / total for n in counts]
 
 
-def _estimates(
-    title: str, rows: Sequence[Row], classes: Sequence[str], labels: dict[str, list[float]]
-) -> Table | None:
+def _estimates(title: str, rows: Sequence[Row], classes: Sequence[str], labels: dict[str, list[float]]) -> Table | None:
     """Estimated label distributions of the target, below those of the labels; none where no run has an estimate."""
     estimated = {}
     for row in rows:
@@ -205,7 +214,7 @@ def _estimates(
             estimated[row.line] = _percent(np.mean(estimates, axis=0))
     if not estimated:
         return None
-    lines: list[list[str | Cell]] = []
+    lines: list[Cells] = []
     for name, shares in [*((f"{domain} (labels)", labels[domain]) for domain in labels), *estimated.items()]:
         distance = float(np.abs(np.subtract(shares, labels["target"])).sum()) / 2
         lines.append([name, number(distance, 1), *(number(share, 1, heat=True) for share in shares)])
@@ -223,7 +232,7 @@ def _training(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def _runs(row: Row) -> Table:
-    lines: list[list[str | Cell]] = []
+    lines: list[Cells] = []
     for seed, folder, value in zip(row.seeds, row.folders, row.values, strict=True):
         record = json.loads((folder / "run.json").read_text())
         seconds = next((entry.get("seconds") for entry in reversed(RunFolder(folder).trace())), None)
