@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
 import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.func import vmap
 
-from askew.core.random import hash64, keep_mask, key, shuffled
+from askew.core.random import bits, hash64, keep_mask, key, normal, shuffled, uniform
 
 CPU = torch.device("cpu")
 steady = settings(derandomize=True, deadline=None, max_examples=100, database=None)
@@ -23,8 +27,8 @@ def splitmix64(stream: int, position: int) -> int:
     return z ^ (z >> 31)
 
 
-def bits(hashes: Tensor) -> Tensor:
-    """(…,) int64 → (…, 64) of 0.0 and 1.0"""
+def digits(hashes: Tensor) -> Tensor:
+    """Each binary digit by itself. (…,) int64 → (…, 64) of 0.0 and 1.0"""
     return ((hashes[..., None] >> torch.arange(64)) & 1).double()
 
 
@@ -48,20 +52,20 @@ def test_a_key_is_the_same_on_every_machine() -> None:
 @given(streams, st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=20))
 @example(0, [0, -1, 2**63 - 1, -(2**63)])
 @example(2**63 - 1, [0, 1, 2])
-def test_scatter_equals_splitmix64(stream: int, positions: list[int]) -> None:
+def test_hash64_equals_splitmix64(stream: int, positions: list[int]) -> None:
     hashed = hash64(stream, torch.tensor(positions)).tolist()
     assert [h % 2**64 for h in hashed] == [splitmix64(stream, p) for p in positions]
 
 
-def test_scatter_begins_with_the_published_outputs_of_seed_0() -> None:
+def test_hash64_begins_with_the_published_outputs_of_seed_0() -> None:
     first = [h % 2**64 for h in hash64(0, torch.arange(3)).tolist()]
     assert first == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
 
 
-def test_every_bit_of_scatter_is_set_half_the_time() -> None:
+def test_every_bit_of_hash64_is_set_half_the_time() -> None:
     n = 2**16
     for stream in (0, 1, key("source", 0)):
-        mean = bits(hash64(stream, torch.arange(n))).mean(dim=0)
+        mean = digits(hash64(stream, torch.arange(n))).mean(dim=0)
         assert (mean - 0.5).abs().max() < 5 * 0.5 / n**0.5
 
 
@@ -70,7 +74,7 @@ def test_neighbouring_positions_and_streams_differ_in_half_their_bits() -> None:
     position = torch.arange(n)
     here = hash64(key("a"), position)
     for other in (hash64(key("a"), position + 1), hash64(key("b"), position)):
-        changed = bits(here ^ other).mean(dim=0)
+        changed = digits(here ^ other).mean(dim=0)
         assert (changed - 0.5).abs().max() < 5 * 0.5 / n**0.5
 
 
@@ -141,3 +145,60 @@ def test_masks_of_different_steps_and_positions_are_independent(p: float) -> Non
 def test_masks_of_two_layers_are_independent() -> None:
     one, two = (masks(0.5, 200, 1_000, layer).double().flatten() for layer in (1, 2))
     assert torch.corrcoef(torch.stack([one, two]))[0, 1].abs() < 5 / len(one) ** 0.5
+
+
+# Numbers that views and methods draw
+
+N = 2**16
+KEYS = hash64(key("some keys"), torch.arange(N))
+Draw = Callable[..., Tensor]
+
+
+def correlation(a: Tensor, b: Tensor) -> float:
+    return torch.corrcoef(torch.stack([a, b]).double())[0, 1].abs().item()
+
+
+def test_uniform_numbers_fill_the_unit_interval_evenly() -> None:
+    u = uniform(KEYS, "a").double()
+    assert u.min() >= 0
+    assert u.max() < 1
+    assert abs(u.mean().item() - 1 / 2) < 5 / (12 * N) ** 0.5
+    assert abs(u.var().item() - 1 / 12) < 5 / (180 * N) ** 0.5
+    even = (torch.arange(N) + 0.5) / N
+    assert (u.sort().values - even).abs().max() < 2 / N**0.5  # Kolmogorov's distance, exceeded once in 1,500 times
+
+
+def test_normal_numbers_have_the_moments_and_the_tails_of_the_standard_normal() -> None:
+    z = normal(KEYS, "a").double()
+    assert z.isfinite().all()
+    for power, moment in enumerate((0, 1, 0, 3), start=1):
+        spread = math.prod(range(1, 2 * power, 2)) - moment**2  # E z^2p = 1·3·5·…·(2p − 1)
+        assert abs((z**power).mean().item() - moment) < 5 * (spread / N) ** 0.5
+    right = torch.special.ndtr(z).sort().values
+    assert (right - (torch.arange(N) + 0.5) / N).abs().max() < 2 / N**0.5
+
+
+@pytest.mark.parametrize("draw", [uniform, normal])
+def test_numbers_of_other_streams_positions_and_keys_are_unrelated(draw: Draw) -> None:
+    both = draw(KEYS, "a", 2)
+    pairs = {
+        "streams": (both[:, 0], draw(KEYS, "b", 2)[:, 0]),
+        "positions": (both[:, 0], both[:, 1]),
+        "neighbouring keys": (both[:-1, 0], both[1:, 0]),
+        "sizes": (both[:, 0].square(), both[:, 1].square()),
+    }
+    for name, (one, two) in pairs.items():
+        assert correlation(one, two) < 5 / len(one) ** 0.5, name
+
+
+@pytest.mark.parametrize("draw", [bits, uniform, normal])
+def test_a_number_depends_on_its_key_stream_and_position_alone(draw: Draw) -> None:
+    keys = KEYS[:12].view(3, 4)
+    together = draw(keys, "a", 2, 5)
+    assert together.shape == (3, 4, 2, 5)
+    alone = torch.stack([draw(k, "a", 2, 5) for k in keys.flatten()]).view(together.shape)
+    under_vmap = vmap(vmap(lambda k: draw(k, "a", 2, 5)))(keys)
+    longer = draw(keys, "a", 40)[:, :, :10].view(together.shape)
+    for other in (alone, under_vmap, longer):
+        torch.testing.assert_close(other, together, rtol=1e-6, atol=1e-6)
+    assert torch.equal(draw(keys, "a", 2, 5), together)

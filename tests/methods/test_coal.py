@@ -94,7 +94,7 @@ def test_its_losses_are_the_papers(given: Given) -> None:
 
 def test_its_losses_are_the_papers_in_numpy(given: Given) -> None:
     A, a, prototypes = (p.detach().numpy() for p in given.net.parameters())
-    batch, state = (np.asarray(v) for v in given.batch), {k: v.numpy() for k, v in given.state.items()}
+    batch, state = (np.asarray(v) for v in given.batch[:4]), {k: v.numpy() for k, v in given.state.items()}
     xs, ys, xt, it = batch
 
     def h(x: np.ndarray) -> np.ndarray:

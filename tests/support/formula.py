@@ -32,14 +32,23 @@ class Given(NamedTuple):
 
 
 def given(method: Method) -> Given:
-    """Weights and rows by chance. In evaluation, so that critics drop nothing and can be written out."""
+    """Weights and rows by chance, and as many views of the target as the method asks for.
+
+    In evaluation, so that critics drop nothing and can be written out.
+    """
     torch.manual_seed(0)
     parts = {"features": nn.Sequential(nn.Linear(D, W), nn.Tanh()), "head": LinearHead(W, C)}
-    net = Net(parts | method.parts(Shape(W, C, lambda: LinearHead(W, C))), W, split_norm=False).double().eval()
+    parts |= method.parts(Shape(W, C, lambda: LinearHead(W, C)))
+    net = Net(parts, W, split_norm=False, teacher=method.teacher).double().eval()
     for p in net.parameters():
         p.data *= 2  # away from where all is linear
     xs, xt = torch.randn(NS, D, dtype=torch.float64), torch.randn(NT, D, dtype=torch.float64) + 0.5
-    return Given(net, Batch(xs, torch.arange(NS) % C, xt, torch.arange(NT)))
+    more = [xt + torch.randn(NT, D, dtype=torch.float64) for _ in method.target_views[1:]]
+    if method.teacher:
+        for weight in net["teacher"].buffers():
+            weight += 4 * torch.rand_like(weight)  # another network than the student
+    batch = Batch(xs, torch.arange(NS) % C, xt, torch.arange(NT), source_views=(xs,), target_views=(xt, *more))
+    return Given(net, batch)
 
 
 class Formula:
@@ -50,6 +59,12 @@ class Formula:
         self.w = {name: p.detach().clone().requires_grad_() for name, p in net.named_parameters()}
         self.ys = batch.ys
         self.fs, self.ft = (torch.tanh(self.linear("features.0", x)) for x in (batch.xs, batch.xt))
+
+    def taught(self, x: Tensor) -> Tensor:
+        """What a teacher answers: the same formula with weights of its own, which no gradient reaches."""
+        w = {name: value.clone() for name, value in self.net["teacher"].named_buffers()}
+        f = torch.tanh(x @ w["features.0.weight"].T + w["features.0.bias"])
+        return softmax(f @ w["head.weight"].T + w["head.bias"])
 
     def linear(self, layer: str, x: Tensor) -> Tensor:
         return x @ self.w[f"{layer}.weight"].T + self.w[f"{layer}.bias"]

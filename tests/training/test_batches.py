@@ -13,7 +13,7 @@ from torch import Tensor
 
 from askew.data.domains import Labeled, Unlabeled
 from askew.data.task import TrainingData
-from askew.training.batches import DomainTensor, Feed, balanced_rows, class_members, natural_rows
+from askew.training.batches import DomainTensor, Feed, balanced_rows, class_members, even_rows, natural_rows
 
 CPU = torch.device("cpu")
 steady = settings(derandomize=True, deadline=None, max_examples=80, database=None)
@@ -111,6 +111,65 @@ def test_a_class_that_is_absent_is_skipped() -> None:
     assert ((drawn == 7).sum(dim=1) == 2).all()
 
 
+# Even: drawn with replacement
+
+
+def even(seed: int, y: Tensor, first: int, steps: int, batch: int, floor: float = 0.0) -> Tensor:
+    return even_rows(seed, "target", y, 9, floor, first, steps, batch)
+
+
+def assert_shares(drawn: Tensor, shares: Tensor) -> None:
+    """Of what was drawn, every number has the share that it should have, give or take five standard deviations."""
+    found = drawn.flatten().bincount(minlength=len(shares)) / drawn.numel()
+    assert ((found - shares).abs() <= 5 * (shares * (1 - shares) / drawn.numel()).sqrt()).all(), found
+
+
+def test_even_rows_hold_every_class_equally_often_and_every_row_of_a_class_too() -> None:
+    y = torch.tensor([0, 3] * 10 + [0] * 30 + [5, 8, 5])
+    rows = even(0, y, 0, 400, 50)
+    assert_shares(y[rows], torch.tensor([1.0, 0, 0, 1, 0, 1, 0, 0, 1]) / 4)
+    assert_shares(rows, 1 / 4 / y.bincount()[y].float())
+
+
+def test_a_class_below_the_floor_is_drawn_as_often_as_its_weight_says() -> None:
+    sizes = torch.tensor([600, 370, 20, 10])
+    y = torch.repeat_interleave(torch.arange(4), sizes)
+    drawn = y[even(0, y, 0, 400, 50, floor=0.05)]
+    shares = torch.tensor([600 / 600, 370 / 370, 20 / 50, 10 / 50])  # n_k/max(n_k, 0.05·1000)
+    assert_shares(drawn, shares / shares.sum())
+
+
+def test_under_a_floor_of_one_even_rows_are_drawn_as_they_come() -> None:
+    y = torch.repeat_interleave(torch.arange(3), torch.tensor([60, 30, 10]))
+    assert_shares(y[even(0, y, 0, 400, 50, floor=1.0)], torch.tensor([0.6, 0.3, 0.1]))
+
+
+@steady
+@given(seeds, labels, batches, st.integers(0, 20), st.integers(1, 12), st.sampled_from([0.0, 0.1]))
+def test_later_steps_of_even_rows_are_a_slice_of_the_whole(
+    seed: int, y: Tensor, batch: int, first: int, steps: int, floor: float
+) -> None:
+    whole = even(seed, y, 0, first + steps, batch, floor)
+    assert torch.equal(even(seed, y, first, steps, batch, floor), whole[first:])
+    assert whole.min() >= 0
+    assert whole.max() < len(y)
+
+
+def test_even_rows_of_successive_steps_and_of_other_seeds_are_unrelated() -> None:
+    y = torch.zeros(1000, dtype=torch.int64)
+    one, other = even(0, y, 0, 2001, 1).flatten().double(), even(1, y, 0, 2001, 1).flatten().double()
+    for a, b in ((one[:-1], one[1:]), (one, other)):
+        assert torch.corrcoef(torch.stack([a, b]))[0, 1].abs() < 5 / len(a) ** 0.5
+
+
+def test_a_feed_draws_an_even_target_where_a_floor_is_given() -> None:
+    feed, pseudo = Feed(training_data(), CPU), torch.tensor([0, 0, 0, 0, 0, 1, 2])
+    drawn = feed.target_rows(pseudo, 0, 0, 300, 10, 0.2)
+    assert torch.equal(drawn, even_rows(0, "target", pseudo, 3, 0.2, 0, 300, 10))
+    shares = torch.tensor([1, 1 / 1.4, 1 / 1.4])
+    assert_shares(pseudo[drawn], shares / shares.sum())
+
+
 # Chance
 
 
@@ -186,6 +245,7 @@ def test_index_tables_are_the_same_on_a_gpu() -> None:
     assert torch.equal(balanced_rows(3, "source", members, 5, 30, 16, gpu).cpu(), balanced(3, y, 5, 30, 16))
     tables = [natural_rows(3, "source", 77, 5, 30, 16, device).cpu() for device in (CPU, gpu)]
     assert torch.equal(*tables)
+    assert torch.equal(even(3, y.to(gpu), 5, 30, 16).cpu(), even(3, y, 5, 30, 16))
 
 
 # Feeds

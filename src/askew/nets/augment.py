@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from askew.core import random
+from askew.core.errors import UserError
 from askew.core.options import Between
 
 HALF_RANGE = 127.5
@@ -65,20 +66,31 @@ _OF_KIND = {
 }
 
 
+def check_views(how: Views, shape: tuple[int, ...]) -> None:
+    """UserError if inputs of that shape have no such views."""
+    if how.views != "none" and (how.views == "rows") != (len(shape) == 1):
+        of, hint = ("images", "rows") if len(shape) == 1 else ("rows of features", "affine or picture")
+        raise UserError(
+            f"Views of the kind {how.views} are for {of}, found inputs of shape {' x '.join(map(str, shape))}.",
+            f"-t views={hint}, or none.",
+        )
+
+
 def make_view(x: Tensor, keys: Tensor, how: Views, strength: float = 1.0, side: int = 0) -> Tensor:
     """One view per row; `strength` scales all changes, and 0 leaves the rows as they are.
 
-    A picture view has `side` x `side` pixels, if that is not 0. (n, …), (n,) → (n, …)
+    A picture view has `side` x `side` pixels, if that is not 0: at strength 0 the centre, as a network that predicts
+    sees it. (n, …), (n,) → (n, …)
     """
     if how.views == "none":
         return x
     with torch.no_grad():
         if how.views == "rows":
             return x if strength == 0 else _rows(x, keys, how, strength)
-        if how.views == "picture":
+        if how.views == "picture" and strength:
             return _picture(x.float(), keys, how, strength, side or x.shape[-1])
         if strength == 0:
-            return x
+            return _centre(x, side) if how.views == "picture" and side else x
         x = _affine(x.float(), keys, how, strength)
         if how.views == "affine+intensity":
             x = _intensity(x, keys, how, strength)
@@ -141,14 +153,19 @@ def _rows(x: Tensor, keys: Tensor, how: Views, strength: float) -> Tensor:
     return torch.where(keep, noisy / (1 - rate), 0.0)
 
 
+def _centre(x: Tensor, side: int) -> Tensor:
+    top, left = (x.shape[2] - side) // 2, (x.shape[3] - side) // 2
+    return x[:, :, top : top + side, left : left + side]
+
+
 def _picture(x: Tensor, keys: Tensor, how: Views, strength: float, side: int) -> Tensor:
-    """A random resized crop (area, ratio 3/4 … 4/3), flipped half the time, then style; strength 0: the centre."""
+    """A random resized crop (area, ratio 3/4 … 4/3), flipped half the time, then style."""
     u = random.uniform(keys, "view crop", 5)
     area = 1 - (1 - how.area) * strength * u[:, 0]
     ratio = torch.exp(strength * math.log(4 / 3) * _between(u[:, 1], -1, 1))
     wide, high = (area * ratio).sqrt().clamp(max=1), (area / ratio).sqrt().clamp(max=1)
     across, down = (1 - wide) * _between(u[:, 2], -1, 1), (1 - high) * _between(u[:, 3], -1, 1)
-    flip = torch.where(u[:, 4] < (0.5 if strength else 0), -1.0, 1.0)
+    flip = torch.where(u[:, 4] < 0.5, -1.0, 1.0)
     nothing = torch.zeros_like(wide)
     theta = torch.stack([flip * wide, nothing, across, nothing, high, down], dim=1).view(-1, 2, 3)
     x = _sampled(x, theta, (side, side))

@@ -17,7 +17,7 @@ from askew.data.benchmarks import known_task, load_task, task_infos
 from askew.data.task import TARGET_FLOOR, Sampler, Shift, TargetSampler, Task, TrainingData
 from askew.methods import SourceOnly, make_method, method_class
 from askew.methods.base import Method
-from askew.nets.augment import Views
+from askew.nets.augment import Views, check_views
 from askew.nets.network import check
 from askew.nets.spec import NetSpec, file_hash
 from askew.runs.claims import run_label
@@ -206,7 +206,9 @@ def plan_run(request: RunRequest, task: Task, network: str) -> Run:
     method = make_method(request.method, hyper | dict(request.hyper))
     chosen = Training(**checked(Training, training | dict(request.training), "training"))
     net = _net_spec(chosen, network, method)
-    check(net, tuple(task.training_data.source.x.shape[1:]))
+    shape, views = tuple(task.training_data.source.x.shape[1:]), _part(Views, chosen)
+    check(net, shape)
+    check_views(views, shape)
     return Run(
         task=request.task,
         shift=request.shift,
@@ -220,7 +222,7 @@ def plan_run(request: RunRequest, task: Task, network: str) -> Run:
         precision=chosen.precision,
         seed=request.seed,
         threads=chosen.threads,
-        views=_part(Views, chosen),
+        views=views,
         target_floor=chosen.target_floor,
     )
 
