@@ -1,29 +1,42 @@
-"""What only a GPU can show: the captured step computes what the plain step computes."""
+"""What only a GPU can show: captured steps and lanes compute what plain steps compute."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pytest
 import torch
+from parity import assert_same_steps
 from torch import Tensor
 
-from askew.methods import METHODS, SourceOnly
+from askew.core import random
+from askew.data.domains import Labeled
+from askew.data.task import TrainingData
+from askew.methods import METHODS, SourceOnly, make_method
 from askew.methods.base import Batch, Losses, State
 from askew.nets import lane_layers
+from askew.nets.augment import Views, make_view
 from askew.nets.network import Net
+from askew.nets.spec import NetSpec
 from askew.runs.config import RunRequest, prepare
 from askew.training.batches import Feed
 from askew.training.lanes import fit_lanes
-from askew.training.loop import NoGraphWarning, Snapshot
+from askew.training.loop import Checkpoint, NoGraphWarning, Snapshot
+from askew.training.optim import Optim
+from askew.training.run import Run, Stage
 from askew.training.trainer import fit, run_net
 
 kernels = pytest.importorskip("askew.nets.lane_kernels", reason="Triton is missing", exc_type=ImportError)
-pytestmark = [pytest.mark.gpu, pytest.mark.real_data]
+pytestmark = pytest.mark.gpu
+CUDA = torch.device("cuda")
+PUBLISHED = [method for method in METHODS if method != "teacher"]
+"""Those that SGD trains; the teacher has tests of its own below, since Adam makes steps of rounding."""
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.real_data
+@pytest.mark.parametrize("method", PUBLISHED)
 @pytest.mark.filterwarnings(
     "ignore::askew.evaluation.prior_estimators.UnsurePriorWarning"
 )  # an untrained network can tell no class mix
@@ -42,10 +55,11 @@ def test_a_captured_graph_trains_to_the_same_weights_as_plain_steps(
     assert last[True].losses == pytest.approx(last[False].losses, rel=1e-3, abs=1e-5)
 
 
+@pytest.mark.real_data
 @pytest.mark.parametrize(
     ("task", "method", "steps"),
     [
-        *(("usps-uci", method, 20) for method in METHODS),
+        *(("usps-uci", method, 20) for method in PUBLISHED),
         *(("svhn-mnist", method, 4) for method in ("source", "mcd", "coal")),
     ],
 )
@@ -85,6 +99,7 @@ class Waits(SourceOnly):
         return losses | {"seen": 0 * losses["label"] * float(losses["label"].item())}
 
 
+@pytest.mark.real_data
 def test_a_step_that_cannot_be_captured_is_taken_plainly_and_says_why() -> None:
     run, task = prepare(RunRequest("digits/usps-uci", "source", training={"round": 5, "rounds": 1, "pretrain": 0}))
     waits = replace(run, plan=(replace(run.plan[-1], method=Waits()),))
@@ -97,6 +112,7 @@ def test_a_step_that_cannot_be_captured_is_taken_plainly_and_says_why() -> None:
     assert slow.losses["label"] == pytest.approx(plain.losses["label"], rel=1e-3)
 
 
+@pytest.mark.real_data
 def test_batches_and_dropout_are_the_same_on_the_gpu_and_on_the_cpu() -> None:
     _, task = prepare(RunRequest("digits/usps-uci", "coal"))
     tables = {}
@@ -110,6 +126,97 @@ def test_batches_and_dropout_are_the_same_on_the_gpu_and_on_the_cpu() -> None:
     for cpu, cuda in zip(tables["cpu"], tables["cuda"], strict=True):
         assert torch.equal(cpu, cuda)
 
+
+# --- the teacher: views, an average, statistics of each domain, an even target, Adam ---
+
+
+def patterns(n: int, side: int, channels: int, seed: int) -> Labeled:
+    """A bright stripe in a place for each of ten classes, in noise."""
+    rng = np.random.default_rng(seed)
+    y = np.arange(n) % 10
+    x = rng.integers(0, 156, (n, channels, side, side))
+    for k in range(10):
+        x[y == k, :, 2 * k + 2 : 2 * k + 5] += 99
+    return Labeled(x.astype(np.uint8), y.astype(np.int64))
+
+
+def study(net: str) -> TrainingData:
+    side, channels = (28, 1) if net == "digits-28" else (32, 3)
+    parts = [patterns(n, side, channels, n) for n in (600, 100, 501, 102)]
+    return TrainingData(parts[0], parts[1], parts[2].unlabeled(), parts[3].unlabeled(), tuple("0123456789"))
+
+
+def taught(net: str, data: TrainingData, seed: int, rounds: int = 2, round_steps: int = 1) -> Run:
+    """After a little pre-training, steps with a refresh before each; sure of what it says, so that all counts."""
+    optim = Optim(optimiser="adam", lr=0.001, features_lr=0.001, weight_decay=0.0)
+    stages = (
+        Stage(SourceOnly(), 1, 20, optim),
+        Stage(make_method("teacher", {"threshold": 0.5}), rounds, round_steps, optim),
+    )
+    return Run(
+        task="patterns", shift="natural", draw=0, origin=data.origin,
+        net=NetSpec(name=net, norm="split", last_dropout=False), plan=stages, batch=64, sampler="balanced",
+        target_sampler="even", precision="float32", seed=seed, threads=1,
+        views=Views(views="affine" if net == "digits-28" else "affine+intensity"),
+    )  # fmt: skip
+
+
+def started(run: Run, data: TrainingData) -> Checkpoint:
+    assert run.before is not None
+    *_, last = fit(run.before, data, CUDA)
+    return {name: value.clone() for name, value in last.weights().items()}
+
+
+@pytest.fixture
+def exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products in float32, and the same kernels whenever the same is asked."""
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+
+
+@pytest.mark.parametrize("net", ["digits-28", "digits-32"])
+@pytest.mark.usefixtures("exact")
+def test_the_captured_step_of_a_teacher_is_its_plain_step(net: str) -> None:
+    data = study(net)
+    run = taught(net, data, 0, round_steps=3)
+    start = started(run, data)
+    last = {}
+    for graph in (False, True):
+        *_, last[graph] = fit(run, data, CUDA, start=start, graph=graph)
+        assert (last[graph]._trained.captured is not None) == graph
+    plain, captured = last[False], last[True]
+    assert_same_steps(start, plain.checkpoint(), captured.checkpoint(), 0.01, adam=True)
+    assert captured.losses == pytest.approx(plain.losses, rel=1e-3, abs=1e-5)
+
+
+@pytest.mark.parametrize("lanes", [2, 8])
+@pytest.mark.parametrize("net", ["digits-28", "digits-32"])
+@pytest.mark.usefixtures("exact")
+def test_a_lane_of_teachers_takes_the_steps_of_the_run_by_itself(net: str, lanes: int) -> None:
+    data = study(net)
+    runs = [taught(net, data, seed) for seed in range(lanes)]
+    starts = [started(run, data) for run in runs]
+    *_, together = fit_lanes(runs, [data] * lanes, CUDA, starts=starts)
+    for run, start, lane in list(zip(runs, starts, together, strict=True))[:2]:
+        *_, alone = fit(run, data, CUDA, start=start)
+        assert isinstance(lane, Snapshot)
+        assert_same_steps(start, alone.checkpoint(), lane.checkpoint(), 0.05, adam=True)
+        assert lane.losses == pytest.approx(alone.losses, rel=1e-2, abs=1e-4)
+        for name in ("target", "source_val"):
+            agree = getattr(lane.outputs, name).argmax(dim=1) == getattr(alone.outputs, name).argmax(dim=1)
+            assert agree.float().mean() > 0.98
+
+
+@pytest.mark.parametrize("views", ["affine", "affine+intensity", "picture"])
+def test_a_view_is_the_same_on_the_gpu_and_on_the_cpu(views: str) -> None:
+    x = torch.from_numpy(patterns(16, 32, 3, 0).x)
+    keys = random.hash64(random.key("views"), torch.arange(16))
+    how = Views(views=views)  # type: ignore[arg-type]
+    here, there = (make_view(x.to(device), keys.to(device), how).cpu() for device in ("cpu", CUDA))
+    assert (here - there).norm() < 1e-4 * here.norm()
+
+
+# --- kernels ---
 
 LANES = 3
 
