@@ -38,20 +38,20 @@ EVEN = float(np.float32(1 / C))
 # --- the losses ---
 
 
-def aligned(q: np.ndarray[Any, Any], shares: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def aligned(q: np.ndarray[Any, Any], shares: np.ndarray[Any, Any], floor: float) -> np.ndarray[Any, Any]:
     """q′ of one batch, row by row and class by class."""
-    even = np.array([[q[i, k] / max(shares[k], 0.01 / C) for k in range(C)] for i in range(len(q))])
+    even = np.array([[q[i, k] / max(shares[k], floor / C) for k in range(C)] for i in range(len(q))])
     return np.array([row / row.sum() for row in even])
 
 
-@pytest.mark.parametrize("align", [True, False])
-def test_its_losses_and_gradients_are_those_of_the_formula(align: bool) -> None:
-    method = PriorAwareTeacher(weight=1.7, threshold=0.7, aligned=align)
+@pytest.mark.parametrize(("align", "floor"), [(True, 0.01), (True, 0.99), (False, 0.01)])
+def test_its_losses_and_gradients_are_those_of_the_formula(align: bool, floor: float) -> None:
+    method = PriorAwareTeacher(weight=1.7, threshold=0.7, aligned=align, floor=floor)
     net, batch = given(method)
     f = Formula(net, batch)
     q = f.taught(batch.target_views[1]).numpy()
     if align:
-        q = aligned(q, 0.95 * EVEN + 0.05 * q.mean(axis=0))
+        q = aligned(q, 0.95 * EVEN + 0.05 * q.mean(axis=0), floor)
     sure = [i for i in range(NT) if max(q[i]) > 0.7]
     assert 0 < len(sure) < NT, "some images count, and some do not"
     p = f.p(f.ft)
@@ -79,13 +79,14 @@ def test_an_image_of_which_the_teacher_is_not_sure_does_not_count() -> None:
     assert agree.item() == 0
 
 
-def test_moving_shares_and_aligned_answers_are_those_of_the_formula_over_three_batches() -> None:
+@pytest.mark.parametrize("floor", [0.01, 0.9])
+def test_moving_shares_and_aligned_answers_are_those_of_the_formula_over_three_batches(floor: float) -> None:
     layer, shares = ClassShares(C).double(), np.full(C, EVEN)
     rng = np.random.default_rng(0)
     for _ in range(3):
         q = rng.dirichlet([5.0, 1.0, 0.02], size=8)
         shares = 0.95 * shares + 0.05 * np.array([q[:, k].sum() / 8 for k in range(C)])
-        np.testing.assert_allclose(layer(torch.from_numpy(q)), aligned(q, shares), rtol=1e-9)
+        np.testing.assert_allclose(layer(torch.from_numpy(q), floor), aligned(q, shares, floor), rtol=1e-9)
         np.testing.assert_allclose(layer.shares, shares, rtol=1e-9)
 
 
@@ -93,9 +94,9 @@ def test_a_class_that_is_never_answered_is_not_weighed_up_without_bound() -> Non
     layer = ClassShares(C).double()
     q = torch.tensor([[0.9, 0.0999, 0.0001]], dtype=torch.float64)
     for _ in range(400):
-        answer = layer(q)
-    np.testing.assert_allclose(answer[0], aligned(q.numpy(), q[0].numpy())[0], rtol=1e-3)
-    assert answer[0, 2] < 0.02, "0.0001/(0.01/c) is 0.03, and not 1"
+        answer = layer(q, 0.01)
+    np.testing.assert_allclose(answer[0], aligned(q.numpy(), q[0].numpy(), 0.01)[0], rtol=1e-3)
+    assert answer[0, 2] < 0.02, "0.0001/(0.01/c) is 0.03; without a floor it would be 1, as much as the other classes"
 
 
 @pytest.mark.parametrize("options", [{}, {"threshold": 0.0}, {"aligned": False, "memory": 1}])
