@@ -137,7 +137,7 @@ def test_the_trained_model_can_be_saved_and_loaded(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("y", "said"),
+    ("y", "message"),
     [
         (np.full(len(XS), -1), "no source row to learn from"),
         (np.zeros(len(XS)), "only one class"),
@@ -145,8 +145,8 @@ def test_the_trained_model_can_be_saved_and_loaded(tmp_path: Path) -> None:
         (XS[:, 0], "Unknown label type"),
     ],
 )
-def test_labels_that_cannot_be_learnt_from_are_refused(y: Array, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_labels_that_cannot_be_learnt_from_are_refused(y: Array, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         short().fit(XS, y)
 
 

@@ -33,8 +33,8 @@ def test_onnx_takes_raw_pixels_in_batches_of_any_size_and_tells_its_form(tmp_pat
     session = onnxruntime.InferenceSession(str(tmp_path / "m.onnx"), providers=["CPUExecutionProvider"])
     for n in (1, 7):
         x = images(n, 3, 32, 32)
-        (said,) = session.run(None, {"x": x})
-        assert softmax(said) == pytest.approx(model.predict_proba(x, "target"), abs=1e-4)
+        (logits,) = session.run(None, {"x": x})
+        assert softmax(logits) == pytest.approx(model.predict_proba(x, "target"), abs=1e-4)
     about = json.loads(session.get_modelmeta().custom_metadata_map["askew"])
     assert about["classes"] == list(CLASSES)
     assert about["input"]["dtype"] == "uint8"
@@ -49,14 +49,14 @@ def test_torchscript_has_the_centre_crop_and_the_scaling_inside(tmp_path: Path) 
     about: dict[str, Any] = {"askew.json": ""}
     loaded = torch.jit.load(tmp_path / "m.pt", _extra_files=about)
     x = images(3, 3, 5, 5).repeat(8, axis=2).repeat(8, axis=3)
-    said = loaded(torch.from_numpy(x)).detach().numpy()
-    assert np.ptp(said, axis=0).max() > 0.01, "it tells these images apart"
-    assert said == pytest.approx(model.logits(x), abs=1e-3, rel=1e-4)
+    logits = loaded(torch.from_numpy(x)).detach().numpy()
+    assert np.ptp(logits, axis=0).max() > 0.01, "it tells these images apart"
+    assert logits == pytest.approx(model.logits(x), abs=1e-3, rel=1e-4)
     edge = x.copy()
     edge[:, :, :4], edge[:, :, 36:], edge[..., :4], edge[..., 36:] = 0, 0, 0, 0
-    assert (loaded(torch.from_numpy(edge)).detach().numpy() == said).all(), "what the crop leaves out does not matter"
+    assert (loaded(torch.from_numpy(edge)).detach().numpy() == logits).all(), "what the crop leaves out does not matter"
     edge[:, :, 4:8] = 0
-    assert np.abs(loaded(torch.from_numpy(edge)).detach().numpy() - said).max() > 1e-3, "what it leaves in does"
+    assert np.abs(loaded(torch.from_numpy(edge)).detach().numpy() - logits).max() > 1e-3, "what it leaves in does"
     assert "all scaling and cropping is inside" in json.loads(about["askew.json"])["input"]["form"]
 
 
@@ -66,8 +66,8 @@ def test_a_program_takes_rows_in_batches_of_any_size(tmp_path: Path) -> None:
     about = {"askew.json": ""}
     loaded = torch.export.load(tmp_path / "m.pt2", extra_files=about).module()
     for n in (1, 7):
-        said = loaded(torch.from_numpy(rows(n))).detach().numpy()
-        assert softmax(said) == pytest.approx(model.predict_proba(rows(n)), abs=1e-4)
+        logits = loaded(torch.from_numpy(rows(n))).detach().numpy()
+        assert softmax(logits) == pytest.approx(model.predict_proba(rows(n)), abs=1e-4)
     assert json.loads(about["askew.json"])["input"]["dtype"] == "float32"
 
 

@@ -83,11 +83,13 @@ def test_a_run_s_model_answers_as_the_run_did(mini_runs: Path) -> None:
     folder = finished_runs(mini_runs)[0]
     model = Predictor.of_run(folder, "cpu")
     test = load_task("mini/syn-uci").training_data.test_images.x
-    told = load_file(folder / "outputs.safetensors")
-    assert model.logits(test) == pytest.approx(told["exam"].float().numpy(), abs=2e-2, rel=2e-3)  # kept as fp16
-    assert model.card.training_prior == pytest.approx(told["seen_mix"].tolist())
+    stored = load_file(folder / "outputs.safetensors")
+    assert model.logits(test) == pytest.approx(stored["exam"].float().numpy(), abs=2e-2, rel=2e-3)  # kept as fp16
+    assert model.card.training_prior == pytest.approx(stored["seen_mix"].tolist())
     assert model.card.source_prior is not None
-    assert max(model.card.source_prior) > 3 * min(model.card.source_prior), "the source's own mix, not the sampler's"
+    assert max(model.card.source_prior) > 3 * min(model.card.source_prior), (
+        "the source's own distribution, not the sampler's"
+    )
     assert model.card.target_prior is not None
     reweighted = json.loads((folder / "reweighted.json").read_text())
     assert model.card.target_prior.prior == pytest.approx(reweighted["target_mix"])
@@ -104,7 +106,7 @@ def test_a_run_s_model_survives_saving(mini_runs: Path, tmp_path: Path) -> None:
     assert again.card.made["run"]["task"] == "mini/syn-uci"
 
 
-# --- what is wrong, and what is said ---
+# --- errors ---
 
 
 @pytest.fixture
@@ -119,7 +121,7 @@ def change(folder: Path, **values: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "message"),
     [
         ({"what": "something"}, 'is not "askew model"'),
         ({"form": 2}, "form 2, and this askew reads form 1"),
@@ -147,9 +149,9 @@ def change(folder: Path, **values: Any) -> None:
         ({"weights_sha256": "0" * 64}, "lacks its weights"),
     ],
 )
-def test_a_card_with_a_wrong_field_is_refused(saved: Path, values: dict[str, Any], said: str) -> None:
+def test_a_card_with_a_wrong_field_is_refused(saved: Path, values: dict[str, Any], message: str) -> None:
     change(saved, **values)
-    assert said in refused(lambda: load(saved, "cpu"))
+    assert message in refused(lambda: load(saved, "cpu"))
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"form": NaN}', "[" * 100_000, '"\ud800"', "\0"])
@@ -185,7 +187,7 @@ def replace_weights(folder: Path, state: dict[str, torch.Tensor]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("harm", "said"),
+    ("harm", "message"),
     [
         ({"head.bias": torch.zeros(4)}, "head.bias is torch.float32 (3,), found torch.float32 (4,)"),
         ({"head.bias": torch.zeros(3, dtype=torch.float64)}, "found torch.float64 (3,)"),
@@ -193,10 +195,10 @@ def replace_weights(folder: Path, state: dict[str, torch.Tensor]) -> None:
         ({"head.bias": None}, "head.bias is torch.float32 (3,), found none"),
     ],
 )
-def test_weights_that_do_not_fit_are_refused(saved: Path, harm: dict[str, torch.Tensor | None], said: str) -> None:
+def test_weights_that_do_not_fit_are_refused(saved: Path, harm: dict[str, torch.Tensor | None], message: str) -> None:
     state = weights(card()) | harm
     replace_weights(saved, {name: t for name, t in state.items() if t is not None})
-    assert said in refused(lambda: load(saved, "cpu"))
+    assert message in refused(lambda: load(saved, "cpu"))
 
 
 def test_a_description_alone_cannot_ask_for_all_memory(saved: Path) -> None:

@@ -24,17 +24,17 @@ HEAD = ["path", "class", "probability", "problem", *(f"p_{name}" for name in CLA
 
 
 @pytest.fixture(scope="module")
-def seeing(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def image_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model that takes images."""
-    folder = tmp_path_factory.mktemp("models") / "seeing"
+    folder = tmp_path_factory.mktemp("models") / "image_model"
     predictor("mini", (3, 32, 32)).save(folder)
     return folder
 
 
 @pytest.fixture(scope="module")
-def feeling(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def row_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model that takes rows."""
-    folder = tmp_path_factory.mktemp("models") / "feeling"
+    folder = tmp_path_factory.mktemp("models") / "row_model"
     predictor().save(folder)
     return folder
 
@@ -80,23 +80,23 @@ def test_the_installed_command_predicts_with_a_run_s_model(
     assert "predicted label distribution: " in answer.err
 
 
-def test_a_folder_gives_one_row_per_picture_in_a_stable_order(cli: Command, seeing: Path, album: Path) -> None:
-    answer = cli("predict", seeing, album)
+def test_a_folder_gives_one_row_per_picture_in_a_stable_order(cli: Command, image_model: Path, album: Path) -> None:
+    answer = cli("predict", image_model, album)
     assert answer.code == 0, answer.err
     found = table(answer.out)
     assert list(found[0]) == HEAD
     assert [row["path"] for row in found] == [str(album / name) for name in sorted(SOUND + BROKEN)]
-    model = askew.load(seeing, "cpu")
+    model = askew.load(image_model, "cpu")
     p = model.predict_proba([album / name for name in SOUND])
     for row, wanted in zip([row for row in found if not row["problem"]], p, strict=True):
         assert [float(row[f"p_{name}"]) for name in CLASSES] == pytest.approx(wanted, abs=1e-5)
         assert row["class"] == CLASSES[wanted.argmax()]
         assert float(row["probability"]) == pytest.approx(wanted.max(), abs=1e-5)
-    assert cli("predict", seeing, album, "--batch", 2).out == answer.out
+    assert cli("predict", image_model, album, "--batch", 2).out == answer.out
 
 
-def test_broken_pictures_are_named_in_the_table_and_on_stderr(cli: Command, seeing: Path, album: Path) -> None:
-    answer = cli("predict", seeing, album)
+def test_broken_pictures_are_named_in_the_table_and_on_stderr(cli: Command, image_model: Path, album: Path) -> None:
+    answer = cli("predict", image_model, album)
     broken = [row for row in table(answer.out) if row["problem"]]
     assert [Path(row["path"]).name for row in broken] == BROKEN
     assert all(not row["class"] and not row["probability"] and not row[HEAD[-1]] for row in broken)
@@ -104,11 +104,11 @@ def test_broken_pictures_are_named_in_the_table_and_on_stderr(cli: Command, seei
         assert f"cannot read {album / name}: " in answer.err
 
 
-def test_the_summary_as_json_has_the_class_mix(cli: Command, seeing: Path, album: Path) -> None:
-    answer = cli("predict", seeing, album, "-o", "out.csv", "--json")
-    said = json.loads(answer.out)
+def test_the_summary_as_json_has_the_predicted_distribution(cli: Command, image_model: Path, album: Path) -> None:
+    answer = cli("predict", image_model, album, "-o", "out.csv", "--json")
+    message = json.loads(answer.out)
     found = [row["class"] for row in table(Path("out.csv").read_text()) if row["class"]]
-    assert said == {
+    assert message == {
         "file": "out.csv",
         "images": 8,
         "broken": 3,
@@ -116,11 +116,11 @@ def test_the_summary_as_json_has_the_class_mix(cli: Command, seeing: Path, album
     }
 
 
-def test_parquet_holds_the_same_as_csv(cli: Command, seeing: Path, album: Path) -> None:
+def test_parquet_holds_the_same_as_csv(cli: Command, image_model: Path, album: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
-    assert cli("predict", seeing, album, "-o", "out.parquet").code == 0
+    assert cli("predict", image_model, album, "-o", "out.parquet").code == 0
     read = parquet.read_table("out.parquet").to_pylist()
-    wanted = table(cli("predict", seeing, album).out)
+    wanted = table(cli("predict", image_model, album).out)
     assert list(read[0]) == HEAD
     for row, like in zip(read, wanted, strict=True):
         assert {k: row[k] or "" for k in ("path", "class", "problem")} == {
@@ -130,10 +130,10 @@ def test_parquet_holds_the_same_as_csv(cli: Command, seeing: Path, album: Path) 
             assert row[name] is None if not like[name] else row[name] == pytest.approx(float(like[name]), abs=1e-5)
 
 
-def test_lists_files_and_folders_can_be_mixed(cli: Command, seeing: Path, album: Path) -> None:
+def test_lists_files_and_folders_can_be_mixed(cli: Command, image_model: Path, album: Path) -> None:
     Path("list.csv").write_text(f"path,label\n{album / 'cmyk.jpg'},cat\n{album / 'clear.webp'},dog\n")
     np.save("some.npy", images(2, 32, 32, 3))
-    answer = cli("predict", seeing, "list.csv", album / "z", "some.npy", album / "text.jpg")
+    answer = cli("predict", image_model, "list.csv", album / "z", "some.npy", album / "text.jpg")
     names = [
         album / "cmyk.jpg",
         album / "clear.webp",
@@ -146,7 +146,7 @@ def test_lists_files_and_folders_can_be_mixed(cli: Command, seeing: Path, album:
 
 
 @pytest.mark.parametrize("kind", ["npy", "npz", "parquet"])
-def test_arrays_of_rows_are_predicted(cli: Command, feeling: Path, kind: str) -> None:
+def test_arrays_of_rows_are_predicted(cli: Command, row_model: Path, kind: str) -> None:
     file = Path(f"rows.{kind}")
     if kind == "npy":
         np.save(file, rows(7))
@@ -157,24 +157,24 @@ def test_arrays_of_rows_are_predicted(cli: Command, feeling: Path, kind: str) ->
         from pyarrow import parquet
 
         parquet.write_table(arrow.table({"x": rows(7).tolist()}), file)
-    found = table(cli("predict", feeling, file, "--prior", "target").out)
-    p = askew.load(feeling, "cpu").predict_proba(rows(7), TARGET)
+    found = table(cli("predict", row_model, file, "--prior", "target").out)
+    p = askew.load(row_model, "cpu").predict_proba(rows(7), TARGET)
     assert np.array([[float(r[c]) for c in HEAD[4:]] for r in found]) == pytest.approx(p, abs=1e-5)
     assert [row["path"] for row in found] == [f"rows.{kind}:{i}" for i in range(7)]
 
 
-def test_a_row_with_nan_is_named_and_the_others_are_predicted(cli: Command, feeling: Path) -> None:
+def test_a_row_with_nan_is_named_and_the_others_are_predicted(cli: Command, row_model: Path) -> None:
     x = rows(3)
     x[1, 2] = np.nan
     np.save("rows.npy", x)
-    found = table(cli("predict", feeling, "rows.npy").out)
+    found = table(cli("predict", row_model, "rows.npy").out)
     assert ["NaN" in row["problem"] for row in found] == [False, True, False]
 
 
-def test_shares_on_the_command_line_are_a_prior(cli: Command, feeling: Path) -> None:
+def test_shares_on_the_command_line_are_a_prior(cli: Command, row_model: Path) -> None:
     np.save("rows.npy", rows(4))
-    found = table(cli("predict", feeling, "rows.npy", "--prior", "0,0,1").out)
-    p = askew.load(feeling, "cpu").predict_proba(rows(4), [0, 0, 1])
+    found = table(cli("predict", row_model, "rows.npy", "--prior", "0,0,1").out)
+    p = askew.load(row_model, "cpu").predict_proba(rows(4), [0, 0, 1])
     assert [float(row["probability"]) for row in found] == pytest.approx(p.max(axis=1), abs=1e-5)
 
 
@@ -198,13 +198,13 @@ def test_a_model_moves_from_run_to_safetensors_to_torchscript(cli: Command, mini
     run = finished_runs(mini_runs)[0]
     assert cli("export", run, "-o", "model", "--to", "safetensors").code == 0
     assert cli("predict", "model", album).out == cli("predict", run, album).out
-    said = json.loads(cli("export", "model", "-o", "m.pt", "--to", "torchscript", "--json").out)
-    assert said["form"] == "torchscript"
-    assert said["difference"] <= 1e-4
+    message = json.loads(cli("export", "model", "-o", "m.pt", "--to", "torchscript", "--json").out)
+    assert message["form"] == "torchscript"
+    assert message["difference"] <= 1e-4
     assert Path("m.pt").is_file()
 
 
-# --- what is wrong, and what is said ---
+# --- errors ---
 
 
 def wrong(cli: Command, *args: object) -> str:
@@ -223,35 +223,35 @@ def beside(*things: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "message"),
     [
         (("none", "album"), "There is no model none."),
         (("album", "album"), "holds no model.json"),
-        (("seeing", "nowhere"), "There is no nowhere."),
-        (("seeing", "void"), "The folder void holds no picture."),
-        (("seeing", "album/text.jpg", "-o", "out.csv"), "None of the pictures can be read"),
-        (("feeling", "album"), "takes rows of 8 numbers, and not pictures"),
-        (("feeling", "wide.npy"), "takes rows of 8 numbers, found float32 1 x 9"),
-        (("seeing", "large.npy"), "takes uint8 3 x 32 x 32 images"),
-        (("feeling", "zero.npy"), "is empty"),
-        (("feeling", "objects.npy"), "holds Python objects"),
-        (("feeling", "garbage.npy"), "The array file garbage.npy"),
-        (("feeling", "garbage.npz"), "The array file garbage.npz"),
-        (("seeing", "list.txt", "-o", "out.csv"), "None of the pictures can be read"),
-        (("seeing", "album", "--prior", "sauce"), "There is no prior 'sauce'."),
-        (("seeing", "album", "--prior", "1,2"), "each of the 3 classes, found 2 numbers"),
-        (("seeing", "album", "-o", "out.xlsx"), "written as .csv or .parquet, found out.xlsx"),
-        (("seeing", "album", "-o", "no/out.csv"), "Cannot write a file no/out.csv."),
-        (("seeing", "album", "-o", "void"), "Cannot write a file void."),
-        (("seeing", "album", "--json"), "--json prints a summary where the predictions go."),
-        (("seeing", "album", "--device", "warp"), "There is no device 'warp'."),
-        (("seeing", "album", "--batch", "-1"), "--batch"),
+        (("image_model", "nowhere"), "There is no nowhere."),
+        (("image_model", "void"), "The folder void holds no picture."),
+        (("image_model", "album/text.jpg", "-o", "out.csv"), "None of the pictures can be read"),
+        (("row_model", "album"), "takes rows of 8 numbers, and not pictures"),
+        (("row_model", "wide.npy"), "takes rows of 8 numbers, found float32 1 x 9"),
+        (("image_model", "large.npy"), "takes uint8 3 x 32 x 32 images"),
+        (("row_model", "zero.npy"), "is empty"),
+        (("row_model", "objects.npy"), "holds Python objects"),
+        (("row_model", "garbage.npy"), "The array file garbage.npy"),
+        (("row_model", "garbage.npz"), "The array file garbage.npz"),
+        (("image_model", "list.txt", "-o", "out.csv"), "None of the pictures can be read"),
+        (("image_model", "album", "--prior", "sauce"), "There is no prior 'sauce'."),
+        (("image_model", "album", "--prior", "1,2"), "each of the 3 classes, found 2 numbers"),
+        (("image_model", "album", "-o", "out.xlsx"), "written as .csv or .parquet, found out.xlsx"),
+        (("image_model", "album", "-o", "no/out.csv"), "Cannot write a file no/out.csv."),
+        (("image_model", "album", "-o", "void"), "Cannot write a file void."),
+        (("image_model", "album", "--json"), "--json prints a summary where the predictions go."),
+        (("image_model", "album", "--device", "warp"), "There is no device 'warp'."),
+        (("image_model", "album", "--batch", "-1"), "--batch"),
     ],
 )
-def test_what_cannot_be_predicted_is_said(
-    cli: Command, seeing: Path, feeling: Path, album: Path, args: tuple[str, ...], said: str
+def test_what_cannot_be_predicted_is_explained(
+    cli: Command, image_model: Path, row_model: Path, album: Path, args: tuple[str, ...], message: str
 ) -> None:
-    beside(seeing, feeling, album)
+    beside(image_model, row_model, album)
     Path("void").mkdir()
     np.save("wide.npy", rows(2, 9))
     np.save("large.npy", images(2, 3, 64, 64))
@@ -261,52 +261,52 @@ def test_what_cannot_be_predicted_is_said(
     Path("garbage.npz").write_bytes(b"PK")
     Path("list.txt").write_text("nowhere/1.png\n")
     before = sorted(Path.cwd().rglob("*"))
-    assert said in wrong(cli, "predict", *args)
+    assert message in wrong(cli, "predict", *args)
     assert sorted(Path.cwd().rglob("*")) == before, "nothing is left half-written"
 
 
-def test_a_stream_of_broken_pictures_alone_ends_in_an_error(cli: Command, seeing: Path, album: Path) -> None:
-    answer = cli("predict", seeing, album / "text.jpg")
+def test_a_stream_of_broken_pictures_alone_ends_in_an_error(cli: Command, image_model: Path, album: Path) -> None:
+    answer = cli("predict", image_model, album / "text.jpg")
     assert answer.code == 2
     assert "None of the pictures can be read" in answer.err
     assert [row["class"] for row in table(answer.out)] == [""]
 
 
-def test_a_table_that_was_there_stays_when_prediction_fails(cli: Command, seeing: Path, album: Path) -> None:
+def test_a_table_that_was_there_stays_when_prediction_fails(cli: Command, image_model: Path, album: Path) -> None:
     Path("out.csv").write_text("mine")
-    wrong(cli, "predict", seeing, album / "text.jpg", "-o", "out.csv")
+    wrong(cli, "predict", image_model, album / "text.jpg", "-o", "out.csv")
     assert Path("out.csv").read_text() == "mine"
 
 
 def test_parquet_without_its_extra_is_said_before_the_work(
-    cli: Command, seeing: Path, album: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Command, image_model: Path, album: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
-    assert "needs pyarrow" in wrong(cli, "predict", seeing, album, "-o", "out.parquet")
+    assert "needs pyarrow" in wrong(cli, "predict", image_model, album, "-o", "out.parquet")
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "message"),
     [
         (("none", "-o", "m.onnx"), "There is no model none."),
-        (("feeling", "-o", "no/m.onnx"), "Cannot write a file no/m.onnx."),
-        (("feeling", "-o", "m.onnx", "--to", "tflite"), "tflite"),
-        (("feeling", "-o", "album", "--to", "safetensors"), "holds other things than a model"),
-        (("feeling", "-o", "m", "--to", "safetensors", "--prior", "target"), "gets its prior when it is used"),
-        (("feeling",), "-o"),
+        (("row_model", "-o", "no/m.onnx"), "Cannot write a file no/m.onnx."),
+        (("row_model", "-o", "m.onnx", "--to", "tflite"), "tflite"),
+        (("row_model", "-o", "album", "--to", "safetensors"), "holds other things than a model"),
+        (("row_model", "-o", "m", "--to", "safetensors", "--prior", "target"), "gets its prior when it is used"),
+        (("row_model",), "-o"),
     ],
 )
-def test_what_cannot_be_exported_is_said(
-    cli: Command, feeling: Path, album: Path, args: tuple[str, ...], said: str
+def test_what_cannot_be_exported_is_explained(
+    cli: Command, row_model: Path, album: Path, args: tuple[str, ...], message: str
 ) -> None:
-    beside(feeling, album)
+    beside(row_model, album)
     before = sorted(Path.cwd().rglob("*"))
-    assert said in wrong(cli, "export", *args)
+    assert message in wrong(cli, "export", *args)
     assert sorted(Path.cwd().rglob("*")) == before
 
 
 def test_a_pipe_that_closes_early_is_no_error(
-    feeling: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    row_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     from askew.cli.predict import predict
 
@@ -315,5 +315,5 @@ def test_a_pipe_that_closes_early_is_no_error(
     os.close(reader)
     with os.fdopen(writer, "w") as closed:
         monkeypatch.setattr(sys, "stdout", closed)
-        predict(feeling, [tmp_path / "rows.npy"], device="cpu")
+        predict(row_model, [tmp_path / "rows.npy"], device="cpu")
     assert capfd.readouterr().err == ""

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from small_models import CLASSES, SEEN, SOURCE, TARGET, card, images, predictor, refused, rows, softmax, weights
+from small_models import CLASSES, SOURCE, TARGET, TRAINING, card, images, predictor, refused, rows, softmax, weights
 
 from askew.data.decode import decode
 from askew.inference.inputs import as_picture
@@ -35,18 +35,20 @@ def test_mcd_s_model_answers_with_the_mean_of_its_two_heads() -> None:
 
 
 @pytest.mark.parametrize(
-    ("prior", "mix"),
+    ("prior", "shares"),
     [
         ("uniform", (1 / 3, 1 / 3, 1 / 3)),
         ("source", SOURCE),
         ("target", TARGET),
-        ("seen", SEEN),
+        ("seen", TRAINING),
         ([2, 1, 1], (0.5, 0.25, 0.25)),
     ],
 )
-def test_a_prior_moves_each_logit_by_the_log_of_its_share_to_the_seen_one(prior: Any, mix: tuple[float, ...]) -> None:
+def test_a_prior_moves_each_logit_by_the_log_of_its_share_to_that_of_training(
+    prior: Any, shares: tuple[float, ...]
+) -> None:
     model = predictor()
-    wanted = softmax(model.logits(rows()) + np.log(np.array(mix) / np.array(SEEN)))
+    wanted = softmax(model.logits(rows()) + np.log(np.array(shares) / np.array(TRAINING)))
     assert model.predict_proba(rows(), prior) == pytest.approx(wanted, abs=1e-6)
     assert model.predict(rows(), prior).tolist() == [CLASSES[k] for k in wanted.argmax(axis=1)]
 
@@ -120,7 +122,7 @@ def test_lists_and_whole_numbers_are_rows_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("x", "said"),
+    ("x", "message"),
     [
         (rows(3, 9), "takes rows of 8 numbers, found float32 3 x 9"),
         (rows(3)[0], "takes rows of 8 numbers, found float32 8"),
@@ -133,12 +135,12 @@ def test_lists_and_whole_numbers_are_rows_too() -> None:
         ([[1.0, 2.0], [1.0]], "rows of different lengths"),
     ],
 )
-def test_rows_that_do_not_fit_are_refused(x: Any, said: str) -> None:
-    assert said in refused(lambda: predictor().logits(x))
+def test_rows_that_do_not_fit_are_refused(x: Any, message: str) -> None:
+    assert message in refused(lambda: predictor().logits(x))
 
 
 @pytest.mark.parametrize(
-    ("x", "said"),
+    ("x", "message"),
     [
         (images(2, 3, 64, 64), "takes uint8 3 x 32 x 32 images, found uint8 2 x 3 x 64 x 64"),
         (images(2, 3, 32, 32) / 255, "found float64 2 x 3 x 32 x 32"),
@@ -147,12 +149,12 @@ def test_rows_that_do_not_fit_are_refused(x: Any, said: str) -> None:
         (__file__, "test_predictor.py cannot be read"),
     ],
 )
-def test_images_that_do_not_fit_are_refused(x: Any, said: str) -> None:
-    assert said in refused(lambda: predictor("mini", (3, 32, 32)).logits(x))
+def test_images_that_do_not_fit_are_refused(x: Any, message: str) -> None:
+    assert message in refused(lambda: predictor("mini", (3, 32, 32)).logits(x))
 
 
 @pytest.mark.parametrize(
-    ("prior", "said"),
+    ("prior", "message"),
     [
         ("sauce", "no prior 'sauce'"),
         ([0.5, 0.5], "each of the 3 classes, found 2 numbers"),
@@ -163,8 +165,8 @@ def test_images_that_do_not_fit_are_refused(x: Any, said: str) -> None:
         (None, "each of the 3 classes"),
     ],
 )
-def test_a_prior_that_is_none_is_refused(prior: Any, said: str) -> None:
-    assert said in refused(lambda: predictor().predict_proba(rows(), prior))
+def test_a_prior_that_is_none_is_refused(prior: Any, message: str) -> None:
+    assert message in refused(lambda: predictor().predict_proba(rows(), prior))
 
 
 @pytest.mark.parametrize("name", ["source", "target"])

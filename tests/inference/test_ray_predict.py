@@ -89,7 +89,7 @@ def test_a_folder_that_was_begun_otherwise_is_left_alone(
 
 
 @pytest.mark.soak
-def test_predict_on_ray_says_what_one_machine_says(
+def test_ray_predicts_what_one_machine_predicts(
     predictor: Predictor, rows: Path, tmp_path: Path, cli: Command, shell: Command
 ) -> None:
     pytest.importorskip("ray")
@@ -115,6 +115,6 @@ def test_predict_on_ray_says_what_one_machine_says(
 
 def test_ray_needs_a_folder(predictor: Predictor, rows: Path, tmp_path: Path, cli: Command) -> None:
     predictor.save(tmp_path / "model")
-    said = cli("predict", str(tmp_path / "model"), str(rows), "--on", "ray")
-    assert said.code == 2
-    assert "name it with -o" in said.err
+    message = cli("predict", str(tmp_path / "model"), str(rows), "--on", "ray")
+    assert message.code == 2
+    assert "name it with -o" in message.err

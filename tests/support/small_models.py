@@ -18,12 +18,16 @@ from askew.nets.network import build
 from askew.nets.spec import NetSpec
 
 CLASSES = ("cat", "dog", "<script>'\"")
-SEEN, SOURCE, TARGET = (0.5, 0.3, 0.2), (0.6, 0.2, 0.2), (0.1, 0.2, 0.7)
+TRAINING, SOURCE, TARGET = (0.5, 0.3, 0.2), (0.6, 0.2, 0.2), (0.1, 0.2, 0.7)
 
 
 def card(net: str = "mlp", shape: tuple[int, ...] = (8,), rule: Method | None = None, **more: Any) -> ModelCard:
-    mixes = {"training_prior": SEEN, "source_prior": SOURCE, "target_prior": TargetPrior(TARGET, "em", SEEN, SEEN)}
-    values: dict[str, Any] = {"net": NetSpec(name=net, crop=32), **mixes, "made": {"by": "me"}} | more
+    priors = {
+        "training_prior": TRAINING,
+        "source_prior": SOURCE,
+        "target_prior": TargetPrior(TARGET, "em", TRAINING, TRAINING),
+    }
+    values: dict[str, Any] = {"net": NetSpec(name=net, crop=32), **priors, "made": {"by": "me"}} | more
     return ModelCard(rule=rule or COAL(), shape=shape, classes=CLASSES, **values)
 
 
