@@ -36,6 +36,8 @@ VERDICTS = ("helped", "unclear", "hurt")
 COUNTED = "counting"
 """The share of target images that each class is predicted for: what an estimator has to beat."""
 RANDOM_PICK = "random pick (mean)"
+AUTO = "choose, unless hurt"
+"""What `askew adapt` saves: source-only where the verdict on the pick of `choose` is hurt."""
 
 Choice = tuple[str, ...]
 """Task, shift, draw and seed."""
@@ -85,7 +87,9 @@ def _candidate(folder: RunFolder, method: str, task: Task) -> Candidate:
     return Candidate(method, outputs, scores["whole"]["per_class_mean"], overall, prior)
 
 
-def judge_scores(candidates: Sequence[Candidate], networks: Sequence[ScoredNetwork]) -> dict[str, dict[str, float]]:
+def judge_scores(
+    candidates: Sequence[Candidate], networks: Sequence[ScoredNetwork], verdicts: Sequence[str]
+) -> dict[str, dict[str, float]]:
     """For every score: its rank correlation with accuracy, and how many points its pick is below the best."""
     from scipy.stats import rankdata
 
@@ -93,7 +97,9 @@ def judge_scores(candidates: Sequence[Candidate], networks: Sequence[ScoredNetwo
     columns = {name: np.array([network.scores[name] for network in networks]) for name in SCORES}
     columns["choose"] = np.sum([rankdata(columns[name].round(9)) for name in CHOOSERS], axis=0)
     found = {name: {"rank": spearman(v, accuracy), "pick": int(v.argmax())} for name, v in columns.items()}
-    assert found["choose"]["pick"] == choose(networks)
+    pick = choose(networks)
+    assert found["choose"]["pick"] == pick
+    found[AUTO] = {"rank": math.nan, "pick": 0 if pick and verdicts[pick - 1] == "hurt" else pick}
     found["source only"] = {"rank": math.nan, "pick": 0}
     judged = {
         name: {"rank": f["rank"], "regret": accuracy.max() - accuracy[int(f["pick"])]} for name, f in found.items()
@@ -142,10 +148,11 @@ def judge_priors(candidates: Sequence[Candidate]) -> dict[str, dict[str, float]]
 def judge_choice(candidates: Sequence[Candidate]) -> dict[str, Any]:
     """Everything that is judged on one choice."""
     networks = score_networks([one.outputs for one in candidates])
+    verdicts = judge_verdicts(candidates, networks)
     return {
         "candidates": [{"method": one.method, "accuracy": one.accuracy} for one in candidates],
-        "scores": judge_scores(candidates, networks),
-        "verdicts": judge_verdicts(candidates, networks),
+        "scores": judge_scores(candidates, networks, [one["verdict"] for one in verdicts]),
+        "verdicts": verdicts,
         "priors": judge_priors(candidates),
     }
 
@@ -171,7 +178,7 @@ def by_task(judged: Judged, value: Callable[[Any], float]) -> list[float]:
 
 def scores_table(judged: Judged, tasks: Sequence[str], what: str, form: str) -> str:
     rows = []
-    for name in (*SCORES, "choose", RANDOM_PICK, "source only"):
+    for name in (*SCORES, "choose", AUTO, RANDOM_PICK, "source only"):
         values = by_task(judged, lambda of, name=name: of["scores"][name][what])
         rows.append([name, *("–" if math.isnan(v) else form.format(v) for v in values)])
     return table(["score", *tasks, "mean"], rows)

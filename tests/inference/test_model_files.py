@@ -87,9 +87,7 @@ def test_a_run_s_model_answers_as_the_run_did(mini_runs: Path) -> None:
     assert model.logits(test) == pytest.approx(stored["exam"].float().numpy(), abs=2e-2, rel=2e-3)  # kept as fp16
     assert model.card.training_prior == pytest.approx(stored["seen_mix"].tolist())
     assert model.card.source_prior is not None
-    assert max(model.card.source_prior) > 3 * min(model.card.source_prior), (
-        "the source's own distribution, not the sampler's"
-    )
+    assert max(model.card.source_prior) > 3 * min(model.card.source_prior), "the source's, not the sampler's"
     assert model.card.target_prior is not None
     reweighted = json.loads((folder / "reweighted.json").read_text())
     assert model.card.target_prior.prior == pytest.approx(reweighted["target_mix"])

@@ -44,9 +44,7 @@ def test_mcd_s_model_answers_with_the_mean_of_its_two_heads() -> None:
         ([2, 1, 1], (0.5, 0.25, 0.25)),
     ],
 )
-def test_a_prior_moves_each_logit_by_the_log_of_its_share_to_that_of_training(
-    prior: Any, shares: tuple[float, ...]
-) -> None:
+def test_a_prior_moves_each_logit_by_the_log_of_the_ratio_of_shares(prior: Any, shares: tuple[float, ...]) -> None:
     model = predictor()
     wanted = softmax(model.logits(rows()) + np.log(np.array(shares) / np.array(TRAINING)))
     assert model.predict_proba(rows(), prior) == pytest.approx(wanted, abs=1e-6)

@@ -43,11 +43,14 @@ def test_regret_is_how_far_the_pick_is_below_the_best(judge: ModuleType, candida
     from askew.evaluation.validators import choose, score_networks
 
     networks = score_networks([one.outputs for one in candidates])
-    found = judge.judge_scores(candidates, networks)
+    found = judge.judge_scores(candidates, networks, ["unclear"] * 3)
     values = [network.scores["entropy"] for network in networks]
     assert found["entropy"]["regret"] == pytest.approx(73.0 - candidates[int(np.argmax(values))].accuracy)
     assert found["choose"]["regret"] == pytest.approx(73.0 - candidates[choose(networks)].accuracy)
+    assert found["choose, unless hurt"]["regret"] == found["choose"]["regret"]
     assert found["source only"]["regret"] == pytest.approx(3.0)
+    refused = judge.judge_scores(candidates, networks, ["hurt"] * 3)
+    assert refused["choose, unless hurt"]["regret"] == pytest.approx(3.0), "source-only is taken instead"
     assert found["random pick (mean)"]["regret"] == pytest.approx(73.0 - 70.375)
 
 
