@@ -228,7 +228,7 @@ def test_a_run_shows_both_test_splits_twice_on_request(cli: Command, tmp_path: P
     record = stored(RunFolder(tmp_path / plain["folder"]))["scores"]
     assert both["scores"] == plain["scores"] | {f"{test}, reweighted": scores for test, scores in record.items()}
     text = cli(*ask, "--reweight").out
-    for name in ("whole test part", "the paper's test split"):
+    for name in ("whole test split", "the paper's test split"):
         assert len(re.findall(rf"^ *{name} +\d", text, flags=re.M)) == 1
         assert len(re.findall(rf"^ *{name}, reweighted +\d", text, flags=re.M)) == 1
     assert "reweighted" not in cli(*ask).out

@@ -165,7 +165,7 @@ def test_an_explanation_is_printed_as_it_is_written(cli: Command) -> None:
 def test_a_run_prints_its_scores_and_says_where_it_lies(cli: Command, tmp_path: Path) -> None:
     answer = cli("run", "mini/syn-uci", *TINY)
     assert answer.code == 0
-    assert "whole test part" in answer.out
+    assert "whole test split" in answer.out
     assert "the paper's test split" in answer.out
     (key,) = re.findall(r"^run ([0-9a-f]{16}) in runs/\1$", answer.err, re.MULTILINE)
     assert (tmp_path / "runs" / key / "done").exists()

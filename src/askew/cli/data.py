@@ -229,7 +229,7 @@ def _print_distributions(found: LabelDistributions, settings: str) -> None:
         counts(found.source), shares(found.source), counts(found.target), shares(found.target), counts(found.test),
         strict=True,
     )  # fmt: skip
-    print_table(["class", "source", "%", "target", "%", "whole test part"], [list(row) for row in rows])
+    print_table(["class", "source", "%", "target", "%", "whole test split"], [list(row) for row in rows])
     ratios = _ratios(found)
     print_text(
         f"{settings} Largest to smallest class: source {ratios['source']:.1f} : 1, target {ratios['target']:.1f} : 1."

@@ -116,13 +116,13 @@ def _print_long(rows: Sequence[Row], as_json: bool) -> None:
         print_json(rows_as_json(rows))
         return
     head = [
-        "task", "method", "n", "whole test part", "95 % interval", "paper's test split", "paper", "overall",
+        "task", "method", "n", "whole test split", "95 % interval", "paper's test split", "paper", "overall",
         "worst class",
     ]  # fmt: skip
     print_table(head, [_long_row(row) for row in rows])
     print_text(
         "Per-class mean accuracy in %, mean ± sample standard deviation over n seeds, after the last round;\n"
-        "interval: bootstrap over the test images, mean over seeds. Overall and worst class: whole test part."
+        "interval: bootstrap over the test images, mean over seeds. Overall and worst class: whole test split."
     )
     for note in dict.fromkeys(note for row in rows for note in row.notes):
         print_text(f"Note: {note}.")

@@ -111,7 +111,7 @@ def _print_run(folder: RunFolder, reweight: bool, as_json: bool) -> None:
         ["scored on", "images", "per-class mean", "95 % interval", "overall", "worst class"],
         [
             [
-                split.replace("paper", "the paper's test split").replace("whole", "whole test part"),
+                split.replace("paper", "the paper's test split").replace("whole", "whole test split"),
                 str(s["images"]),
                 f"{s['per_class_mean']:.2f}",
                 f"{s['interval'][0]:.1f} – {s['interval'][1]:.1f}",

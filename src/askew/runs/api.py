@@ -15,7 +15,7 @@ from askew.runs.store import RunFolder, open_root
 
 @dataclass(frozen=True)
 class Result:
-    """A finished run: its key, its folder, and its scores on the whole test part and on the paper's test split."""
+    """A finished run: its key, its folder, and its scores on the whole test split and on the paper's test split."""
 
     key: str
     folder: Path

@@ -73,9 +73,9 @@ def shaped(images: Labeled, size: int, channels: int) -> Labeled:
 
 @lru_cache(maxsize=8)
 def _real(name: str, folder: Path) -> tuple[Labeled, Labeled | None]:
-    """A real domain's train and test part, digits as large as MNIST's in a 28 x 28 frame (SVHN: 32 x 32)."""
+    """A real domain's training and test split, digits as large as MNIST's in a 28 x 28 frame (SVHN: 32 x 32)."""
     train = read_part(folder, name, "train")
-    # SVHN is only ever a source here, so its test part is not needed.
+    # SVHN is only ever a source here, so its test split is not needed.
     test = read_part(folder, name, "test") if name != "svhn" or find_part(folder, name, "test") else None
     if name == "mnist":
         train = train.take(np.arange(MNIST_DROPPED, len(train)))
@@ -136,7 +136,7 @@ def load(name: str, shift: Shift, draw: int, data: Path | None) -> Task:
         target, test = halves(part(uci()), seed=draw)
     else:
         target, held = real(info.target)
-        assert held is not None, "only SVHN may lack its test part, and it is never a target"
+        assert held is not None, "only SVHN may lack its test split, and it is never a target"
         test = held
     task = make_task(
         f"digits/{name}", CLASSES, label_shift.DIGITS_TAIL, shift, draw, source, Pool.of(target, len(CLASSES)), test

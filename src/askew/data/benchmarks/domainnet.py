@@ -2,7 +2,7 @@
 
 `<data>/domainnet/<domain>/<class>/*` and the lists `<domain>_train_mini.txt` and `<domain>_test_mini.txt`. The label
 shift is the domains' own: the lists are taken as they are, the target is adapted on its train part and scored on its
-test part, and the source's test part serves for validation.
+test split, and the source's test split serves for validation.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def listed_paths(folder: Path, entries: list[Entry], list_file: Path) -> list[st
 
 
 def load_parts(data: Path, short: str, classes: tuple[str, ...]) -> tuple[Labeled, Labeled, Domain]:
-    """A domain's train and test part, from one cache."""
+    """A domain's training and test split, from one cache."""
     folder = DOMAINNET.domain(data, short)
     lists = [find_part(data, short, part) for part in PARTS]
     paths = [listed_paths(folder, read_list(path), path) for path in lists]
