@@ -10,10 +10,15 @@ from commands import assert_refused
 from conftest import Command
 from PIL import Image
 
+from askew.core.errors import UserError
 from askew.core.files import read_tensors
+from askew.data.benchmarks import load_task
+from askew.data.task import Task
+from askew.nets.augment import Views
 from askew.reports.features import features_of, task_of
-from askew.reports.figures import sample_images
+from askew.reports.figures import sample_images, view_sheet
 from askew.reports.results import collect
+from askew.runs.config import RunRequest, prepare
 from askew.runs.store import RunFolder, finished_runs
 
 
@@ -72,6 +77,65 @@ def test_accuracy_by_degree_is_drawn_beside_the_paper_s(cli: Command, tmp_path: 
 def test_rows_of_numbers_have_no_pictures(task: object) -> None:
     with pytest.raises(Exception, match="rows of numbers, not images"):
         sample_images({"toy": task})  # type: ignore[dict-item]
+
+
+def tiles(task: Task, how: Views, domain: int) -> list[np.ndarray]:
+    """The columns of one domain's half of a sheet: the images as they are, and one per view."""
+    picture = np.asarray(view_sheet("mini", task.training_data, how).axes[domain].images[0].get_array())
+    return np.split(picture, 8, axis=1)
+
+
+@pytest.fixture(scope="module")
+def mini() -> Task:
+    return load_task("mini/syn-uci")
+
+
+@pytest.mark.parametrize("domain", [0, 1], ids=["source", "target"])
+def test_a_sheet_shows_images_as_they_are_and_seven_different_views_of_each(mini: Task, domain: int) -> None:
+    first, *views = tiles(mini, Views(views="affine+intensity"), domain)
+    data = mini.training_data
+    image = np.asarray((data.source, data.target)[domain].x[0]).transpose(1, 2, 0)
+    assert np.array_equal(first[: image.shape[0], : image.shape[1]], image)
+    seen = {tile.tobytes() for tile in (first, *views)}
+    assert len(seen) == 8
+
+
+def test_views_without_any_change_are_the_image_itself(mini: Task) -> None:
+    still = Views(views="affine", rotation=0, stretch=0, shear=0, shift=0, noise=0)
+    first, *views = tiles(mini, still, 1)
+    assert all(np.abs(view.astype(int) - first).max() <= 1 for view in views)
+
+
+def test_the_command_draws_the_views_of_the_settings_or_those_that_it_is_given(cli: Command, tmp_path: Path) -> None:
+    answer = cli("data", "show", "mini/syn-uci", "--views", "--json")
+    assert answer.code == 0, answer.err
+    assert json.loads(answer.out) == {
+        "figure": "views.png",
+        "views": prepare(RunRequest("mini/syn-uci", "teacher"))[0].views.describe(),
+    }
+    assert drawn(tmp_path / "views.png")
+    weak = ("-t", "views=affine", "-t", "rotation=5")
+    for name in ("weak.png", "again.png"):
+        assert cli("data", "show", "mini/syn-uci", "--views", *weak, "-o", name).code == 0
+    weak_sheet = (tmp_path / "weak.png").read_bytes()
+    assert weak_sheet == (tmp_path / "again.png").read_bytes() != (tmp_path / "views.png").read_bytes()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["again.png", "views.png", "weak.png"]
+
+
+def test_a_sheet_that_cannot_be_drawn_is_refused(cli: Command, tmp_path: Path, task: Task) -> None:
+    for words, problem in (
+        (("--views", "-t", "views=none"), "The settings of mini/syn-uci have no random views."),
+        (("--views", "-o", "views.txt"), "Cannot write a figure as 'views.txt'."),
+        (("--views", "--figure", "mix.png"), "--views and --figure are two figures."),
+        (("-o", "views.png"), "-o, -t and --settings belong to --views."),
+        (("-t", "rotation=5"), "-o, -t and --settings belong to --views."),
+    ):
+        answer = cli("data", "show", "mini/syn-uci", *words)
+        assert_refused(answer)
+        assert answer.err.startswith(problem)
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(UserError, match="rows of numbers, not images: there is no view to draw"):
+        view_sheet("toy", task.training_data, Views(views="rows"))
 
 
 WRONG = {

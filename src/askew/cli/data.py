@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from askew.cli.common import app
-from askew.cli.options import BENCHMARKS, AsJson, Data, TaskOptions, expand_options
-from askew.cli.terminal import print_json, print_table, print_text
+from askew.cli.common import app, pairs
+from askew.cli.options import BENCHMARKS, AsJson, Data, TaskOptions, TrainingOptions, expand_options
+from askew.cli.terminal import print_json, print_note, print_table, print_text
 from askew.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -174,13 +174,37 @@ def _part_rows(name: str, parts: list[Part], *, named: bool) -> list[list[str]]:
 @expand_options
 def show(
     task: Annotated[str, typer.Argument(help="Task, such as digits/usps-mnist.")],
+    *,
     options: TaskOptions,
     figure: Annotated[
         Path | None, typer.Option("--figure", help="Also draw a figure: a .png, .svg or .pdf file.")
     ] = None,
+    views: Annotated[
+        bool,
+        typer.Option(
+            "--views", help="Instead, draw images and their random views, as in the task's settings of the teacher."
+        ),
+    ] = False,
+    sheet: Annotated[
+        Path | None, typer.Option("-o", "--output", help="With --views: a .png, .svg or .pdf file; default: views.png.")
+    ] = None,
+    training: TrainingOptions,
     as_json: AsJson = False,
 ) -> None:
     """Show the label distributions of a task and the strength of its label shift. Uses target labels."""
+    if views and figure:
+        raise UserError("--views and --figure are two figures.", "draw one at a time; -o names that of --views.")
+    if views:
+        _draw_views(task, options, training, sheet or Path("views.png"), as_json)
+        return
+    if sheet or training != TrainingOptions():
+        raise UserError(
+            "-o, -t and --settings belong to --views.", "add --views, or draw the label distributions with --figure."
+        )
+    _show_distributions(task, options, figure, as_json)
+
+
+def _show_distributions(task: str, options: TaskOptions, figure: Path | None, as_json: bool) -> None:
     from askew.data.benchmarks import known_task, load_task, task_infos
     from askew.data.label_distribution import LabelDistributions
     from askew.data.task import Shift
@@ -200,6 +224,22 @@ def show(
     _print_distributions(distributions, f"Shift {shift}, draw {options.draw}.")
     for note in loaded.notes:
         print_text(f"Note: {note}.")
+
+
+def _draw_views(task: str, options: TaskOptions, training: TrainingOptions, file: Path, as_json: bool) -> None:
+    """Draw a sheet of a task's images and their random views."""
+    from askew.reports.figures import check_figure, save, view_sheet
+    from askew.runs.config import RunRequest, prepare
+
+    check_figure(file)
+    train = pairs(training.train, "training")
+    request = RunRequest(task, "teacher", 0, options.draw, options.shift, {}, train, training.settings, options.data)
+    run, loaded = prepare(request)
+    save(view_sheet(task, loaded.training_data, run.views), file)
+    if as_json:
+        print_json({"figure": str(file), "views": run.views.describe()})
+    else:
+        print_note(f"figure in {file}")
 
 
 def _ratios(found: LabelDistributions) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Figures as PNG, SVG or PDF: class mixes, sample images, features, accuracy by class and by degree of label shift."""
+"""Figures as PNG, SVG or PDF: label distributions, images and views, features, accuracy by class and by label shift."""
 
 from __future__ import annotations
 
@@ -9,16 +9,19 @@ from typing import Any
 
 import matplotlib as mpl
 import numpy as np
+import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from askew.core import random
 from askew.core.errors import UserError
 from askew.core.files import check_file, write_bytes
 from askew.data.domains import Rows
 from askew.data.label_distribution import LabelDistributions
-from askew.data.task import Task
+from askew.data.task import Task, TrainingData
 from askew.evaluation.metrics import mean
+from askew.nets.augment import Views, make_view
 from askew.reports.features import Features
 from askew.reports.paper import degree_curve, degree_of
 from askew.reports.results import Row, std
@@ -118,15 +121,57 @@ def sample_images(tasks: Mapping[str, Task], each: int = 4, most_classes: int = 
 
 
 def _mosaic(x: Rows, y: NDArray[np.int64], classes: int, each: int) -> NDArray[np.uint8]:
-    """A column a class, `each` images high; a class with fewer leaves white."""
-    _, channels, height, width = x.shape
-    picture = np.full((each * (height + 1), classes * (width + 1), 3), 255, np.uint8)
-    for k in range(classes):
-        for i, image in enumerate(x[np.flatnonzero(y == k)[:each]]):
+    """One column per class, `each` images high; a class with fewer leaves white."""
+    return _tiled([x[np.flatnonzero(y == k)[:each]] for k in range(classes)], each)
+
+
+def _tiled(columns: Sequence[NDArray[np.uint8]], rows: int) -> NDArray[np.uint8]:
+    """Columns of images with white lines between them. (n, c, h, w) each → (rows·(h + 1), columns·(w + 1), 3)"""
+    channels, height, width = columns[0].shape[1:]
+    picture = np.full((rows * (height + 1), len(columns) * (width + 1), 3), 255, np.uint8)
+    for k, images in enumerate(columns):
+        for i, image in enumerate(images):
             top, left = i * (height + 1), k * (width + 1)
             colours = image.transpose(1, 2, 0)
             picture[top : top + height, left : left + width] = colours if channels == 3 else colours[..., :1]
     return picture
+
+
+SHEET_IMAGES, SHEET_VIEWS = 4, 7
+
+
+@styled
+def view_sheet(name: str, training_data: TrainingData, how: Views) -> Figure:
+    """A few images of each domain as they are and, to the right of each, random views of it; uses no label."""
+    if training_data.source.x.ndim != 4:
+        raise UserError(f"The task {name} has rows of numbers, not images: there is no view to draw.", "see -t views.")
+    if how.views == "none":
+        raise UserError(f"The settings of {name} have no random views.", "choose a kind, such as -t views=affine.")
+    figure, axes = _panels(2, 1, 6.4, 3.4)
+    domains = {"source": training_data.source.x, "target": training_data.target.x}
+    for ax, (domain, x) in zip(axes.flat, domains.items(), strict=True):
+        picture = _with_views(x, domain, how)
+        ax.imshow(picture, interpolation="nearest")
+        tile = picture.shape[1] / (1 + SHEET_VIEWS)
+        names = ["as it is", *(f"view {number}" for number in range(SHEET_VIEWS))]
+        ax.set_xticks([(k + 0.5) * tile for k in range(len(names))], names, fontsize=7)
+        ax.set(yticks=[], ylabel=domain)
+        ax.tick_params(length=0)
+        ax.spines[:].set_visible(False)
+    figure.suptitle(name, size=10)
+    figure.supxlabel(", ".join(f"{name} {value}" for name, value in how.describe().items()), size=7)
+    return figure
+
+
+def _with_views(x: Rows, domain: str, how: Views) -> NDArray[np.uint8]:
+    """Images that are spread over the domain, and their views of full strength, with values cut to 0 … 255."""
+    rows = np.unique(np.linspace(0, len(x) - 1, SHEET_IMAGES).astype(np.int64))
+    images = torch.from_numpy(np.ascontiguousarray(x[rows]))
+    key = torch.tensor(random.key("view sheet"))
+    columns = [images.float()]
+    for number in range(SHEET_VIEWS):
+        columns.append(make_view(images, random.bits(key, f"{domain} view {number}", len(rows)), how))
+    return _tiled([view.clamp(0, 255).byte().numpy() for view in columns], len(rows))
 
 
 @styled
