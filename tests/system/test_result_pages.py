@@ -101,3 +101,13 @@ def test_the_sampler_s_table_shows_the_single_runs() -> None:
     for method, balanced, natural, *_ in rows:
         assert_shows(balanced, values("single-runs.json", "plain")["usps-mnist", method])
         assert_shows(natural, values("single-runs.json", "natural")["usps-mnist", method])
+
+
+def test_the_readme_s_table_shows_the_same_values() -> None:
+    names = {"source only": "source", "DANN": "dann", "MCD": "mcd", "COAL": "coal"}
+    (head, *rows), *_ = tables(ROOT / "README.md")
+    assert head[1:4] == list(TASKS)
+    assert [row[0] for row in rows] == list(names)
+    for name, *cells, _ in rows:
+        for task, cell in zip(TASKS, cells, strict=True):
+            assert_shows(cell, values("values.json")[task, names[name]])
