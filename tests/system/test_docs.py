@@ -156,6 +156,12 @@ def test_files_that_a_document_names_exist(page: Path) -> None:
     assert [name for name in known if not any((place / name).exists() for place in (ROOT, PACKAGE))] == []
 
 
+def test_documents_that_the_code_names_exist() -> None:
+    named = {name for path in PACKAGE.rglob("*.py") for name in re.findall(r"docs/[\w-]+\.md", path.read_text())}
+    assert named
+    assert sorted(name for name in named if not (ROOT / name).exists()) == []
+
+
 def test_a_newcomer_reads_the_first_command_within_25_lines() -> None:
     lines = (ROOT / "README.md").read_text().splitlines()
     assert next(number for number, line in enumerate(lines, 1) if line.startswith("$ askew ")) <= 25
