@@ -17,7 +17,7 @@ from commands import assert_refused
 from conftest import Answer, Command
 
 from askew.adaptation import pipeline as adapting
-from askew.adaptation.artifacts import predictions, summary, write_artifacts
+from askew.adaptation.artifacts import summary, write_artifacts
 from askew.adaptation.findings import adaptation_findings
 from askew.adaptation.pipeline import Adaptation, adapt, diagnosed
 from askew.adaptation.setup import AUTO, AdaptRequest
@@ -94,7 +94,11 @@ def test_the_guide_s_embeddings_become_a_model_predictions_a_report_and_a_summar
     audited = cli("audit", "out", "labels.npz")
     assert audited.code == 0, audited.err
     assert "300 of 300 target images are labelled" in audited.out
-    same = [a["class"] == b["class"] for a, b in zip(rows, rows_of(tmp_path / predict_words[-1]), strict=True)]
+    predicted = rows_of(tmp_path / predict_words[-1])
+    assert (
+        list(predicted[0]) == list(rows[0]) == ["path", "class", "probability", "problem", *(f"p_{n}" for n in names)]
+    )
+    same = [a["class"] == b["class"] for a, b in zip(rows, predicted, strict=True)]
     assert sum(same) >= 298, "but for the rounding of outputs that are kept in half precision"
 
 
@@ -132,7 +136,7 @@ def test_nothing_is_trained_twice(made: tuple[Adaptation, Path], tmp_path: Path)
     before = {p: p.stat().st_mtime_ns for p in (out / "runs").rglob("*")}
     again = finish(adapt(found.request, out, CPU))
     assert {p: p.stat().st_mtime_ns for p in (out / "runs").rglob("*")} == before
-    assert predictions(again) == predictions(found)
+    assert np.array_equal(again.probabilities, found.probabilities)
 
 
 def test_work_that_was_stopped_goes_on_where_it_was(made: tuple[Adaptation, Path], tmp_path: Path) -> None:
@@ -147,7 +151,7 @@ def test_work_that_was_stopped_goes_on_where_it_was(made: tuple[Adaptation, Path
     stamp = (tmp_path / "out" / "runs" / first / "weights.safetensors").stat().st_mtime_ns
     again = finish(adapt(request, tmp_path / "out", CPU))
     assert (tmp_path / "out" / "runs" / first / "weights.safetensors").stat().st_mtime_ns == stamp
-    assert predictions(again) == predictions(found)
+    assert np.array_equal(again.probabilities, found.probabilities)
 
 
 def test_a_target_without_one_class_is_predicted_alike_by_the_table_and_the_model(tmp_path: Path) -> None:

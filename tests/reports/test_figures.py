@@ -16,8 +16,9 @@ from askew.data.benchmarks import load_task
 from askew.data.task import Task
 from askew.nets.augment import Views
 from askew.reports.features import features_of, task_of
-from askew.reports.figures import sample_images, view_sheet
+from askew.reports.figures import save
 from askew.reports.results import collect
+from askew.reports.task_figures import sample_images, task_overview, view_sheet
 from askew.runs.config import RunRequest, prepare
 from askew.runs.store import RunFolder, finished_runs
 
@@ -74,9 +75,9 @@ def test_accuracy_by_degree_is_drawn_beside_the_paper_s(cli: Command, tmp_path: 
     assert "mcd, paper" in (tmp_path / "degree.svg").read_text()
 
 
-def test_rows_of_numbers_have_no_pictures(task: object) -> None:
-    with pytest.raises(Exception, match="rows of numbers, not images"):
-        sample_images({"toy": task})  # type: ignore[dict-item]
+def test_rows_of_numbers_have_no_images_to_show(task: Task) -> None:
+    with pytest.raises(UserError, match="rows of numbers, not images"):
+        sample_images({"toy": task})
 
 
 def tiles(task: Task, how: Views, domain: int) -> list[np.ndarray]:
@@ -177,3 +178,16 @@ def test_other_data_and_missing_weights_are_refused(cli: Command, mini_runs: Pat
     assert_refused(answer)
     assert answer.err.startswith("The data of mini/syn-uci is not what the run was trained on.")
     assert [p.name for p in tmp_path.iterdir()] == ["runs"]
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
+def test_a_figure_is_the_same_file_each_time(tmp_path: Path, suffix: str) -> None:
+    task = load_task("mini/syn-uci", "rs-ut")
+    for name in ("a", "b"):
+        save(task_overview(task), tmp_path / f"{name}.{suffix}")
+    assert (tmp_path / f"a.{suffix}").read_bytes() == (tmp_path / f"b.{suffix}").read_bytes()
+
+
+def test_an_overview_of_rows_of_numbers_has_their_label_distributions_alone(task: Task) -> None:
+    assert len(task_overview(task).axes) == 1
+    assert len(task_overview(load_task("mini/syn-uci", "rs-ut")).axes) == 3

@@ -1,10 +1,8 @@
-"""What an adaptation leaves behind: the model, predictions of the target, the report, and a summary."""
+"""The files that an adaptation writes: the model, predictions of the target, the report, and a summary."""
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +15,14 @@ from askew.adaptation.report import render_report
 from askew.core.files import write_bytes, write_json
 from askew.inference.model_card import TargetPrior
 from askew.inference.predictor import Predictor
+from askew.inference.writers import write_predictions_csv
 
 
 def write_artifacts(found: Adaptation, out: Path) -> None:
-    """model/, predictions.csv, report.html and, last, summary.json; each is there whole or not at all."""
+    """model/, predictions.csv, report.html and, last, summary.json; each appears whole or not at all."""
     predictor(found).save(out / "model")
-    write_bytes(out / "predictions.csv", predictions(found).encode(errors="surrogateescape"))
+    names = found.setup.data.target.names
+    write_predictions_csv(out / "predictions.csv", names, [""] * len(names), found.probabilities, found.classes)
     write_bytes(out / "report.html", render_report(found).encode(errors="replace"))
     write_json(out / "summary.json", summary(found))
 
@@ -43,16 +43,6 @@ def predictor(found: Adaptation) -> Predictor:
         weights[name.replace("features.", "features.1.", 1) if name.startswith("features.") else name] = value
     net = dataclasses.replace(plain.card.net, name=f"{backbone.name}+{plain.card.net.name}", crop=backbone.crop)
     return Predictor(dataclasses.replace(plain.card, net=net, shape=shape), weights, "cpu")
-
-
-def predictions(found: Adaptation) -> str:
-    """A CSV: each target image with its class, the probability of that, and the probability of every class."""
-    text = io.StringIO()
-    rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(["path", "class", "probability", *(f"p_{name}" for name in found.classes)])
-    for name, k, p in zip(found.setup.data.target.names, found.predicted, found.probabilities, strict=True):
-        rows.writerow([name, found.classes[k], f"{p[k]:.4f}", *(f"{v:.4f}" for v in p)])
-    return text.getvalue()
 
 
 def summary(found: Adaptation) -> dict[str, Any]:

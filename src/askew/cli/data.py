@@ -208,15 +208,17 @@ def _show_distributions(task: str, options: TaskOptions, figure: Path | None, as
     from askew.data.benchmarks import known_task, load_task, task_infos
     from askew.data.label_distribution import LabelDistributions
     from askew.data.task import Shift
-    from askew.reports.task_figure import check_format, task_figure
 
     if figure:
-        check_format(figure)
+        from askew.reports.figures import check_figure, save
+        from askew.reports.task_figures import task_overview
+
+        check_figure(figure)
     shift = str(Shift.parse(options.shift or task_infos()[known_task(task)].shift))
     loaded = load_task(task, shift, options.draw, options.data)
     distributions = LabelDistributions.of(loaded)
     if figure:
-        task_figure(loaded, figure)
+        save(task_overview(loaded), figure)
     if as_json:
         about = {"task": task, "shift": shift, "draw": options.draw}
         print_json(about | _distributions_as_json(distributions) | {"notes": list(loaded.notes)})
@@ -228,7 +230,8 @@ def _show_distributions(task: str, options: TaskOptions, figure: Path | None, as
 
 def _draw_views(task: str, options: TaskOptions, training: TrainingOptions, file: Path, as_json: bool) -> None:
     """Draw a sheet of a task's images and their random views."""
-    from askew.reports.figures import check_figure, save, view_sheet
+    from askew.reports.figures import check_figure, save
+    from askew.reports.task_figures import view_sheet
     from askew.runs.config import RunRequest, prepare
 
     check_figure(file)

@@ -57,13 +57,13 @@ def figure(
     as_json: AsJson = False,
 ) -> None:
     """Draw a figure; mix and samples need no runs if --tasks names tasks."""
-    from askew.reports import figures
+    from askew.reports import figures, task_figures
 
     figures.check_figure(file)
     wanted = names(tasks)
     if kind in (Kind.mix, Kind.samples):
         found = _tasks(folder, wanted, shift, data)
-        drawn = figures.class_mixes(found) if kind is Kind.mix else figures.sample_images(found)
+        drawn = task_figures.label_distributions(found) if kind is Kind.mix else task_figures.sample_images(found)
     else:
         rows = _rows(folder or RUNS, wanted, names(methods))
         if kind is Kind.degree:

@@ -1,4 +1,4 @@
-"""Figures as PNG, SVG or PDF: label distributions, images and views, features, accuracy by class and by label shift."""
+"""Figures of results as PNG, SVG or PDF: features, accuracy by class and by degree of label shift."""
 
 from __future__ import annotations
 
@@ -9,19 +9,13 @@ from typing import Any
 
 import matplotlib as mpl
 import numpy as np
-import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from askew.core import random
 from askew.core.errors import UserError
 from askew.core.files import check_file, write_bytes
-from askew.data.domains import Rows
-from askew.data.label_distribution import LabelDistributions
-from askew.data.task import Task, TrainingData
 from askew.evaluation.metrics import mean
-from askew.nets.augment import Views, make_view
 from askew.reports.features import Features
 from askew.reports.paper import degree_curve, degree_of
 from askew.reports.results import Row, std
@@ -38,7 +32,7 @@ STYLE: Any = {
     "axes.spines.right": False,
     "axes.titlesize": 9,
     "legend.frameon": False,
-    "svg.hashsalt": "askew",  # the same figure is the same file
+    "svg.hashsalt": "askew",
     "text.parse_math": False,  # a name may hold a dollar sign
 }
 styled = mpl.rc_context(STYLE)
@@ -54,140 +48,45 @@ def check_figure(path: Path) -> Path:
 
 @styled
 def save(figure: Figure, path: Path) -> None:
-    """Write the figure as its suffix says, all or nothing."""
+    """Write the figure in the format of its suffix, whole or not at all; the same figure is the same file."""
     content = io.BytesIO()
     kind = path.suffix.lower().removeprefix(".")
-    undated: dict[str, Any] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind, {})
-    figure.savefig(content, format=kind, dpi=160, bbox_inches="tight", metadata=undated)
+    stamp = {"png": "Software", "svg": "Date", "pdf": "CreationDate"}[kind]
+    figure.savefig(content, format=kind, dpi=160, bbox_inches="tight", metadata={stamp: None})
     write_bytes(path, content.getvalue())
 
 
-def _panels(rows: int, columns: int, width: float, height: float, **options: Any) -> tuple[Figure, NDArray[Any]]:
+def panels(rows: int, columns: int, width: float, height: float, **options: Any) -> tuple[Figure, NDArray[Any]]:
     figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
     axes: NDArray[Any] = figure.subplots(rows, columns, squeeze=False, **options)
     return figure, axes
 
 
-@styled
-def class_mixes(tasks: Mapping[str, Task]) -> Figure:
-    """The class mix of source and target, a panel a task."""
-    columns = min(len(tasks), 2)
-    figure, axes = _panels(-(-len(tasks) // columns), columns, 4.6, 2.4)
-    for ax, (name, task) in zip(axes.flat, tasks.items(), strict=False):
-        mix = LabelDistributions.of(task)
-        places = np.arange(len(mix.classes))
-        ax.bar(places - 0.2, 100 * mix.source / max(mix.source.sum(), 1), 0.4, color=BLUE, label="source")
-        ax.bar(places + 0.2, 100 * mix.target / max(mix.target.sum(), 1), 0.4, color=ORANGE, label="target")
-        ax.set(title=f"{name}: {mix.source.sum():,} and {mix.target.sum():,} images", ylabel="% of images")
-        _name_classes(ax, mix.classes)
-        ax.legend()
-    _hide_rest(axes, len(tasks))
-    figure.supxlabel("target: by its labels (oracle: training never sees them)", size=8)
-    return figure
-
-
-def _name_classes(ax: Axes, classes: Sequence[str]) -> None:
+def name_classes(ax: Axes, classes: Sequence[str]) -> None:
     every = max(1, len(classes) // 40)  # more names than that cannot be read
     turned = any(len(name) > 2 for name in classes)
     ax.set_xticks(range(0, len(classes), every), classes[::every], rotation=90 if turned else 0, fontsize=7)
 
 
-def _hide_rest(axes: NDArray[Any], used: int) -> None:
+def hide_rest(axes: NDArray[Any], used: int) -> None:
     for ax in axes.flat[used:]:
         ax.set_visible(False)
 
 
 @styled
-def sample_images(tasks: Mapping[str, Task], each: int = 4, most_classes: int = 10) -> Figure:
-    """A few images a class of source and of target; the target's are sorted by the exam's labels (oracle)."""
-    for name, task in tasks.items():
-        if task.training_data.source.x.ndim != 4:
-            raise UserError(f"The task {name} has rows of numbers, not images.", "`askew figure mix` works for it.")
-    figure, axes = _panels(len(tasks), 2, 4.4, 1.9)
-    for row, (name, task) in zip(axes, tasks.items(), strict=True):
-        training_data, test = task.training_data, task.test_labels
-        for ax, side, x, y in zip(
-            row,
-            ("source", "target"),
-            (training_data.source.x, training_data.test_images.x),
-            (training_data.source.y, test.y),
-            strict=True,
-        ):
-            ax.imshow(_mosaic(x, y, min(most_classes, len(training_data.classes)), each), interpolation="nearest")
-            ax.set_title(f"{name}, {side}", fontsize=9)
-            ax.axis("off")
-    figure.supxlabel("target sorted by the exam's labels (oracle)", size=8)
-    return figure
-
-
-def _mosaic(x: Rows, y: NDArray[np.int64], classes: int, each: int) -> NDArray[np.uint8]:
-    """One column per class, `each` images high; a class with fewer leaves white."""
-    return _tiled([x[np.flatnonzero(y == k)[:each]] for k in range(classes)], each)
-
-
-def _tiled(columns: Sequence[NDArray[np.uint8]], rows: int) -> NDArray[np.uint8]:
-    """Columns of images with white lines between them. (n, c, h, w) each → (rows·(h + 1), columns·(w + 1), 3)"""
-    channels, height, width = columns[0].shape[1:]
-    picture = np.full((rows * (height + 1), len(columns) * (width + 1), 3), 255, np.uint8)
-    for k, images in enumerate(columns):
-        for i, image in enumerate(images):
-            top, left = i * (height + 1), k * (width + 1)
-            colours = image.transpose(1, 2, 0)
-            picture[top : top + height, left : left + width] = colours if channels == 3 else colours[..., :1]
-    return picture
-
-
-SHEET_IMAGES, SHEET_VIEWS = 4, 7
-
-
-@styled
-def view_sheet(name: str, training_data: TrainingData, how: Views) -> Figure:
-    """A few images of each domain as they are and, to the right of each, random views of it; uses no label."""
-    if training_data.source.x.ndim != 4:
-        raise UserError(f"The task {name} has rows of numbers, not images: there is no view to draw.", "see -t views.")
-    if how.views == "none":
-        raise UserError(f"The settings of {name} have no random views.", "choose a kind, such as -t views=affine.")
-    figure, axes = _panels(2, 1, 6.4, 3.4)
-    domains = {"source": training_data.source.x, "target": training_data.target.x}
-    for ax, (domain, x) in zip(axes.flat, domains.items(), strict=True):
-        picture = _with_views(x, domain, how)
-        ax.imshow(picture, interpolation="nearest")
-        tile = picture.shape[1] / (1 + SHEET_VIEWS)
-        names = ["as it is", *(f"view {number}" for number in range(SHEET_VIEWS))]
-        ax.set_xticks([(k + 0.5) * tile for k in range(len(names))], names, fontsize=7)
-        ax.set(yticks=[], ylabel=domain)
-        ax.tick_params(length=0)
-        ax.spines[:].set_visible(False)
-    figure.suptitle(name, size=10)
-    figure.supxlabel(", ".join(f"{name} {value}" for name, value in how.describe().items()), size=7)
-    return figure
-
-
-def _with_views(x: Rows, domain: str, how: Views) -> NDArray[np.uint8]:
-    """Images that are spread over the domain, and their views of full strength, with values cut to 0 … 255."""
-    rows = np.unique(np.linspace(0, len(x) - 1, SHEET_IMAGES).astype(np.int64))
-    images = torch.from_numpy(np.ascontiguousarray(x[rows]))
-    key = torch.tensor(random.key("view sheet"))
-    columns = [images.float()]
-    for number in range(SHEET_VIEWS):
-        columns.append(make_view(images, random.bits(key, f"{domain} view {number}", len(rows)), how))
-    return _tiled([view.clamp(0, 255).byte().numpy() for view in columns], len(rows))
-
-
-@styled
 def by_degree(rows: Sequence[Row]) -> Figure:
-    """Accuracy against the degree of label shift, a line a method; the paper's numbers are hollow."""
+    """Accuracy against the degree of label shift, one line per method; the paper's numbers are hollow."""
     curves: dict[tuple[str, str], dict[float, Row]] = {}
     for row in rows:
         degree = degree_of(str(row.run["shift"]))
         if degree is not None:
-            curves.setdefault((row.task, f"{row.method} {row.across}".strip()), {})[degree] = row
+            curves.setdefault((row.task, row.line), {})[degree] = row
     tasks = list(dict.fromkeys(task for task, _ in curves))
     if not any(len(points) > 1 for points in curves.values()):
         raise UserError(
             "There are no runs under shifts of different degree here.", "askew bench benchmarks/grids/degrees.toml"
         )
-    figure, axes = _panels(1, len(tasks), 4.8, 3.4)
+    figure, axes = panels(1, len(tasks), 4.8, 3.4)
     for ax, task in zip(axes.flat, tasks, strict=True):
         labels = [label for its, label in curves if its == task]
         for colour, label in zip(_colours(len(labels)), labels, strict=True):
@@ -211,9 +110,9 @@ def _colours(n: int) -> list[str]:
 
 @styled
 def by_class(rows: Sequence[Row], per_class: Mapping[str, Sequence[float | None]], classes: Sequence[str]) -> Figure:
-    """Accuracy by class, a panel a method; `per_class` by a row's label. Source-only is the mark in every panel."""
+    """Accuracy by class, one panel per method; `per_class` by a row's label. Source-only is the mark in every panel."""
     columns = min(len(rows), 3)
-    figure, axes = _panels(-(-len(rows) // columns), columns, 3.2, 1.9, sharey=True, sharex=True)
+    figure, axes = panels(-(-len(rows) // columns), columns, 3.2, 1.9, sharey=True, sharex=True)
     reference = next((per_class[row.label] for row in rows if row.method == "source" and not row.reweighted), None)
     places = np.arange(len(classes))
     for ax, row in zip(axes.flat, rows, strict=False):
@@ -223,10 +122,10 @@ def by_class(rows: Sequence[Row], per_class: Mapping[str, Sequence[float | None]
             marks = [np.nan if value is None else value for value in reference]
             ax.plot(places, marks, ls="", marker="_", ms=9, mew=2, color=RED, label="source-only")
         for place in np.flatnonzero(np.isnan(values)):
-            ax.annotate("–", (place, 1), ha="center")  # the exam has no image of it
+            ax.annotate("–", (place, 1), ha="center")  # it has no test image
         ax.set(title=f"{row.label}: {mean(row.values):.1f}", ylim=(0, 100))
-        _name_classes(ax, classes)
-    _hide_rest(axes, len(rows))
+        name_classes(ax, classes)
+    hide_rest(axes, len(rows))
     axes[0, 0].set_ylabel("accuracy, %")
     figure.supxlabel(f"{rows[0].task}: class (red marks: source-only)", size=9)
     return figure
@@ -237,7 +136,7 @@ def feature_map(found: Mapping[str, Features], classes: Sequence[str], title: st
     """t-SNE of several runs side by side: above by domain, below by class."""
     from sklearn.manifold import TSNE
 
-    figure, axes = _panels(2, len(found), 3.0, 3.0)
+    figure, axes = panels(2, len(found), 3.0, 3.0)
     for column, (name, features) in enumerate(found.items()):
         points = np.concatenate([features.source, features.target])
         perplexity = min(30.0, max(2.0, (len(points) - 1) / 4))
@@ -260,7 +159,7 @@ def feature_map(found: Mapping[str, Features], classes: Sequence[str], title: st
             axes[1, -1].scatter([], [], color=colour, label=name)
         axes[1, -1].legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=7, title="class")
     axes[0, 0].set_ylabel("by domain")
-    axes[1, 0].set_ylabel("by class (oracle)")
+    axes[1, 0].set_ylabel("by class (labels)")
     figure.suptitle(title, size=10)
-    figure.supxlabel("t-SNE; triangles: target. Target labels (oracle) only colour the points.", size=8)
+    figure.supxlabel("t-SNE; triangles: target. Target labels only colour the points.", size=8)
     return figure
