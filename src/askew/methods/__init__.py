@@ -21,12 +21,13 @@ from askew.methods.fdann import FDANN
 from askew.methods.jan import JAN
 from askew.methods.mcd import MCD
 from askew.methods.pada import PADA
+from askew.methods.prototypes import Prototypes
 from askew.methods.source import SourceOnly
 from askew.methods.teacher import PriorAwareTeacher
 from askew.methods.uan import UAN
 
 ALL: tuple[type[Method], ...] = (
-    SourceOnly, DAN, JAN, DANN, MCD, BSP, BBSE, PADA, ETN, UAN, FDANN, COAL, PriorAwareTeacher,
+    SourceOnly, DAN, JAN, DANN, MCD, BSP, BBSE, PADA, ETN, UAN, FDANN, COAL, PriorAwareTeacher, Prototypes,
 )  # fmt: skip
 METHODS: dict[str, type[Method]] = {cls.id: cls for cls in ALL}
 
@@ -44,6 +45,7 @@ __all__ = [
     "PADA",
     "UAN",
     "PriorAwareTeacher",
+    "Prototypes",
     "SourceOnly",
     "make_method",
     "method_class",

@@ -130,6 +130,19 @@ class Method:
         return logits
 
 
+@dataclass(frozen=True, kw_only=True)
+class ClosedForm(Method):
+    """Base of methods that compute their head from the features of all images at once, without gradients."""
+
+    def fit_head(self, fs: Tensor, ys: Tensor, ft: Tensor, classes: int) -> Tensor:
+        """Weights of the head. (n_s, d), (n_s,), (n_t, d) → (c, d)"""
+        raise TypeError(f"{type(self).__name__} defines no fit_head")
+
+    def training_prior(self, source_prior: Tensor, state: State) -> Tensor:
+        """Uniform: a prototype does not tell how many images it was made of."""
+        return torch.full_like(source_prior, 1 / len(source_prior))
+
+
 def new_net(
     spec: NetSpec, method: Method, shape: tuple[int, ...], classes: int, seed: int = 0, parts_key: int = 0
 ) -> Net:

@@ -184,6 +184,12 @@ def dense_stack(width: int, depth: int) -> nn.Sequential:
 class LinearHead(Linear):
     """logits = W f + b."""
 
+    def set_weight(self, weight: Tensor) -> None:
+        """Take these weights, without a bias. (c, d)"""
+        with torch.no_grad():
+            self.weight.copy_(weight)
+            self.bias.zero_()
+
 
 class CosineHead(nn.Module):
     """logits_i = f·w_i / (T‖f‖): prototypes w_i, not normalised, no bias (Tan et al. 2020, section 3.2)."""
@@ -192,6 +198,11 @@ class CosineHead(nn.Module):
         super().__init__()
         self.prototypes = nn.Linear(width, classes, bias=False)
         self.temperature = temperature
+
+    def set_weight(self, weight: Tensor) -> None:
+        """Take these prototypes. (c, d)"""
+        with torch.no_grad():
+            self.prototypes.weight.copy_(weight)
 
     def forward(self, f: Tensor) -> Tensor:
         logits: Tensor = self.prototypes(F.normalize(f, dim=-1)) / self.temperature

@@ -23,6 +23,7 @@ from torch.overrides import TorchFunctionMode
 
 from askew.core.errors import UserError
 from askew.data.task import TrainingData
+from askew.methods.base import ClosedForm
 from askew.nets.layers import Crop, Dropout
 from askew.nets.network import Net
 from askew.training.batches import DomainTensor, Feed
@@ -258,6 +259,11 @@ def fit_together(
     resume: Resume | None = None,
 ) -> Iterator[Snapshot]:
     """`engine.fit` in the first of several processes, while the others `serve`."""
+    if isinstance(run.method, ClosedForm):
+        raise UserError(
+            f"The method {run.method.id} is computed at once, which several processes cannot share.",
+            "start it without torchrun.",
+        )
     if run.batch < team.size:
         raise UserError(
             f"{team.size} processes cannot share batches of {run.batch} images.", f"-t batch={team.size}, or more."

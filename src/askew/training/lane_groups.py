@@ -7,7 +7,7 @@ import json
 import torch
 
 from askew.core.options import options
-from askew.methods.base import Method
+from askew.methods.base import ClosedForm, Method
 from askew.nets.small import OWN
 from askew.training.run import Run
 
@@ -31,6 +31,6 @@ def lane_shape(run: Run) -> str:
 
 def lanes_that_pay(run: Run, device: torch.device) -> int:
     """How many runs to train in one step: small networks leave most of a GPU idle, large ones and CPUs gain nothing."""
-    if device.type != "cuda" or run.net.name not in OWN:
+    if device.type != "cuda" or run.net.name not in OWN or isinstance(run.method, ClosedForm):
         return 1
     return 16 if run.net.name == "digits-32" else 64

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from askew.core import random
 from askew.core.device import LANE_ROWS, PREDICT_NUMBERS, PREDICT_ROWS
 from askew.core.errors import UserError
 from askew.data.task import TrainingData
-from askew.methods.base import Batch, Losses, Method, new_net
+from askew.methods.base import Batch, ClosedForm, Losses, Method, new_net
 from askew.nets.network import Net
 from askew.nets.small import OWN
 from askew.training.batches import DomainTensor, Feed
@@ -121,20 +121,37 @@ class Trainer(Loop[Snapshot]):
 
     def predict(self, domain: DomainTensor) -> Tensor:
         """Logits of a whole domain; held-out source images by the source's batch statistics, if there are any."""
-        own_statistics = self.net.source_statistics if domain is self.feed.source_val else nullcontext
+        with self.net.source_statistics() if domain is self.feed.source_val else nullcontext():
+            return self.forward(domain, self.method.predict, self.feed.classes)
+
+    def forward(self, domain: DomainTensor, function: Callable[[Net, Tensor], Tensor], width: int) -> Tensor:
+        """What a function of the network returns for a whole domain, in evaluation. (n, width)"""
         was_training = self.net.training
         self.net.eval()
-        logits = torch.zeros(len(domain), self.feed.classes, device=self.device)
+        values = torch.zeros(len(domain), width, device=self.device)
         with (
             torch.no_grad(),
-            own_statistics(),
             arithmetic(self.precision, self.device),
             torch.autocast(self.feed.device.type, torch.bfloat16, enabled=self.run.precision == "bf16"),
         ):
             for rows in self.portions(domain):
-                logits[rows] = self.method.predict(self.net, domain.take(rows)).float()
+                values[rows] = function(self.net, domain.take(rows)).float()
         self.net.train(was_training)
-        return logits
+        return values
+
+    def train(self, done: int) -> Iterator[Snapshot]:
+        method = self.method
+        if not isinstance(method, ClosedForm):
+            yield from super().train(done)
+            return
+        fs, ft = (
+            self.forward(domain, lambda net, x: net["features"](x).flatten(1), self.net.width)
+            for domain in (self.feed.source, self.feed.target)
+        )
+        head: Any = self.net["head"]
+        head.set_weight(method.fit_head(fs, self.feed.ys, ft, self.feed.classes))
+        self.clock.fill_(self.stage.steps)
+        yield self.look(self.stage.steps, self.stage.steps)
 
     def outputs(self) -> NetworkOutputs:
         return NetworkOutputs(self.predict, self.feed, self.run.sampler)
