@@ -24,11 +24,10 @@ from askew.nets.augment import Views
 from askew.nets.network import Net
 from askew.nets.spec import NetSpec
 from askew.training.batches import Feed, with_views
-from askew.training.lane_groups import float_options
-from askew.training.lanes import Call
-from askew.training.loop import NetworkOutputs
+from askew.training.lane_groups import Call, float_options
 from askew.training.optim import Optim
 from askew.training.run import Run, Stage
+from askew.training.snapshot import NetworkOutputs
 from askew.training.trainer import fit
 
 ROWS, WIDTH, CLASSES = 24, 6, 3

@@ -14,7 +14,7 @@ import importlib, pkgutil, sys
 sys.modules["fcntl"] = None
 import askew
 for module in pkgutil.walk_packages(askew.__path__, "askew."):
-    if not module.name.endswith(("__main__", "lane_kernels")):  # lane_kernels needs Triton
+    if not module.name.endswith(("__main__", "_kernels")):  # kernels need Triton
         importlib.import_module(module.name)
 print("all")
 """

@@ -26,8 +26,8 @@ from askew.runs.execute import Execution, execute
 from askew.runs.store import open_root
 from askew.testing import check_method
 from askew.training import loop
-from askew.training.loop import Checkpoint
 from askew.training.run import Run
+from askew.training.snapshot import Checkpoint
 from askew.training.trainer import Trainer, begin, fit
 
 CPU = torch.device("cpu")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from askew.training.loop import Checkpoint
+from askew.training.snapshot import Checkpoint
 
 STORED = 2e-6
 """Of a tensor's size: what float32 numbers cannot hold."""

@@ -13,11 +13,10 @@ import pytest
 import askew
 
 ROOT = Path(askew.__file__).parent
-LONGEST = 340
+LONGEST = 300
 LONGEST_FUNCTION = 40
 STILL_LONGER = (
-    "adaptation.findings.remarks", "reports.results._collect", "reports.task_figure.task_figure",
-    "training.lanes.Lanes.__init__",
+    "adaptation.findings.remarks", "reports.results._collect",
 )  # fmt: skip
 """Functions that are still to be divided; no others may join them."""
 

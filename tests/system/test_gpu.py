@@ -10,11 +10,12 @@ import pytest
 import torch
 from parity import assert_same_steps
 from torch import Tensor
+from trained import TRAINED
 
 from askew.core import random
 from askew.data.domains import Labeled
 from askew.data.task import TrainingData
-from askew.methods import METHODS, SourceOnly, make_method
+from askew.methods import SourceOnly, make_method
 from askew.methods.base import Batch, Losses, State
 from askew.nets import lane_layers
 from askew.nets.augment import Views, make_view
@@ -23,15 +24,16 @@ from askew.nets.spec import NetSpec
 from askew.runs.config import RunRequest, prepare
 from askew.training.batches import Feed
 from askew.training.lanes import fit_lanes
-from askew.training.loop import Checkpoint, NoGraphWarning, Snapshot
+from askew.training.loop import NoGraphWarning
 from askew.training.optim import Optim
 from askew.training.run import Run, Stage
+from askew.training.snapshot import Checkpoint, Snapshot
 from askew.training.trainer import fit, run_net
 
 kernels = pytest.importorskip("askew.nets.lane_kernels", reason="Triton is missing", exc_type=ImportError)
 pytestmark = pytest.mark.gpu
 CUDA = torch.device("cuda")
-PUBLISHED = [method for method in METHODS if method != "teacher"]
+PUBLISHED = [method for method in TRAINED if method != "teacher"]
 """Those that SGD trains; the teacher has tests of its own below, since Adam makes steps of rounding."""
 
 

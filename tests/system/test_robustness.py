@@ -18,9 +18,9 @@ from askew.data.task import TrainingData
 from askew.methods import BBSE, METHODS, SourceOnly
 from askew.methods.base import Method
 from askew.nets.spec import NetSpec
-from askew.training.loop import Checkpoint, Snapshot
 from askew.training.optim import Optim
 from askew.training.run import Run, Stage
+from askew.training.snapshot import Checkpoint, Snapshot
 from askew.training.trainer import fit
 
 CPU = torch.device("cpu")

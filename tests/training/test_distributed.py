@@ -20,20 +20,21 @@ import torch.distributed as dist
 from conftest import TINY, Command, rows
 from parity import assert_same_steps
 from torch import Tensor
+from trained import TRAINED
 
 from askew.core.errors import UserError
 from askew.data.domains import Labeled
 from askew.data.task import TrainingData
 from askew.evaluation.prior_estimators import UnsurePriorWarning
-from askew.methods import METHODS, SourceOnly, make_method
+from askew.methods import SourceOnly, make_method
 from askew.nets.augment import Views
 from askew.nets.layers import Crop, Dropout
 from askew.nets.spec import NetSpec
 from askew.training import distributed, trainer
 from askew.training.distributed import Team, fit_together, own_device, serve
-from askew.training.loop import Checkpoint, NotFinite, Snapshot
 from askew.training.optim import Optim
 from askew.training.run import Run, Stage
+from askew.training.snapshot import Checkpoint, NotFinite, Snapshot
 from askew.training.trainer import Resume, fit
 
 CPU = torch.device("cpu")
@@ -119,7 +120,7 @@ OTHERS = {
     "a teacher, views of pictures": taught("mini", "affine+intensity"),
 }
 BROKEN = run_of("source", lr=1e25, rounds=4)
-METHOD_RUNS = {method: run_of(method) for method in METHODS}
+METHOD_RUNS = {method: run_of(method) for method in TRAINED}
 RUNS = {run.key: run for run in (PICTURES, BROKEN, *OTHERS.values(), *METHOD_RUNS.values())}
 
 
@@ -194,7 +195,7 @@ def test_steps_of_coal_on_pictures_with_a_refresh_between_are_those_of_one_proce
     assert_takes_the_steps_of_one_process(team, PICTURES, started(PICTURES))
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", TRAINED)
 def test_every_method_takes_the_steps_of_one_process_though_rows_do_not_divide(team: Team, method: str) -> None:
     run = METHOD_RUNS[method]
     assert_takes_the_steps_of_one_process(team, run, started(run))

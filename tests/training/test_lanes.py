@@ -15,20 +15,21 @@ import pytest
 import torch
 from conftest import Command, rows
 from parity import assert_same_steps
+from trained import TRAINED
 
 from askew.data.domains import Labeled, Unlabeled
 from askew.data.task import Task, TestLabels, TrainingData
 from askew.evaluation.prior_estimators import UnsurePriorWarning
-from askew.methods import METHODS, SourceOnly, make_method
+from askew.methods import SourceOnly, make_method
 from askew.nets.augment import Views
 from askew.nets.spec import NetSpec
 from askew.runs.execute import Broken, Execution, execute, execute_lanes
 from askew.runs.store import RunFolder, open_root
 from askew.training.lane_groups import lane_shape, lanes_that_pay
 from askew.training.lanes import fit_lanes
-from askew.training.loop import Checkpoint, NotFinite, Snapshot
 from askew.training.optim import Optim
 from askew.training.run import Run, Stage
+from askew.training.snapshot import Checkpoint, NotFinite, Snapshot
 from askew.training.trainer import Resume, fit
 
 CPU = torch.device("cpu")
@@ -131,7 +132,7 @@ TAUGHT = {"norm": "split", "target_sampler": "even", "optimiser": "adam", "thres
 @pytest.mark.parametrize(
     ("id", "how"),
     [
-        *((id, {}) for id in METHODS),
+        *((id, {}) for id in TRAINED),
         ("dann", {"target_sampler": "balanced"}),
         ("coal", {"target_sampler": "balanced"}),
         ("dann", {"norm": "split", "views": "rows"}),

@@ -23,8 +23,8 @@ from askew.runs.config import RunRequest, prepare
 from askew.runs.execute import Execution, execute
 from askew.runs.store import RunFolder
 from askew.training import loop
-from askew.training.loop import Checkpoint, Snapshot
 from askew.training.run import Run, Stage
+from askew.training.snapshot import Checkpoint, Snapshot
 from askew.training.trainer import Resume, fit
 
 CPU = torch.device("cpu")

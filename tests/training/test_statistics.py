@@ -23,9 +23,9 @@ from askew.nets.spec import NetSpec
 from askew.runs.execute import Execution, execute
 from askew.runs.store import open_root
 from askew.training.lanes import fit_lanes
-from askew.training.loop import Checkpoint, Snapshot
 from askew.training.optim import Optim
 from askew.training.run import Run, Stage
+from askew.training.snapshot import Checkpoint, Snapshot
 from askew.training.trainer import Trainer, begin, fit
 
 CPU = torch.device("cpu")

@@ -16,9 +16,9 @@ from askew.evaluation.metrics import score
 from askew.methods import BBSE, BSP, COAL, DAN, DANN, ETN, FDANN, JAN, MCD, METHODS, PADA, UAN, SourceOnly
 from askew.methods.base import Method
 from askew.nets.spec import NetSpec
-from askew.training.loop import Checkpoint
 from askew.training.optim import Optim
 from askew.training.run import Run, Stage
+from askew.training.snapshot import Checkpoint
 
 CENTRES = np.array([[-2, -0.5], [0, 1], [2, -0.5]])
 EVEN = (400, 400, 400)
@@ -138,8 +138,9 @@ def test_aligning_corrects_a_feature_shift(turned: Toy, method: Method) -> None:
     assert accuracy(run_of(method), turned, "per_class_mean") > unaligned(turned, method.head) + MARGIN
 
 
-def test_every_method_is_tried_here() -> None:
-    assert {method.id for method in ALIGNING} | {"source", "bbse"} == set(METHODS)
+def test_every_method_of_the_paper_is_tried_here() -> None:
+    assert {method.id for method in ALIGNING} | {"source", "bbse"} <= set(METHODS)
+    assert len(ALIGNING) == 10
 
 
 # --- label shift alone ---

@@ -20,7 +20,7 @@ from askew.methods.base import Batch, Losses, Method, Outputs, Phase, Shape, Sta
 from askew.methods.losses import cross_entropy
 from askew.nets.network import Net, build
 from askew.training import loop
-from askew.training.loop import Checkpoint, NotFinite, Snapshot
+from askew.training.snapshot import Checkpoint, NotFinite, Snapshot
 from askew.training.trainer import Resume, Run, built_on, fit
 
 CPU = torch.device("cpu")

@@ -27,9 +27,9 @@ from askew.runs.config import RunRequest, plan_run
 from askew.training import loop
 from askew.training.batches import Feed, with_views
 from askew.training.lane_groups import lane_shape
-from askew.training.loop import Checkpoint
 from askew.training.optim import Optim
 from askew.training.run import Run, Stage
+from askew.training.snapshot import Checkpoint
 from askew.training.trainer import Resume, fit, tables
 
 CPU = torch.device("cpu")

@@ -20,8 +20,8 @@ from askew.evaluation.prior_estimators import bbse_prior
 from askew.inference.model_card import ModelCard, TargetPrior
 from askew.inference.predictor import Predictor, Prior
 from askew.runs.config import RunRequest, plan_run
-from askew.training.loop import NotFinite, Snapshot
 from askew.training.run import Run
+from askew.training.snapshot import NotFinite, Snapshot
 from askew.training.trainer import fit
 
 Rows = NDArray[Any]

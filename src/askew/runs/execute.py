@@ -24,8 +24,8 @@ from askew.runs.claims import Claim, Taken, Watch, run_label
 from askew.runs.store import RunFolder
 from askew.training.distributed import Team, fit_together
 from askew.training.lanes import fit_lanes
-from askew.training.loop import Checkpoint, NotFinite, Snapshot
 from askew.training.run import Run
+from askew.training.snapshot import Checkpoint, NotFinite, Snapshot
 from askew.training.trainer import Resume, fit
 
 SAVING = 0.05

@@ -16,7 +16,7 @@ from askew.core.files import Damaged, write_bytes, write_json, writing
 from askew.runs.claims import Claim, claim
 
 if TYPE_CHECKING:  # torch takes seconds to import, and commands that count or tabulate runs need none of it
-    from askew.training.loop import Checkpoint
+    from askew.training.snapshot import Checkpoint
     from askew.training.trainer import Resume
 
 MARKER = "askew-runs.json"

@@ -27,8 +27,8 @@ from askew.methods.base import ClosedForm
 from askew.nets.layers import Crop, Dropout
 from askew.nets.network import Net
 from askew.training.batches import DomainTensor, Feed
-from askew.training.loop import Checkpoint, Snapshot
 from askew.training.run import Run
+from askew.training.snapshot import Checkpoint, Snapshot
 from askew.training.trainer import Resume, Trainer, begin
 
 PATIENCE = timedelta(days=1)

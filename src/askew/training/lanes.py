@@ -5,44 +5,21 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
-from itertools import groupby
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import functional_call, vmap
 
 from askew.data.task import TrainingData
 from askew.methods.base import Batch, Losses, State
 from askew.nets.network import Net
 from askew.training.batches import DomainTensor, Feed
-from askew.training.lane_groups import float_options
-from askew.training.loop import Checkpoint, Loop, NetworkOutputs, NotFinite, Snapshot, arithmetic
+from askew.training.lane_groups import Block, Call, blocks, float_options, inside, joined, stacked
+from askew.training.loop import Loop, arithmetic
 from askew.training.optim import Optimiser
 from askew.training.run import Run
+from askew.training.snapshot import Checkpoint, NetworkOutputs, NotFinite, Snapshot
 from askew.training.trainer import Resume, built_on, picture_side, portions, run_net, tables
-
-
-class Call(nn.Module):
-    """A network whose forward pass is any function of it, for `functional_call`."""
-
-    def __init__(self, net: Net) -> None:
-        super().__init__()
-        self.net = net
-
-    def forward(self, function: Callable[..., Any], *args: Any) -> Any:
-        return function(self.net, *args)
-
-
-@dataclass(frozen=True)
-class Block:
-    """Neighbouring lanes that learn from the same study."""
-
-    feed: Feed
-    lanes: slice
-    source_offset: int
-    target_offset: int
 
 
 class Lane:
@@ -97,11 +74,11 @@ class Lanes(Loop[list[Snapshot | NotFinite]]):
         for module in self.call.modules():
             if hasattr(module, "in_lanes"):
                 setattr(module, "in_lanes", True)  # noqa: B010  modules' attributes are Tensor or Module to mypy
-        self.params = _stacked([dict(net.named_parameters()) for net in nets], device)
+        self.params = stacked([dict(net.named_parameters()) for net in nets], device)
         for value in self.params.values():
             value.requires_grad_()
         self.step_key = torch.zeros(len(runs), dtype=torch.int64, device=device)
-        self.buffers = _stacked([dict(net.named_buffers()) for net in nets], device)
+        self.buffers = stacked([dict(net.named_buffers()) for net in nets], device)
         self.buffers |= {name: self.step_key for name in self.buffers if name.endswith(".step_key")}
         self.saved = list(nets[0].state_dict())
         self.hyper = {
@@ -113,20 +90,25 @@ class Lanes(Loop[list[Snapshot | NotFinite]]):
         self.state_sizes: dict[str, list[int]] = {}
         self.pseudo: list[Tensor] | None = None
         self.answers: dict[tuple[int, int, int], Tensor] = {}
-        self.blocks = _blocks(feeds)
+        self.blocks = blocks(feeds)
         self.lanes = [Lane(self, i, b) for b in self.blocks for i in range(b.lanes.start, b.lanes.stop)]
-        self.source = _joined([block.feed.source for block in self.blocks])
-        self.target = _joined([block.feed.target for block in self.blocks])
+        self._lay_out(runs[0].batch)
+        self.averaged = [(self.tensor(own), self.tensor(its)) for own, its in nets[0].averaged()]
+        self.copied = [(self.tensor(own), self.tensor(its)) for own, its in nets[0].copied()]
+
+    def _lay_out(self, batch: int) -> None:
+        """All lanes' data side by side, and the tables of what their steps draw."""
+        count, device = len(self.runs), self.device
+        self.source = joined([block.feed.source for block in self.blocks])
+        self.target = joined([block.feed.target for block in self.blocks])
         self.ys = torch.cat([block.feed.ys for block in self.blocks])
         offsets = [(lane.block.source_offset, lane.block.target_offset) for lane in self.lanes]
         self.offsets = torch.tensor(offsets, device=device)[:, :, None]
-        shape = (self.window, len(runs))
-        self.source_table = torch.zeros((*shape, runs[0].batch), dtype=torch.int64, device=device)
-        self.target_table = torch.zeros((*shape, runs[0].batch), dtype=torch.int64, device=device)
-        self.step_key_table = torch.zeros((self.window, self.turns, len(runs)), dtype=torch.int64, device=device)
+        shape = (self.window, count)
+        self.source_table = torch.zeros((*shape, batch), dtype=torch.int64, device=device)
+        self.target_table = torch.zeros((*shape, batch), dtype=torch.int64, device=device)
+        self.step_key_table = torch.zeros((self.window, self.turns, count), dtype=torch.int64, device=device)
         self.view_key_table = torch.zeros(shape, dtype=torch.int64, device=device)
-        self.averaged = [(self.tensor(own), self.tensor(its)) for own, its in nets[0].averaged()]
-        self.copied = [(self.tensor(own), self.tensor(its)) for own, its in nets[0].copied()]
 
     def tensor(self, name: str) -> Tensor:
         """A parameter or buffer of all lanes."""
@@ -146,7 +128,7 @@ class Lanes(Loop[list[Snapshot | NotFinite]]):
 
         def one(params: State, buffers: State, hyper: State, batch: Batch, state: State) -> Losses:
             own = dataclasses.replace(self.method, **hyper).phases()[phase]
-            losses: Losses = functional_call(self.call, _inside(params, buffers), (own.losses, batch, state, t))
+            losses: Losses = functional_call(self.call, inside(params, buffers), (own.losses, batch, state, t))
             return losses
 
         every: Losses = vmap(one)(self.params, self.buffers, self.hyper, batch, self.state)
@@ -224,7 +206,7 @@ class Lanes(Loop[list[Snapshot | NotFinite]]):
                 return self.method.predict(net, x)
 
         def one(params: State, buffers: State, x: Tensor) -> Tensor:
-            logits: Tensor = functional_call(self.call, _inside(params, buffers), (predict, x))
+            logits: Tensor = functional_call(self.call, inside(params, buffers), (predict, x))
             return logits
 
         self.call.eval()
@@ -262,31 +244,6 @@ class Lanes(Loop[list[Snapshot | NotFinite]]):
                 self.pseudo = [*(self.pseudo or []), saved["pseudo"]]
             for name, value in lane.tensors().items():
                 value.copy_(saved[name])
-
-
-def _stacked(named: Sequence[dict[str, Tensor]], device: torch.device) -> dict[str, Tensor]:
-    """The lanes' tensors of each name as one, lanes first."""
-    return {name: torch.stack([own[name].detach() for own in named]).to(device) for name in named[0]}
-
-
-def _inside(params: State, buffers: State) -> dict[str, Tensor]:
-    """A network's tensors by the names that `Call` has for them."""
-    return {f"net.{name}": value for named in (params, buffers) for name, value in named.items()}
-
-
-def _blocks(feeds: Sequence[Feed]) -> list[Block]:
-    blocks: list[Block] = []
-    lane = source = target = 0
-    for _, same in groupby(feeds, key=id):
-        members = list(same)
-        feed = members[0]
-        blocks.append(Block(feed, slice(lane, lane + len(members)), source, target))
-        lane, source, target = lane + len(members), source + len(feed.source), target + len(feed.target)
-    return blocks
-
-
-def _joined(domains: Sequence[DomainTensor]) -> DomainTensor:
-    return domains[0] if len(domains) == 1 else DomainTensor.joined(domains)
 
 
 def fit_lanes(

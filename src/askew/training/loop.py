@@ -5,20 +5,18 @@ from __future__ import annotations
 import gc
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Generic, Literal, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
 
-from askew.data.task import Sampler
 from askew.methods.base import Batch, Losses
-from askew.training.batches import DomainTensor, Feed, with_views
+from askew.training.batches import with_views
 from askew.training.optim import Optimiser
 from askew.training.run import Run
+from askew.training.snapshot import Checkpoint, Precision
 
 CHUNK = 400
 """Steps between two looks at the losses on a GPU, where each look waits for the device."""
@@ -28,91 +26,9 @@ CPU_CHUNK = 20
 WINDOW = 4096
 """Most steps whose batches are drawn at once: a draw costs the same for few steps and for many."""
 
-Checkpoint = dict[str, Tensor]
-Precision = Literal["float32", "tf32", "bf16"]
-"""On a GPU: float32 as torch has it (convolutions in TF32, products not); products in TF32 too; or bfloat16."""
-
-
-class NotFinite(Exception):
-    """A loss or a weight is NaN or infinite; training stopped before that was written anywhere."""
-
-    def __init__(self, stage: int, step: int, losses: dict[str, float]) -> None:
-        bad = [name for name, value in losses.items() if not torch.isfinite(torch.tensor(value))]
-        self.what = f"the loss '{bad[0]}' is not finite" if bad else "a weight is not finite"
-        self.step, self.stage, self.losses = step, stage, losses
-        super().__init__(f"{self.what} after step {step} of stage {stage}")
-
 
 class NoGraphWarning(UserWarning):
     """Steps are launched kernel by kernel, which is slower."""
-
-
-class NetworkOutputs:
-    """What the present network says of the whole study; computed when first read."""
-
-    def __init__(self, predict: Callable[[DomainTensor], Tensor], feed: Feed, sampler: Sampler) -> None:
-        self._predict, self._feed, self._sampler = predict, feed, sampler
-
-    @cached_property
-    def target(self) -> Tensor:
-        return self._predict(self._feed.target)
-
-    @cached_property
-    def source_val(self) -> Tensor:
-        return self._predict(self._feed.source_val)
-
-    @cached_property
-    def test(self) -> Tensor:
-        return self._predict(self._feed.test)
-
-    @property
-    def source_val_y(self) -> Tensor:
-        return self._feed.source_val_y
-
-    @property
-    def source_prior(self) -> Tensor:
-        return self._feed.source_prior(self._sampler)
-
-
-class Trained(Protocol):
-    """What one run's trainer can tell of it at any moment."""
-
-    def outputs(self) -> NetworkOutputs: ...
-
-    def training_prior(self) -> Tensor: ...
-
-    def tensors(self) -> Checkpoint: ...
-
-    def weights(self) -> Checkpoint: ...
-
-
-@dataclass
-class Snapshot:
-    """Where training stands: at a round's end, or between two looks at the losses."""
-
-    stage: int
-    step: int
-    losses: dict[str, float]
-    """Means over the round so far."""
-    round_ends: bool
-    _trained: Trained = field(repr=False)
-
-    @property
-    def outputs(self) -> NetworkOutputs:
-        return self._trained.outputs()
-
-    @property
-    def training_prior(self) -> Tensor:
-        """The class mix that the label loss has seen. (c,)"""
-        return self._trained.training_prior()
-
-    def checkpoint(self) -> Checkpoint:
-        """All that is needed to go on from here, bit for bit. The tensors are live: save them before going on."""
-        return self._trained.tensors()
-
-    def weights(self) -> Checkpoint:
-        """The network alone."""
-        return self._trained.weights()
 
 
 Seen = TypeVar("Seen")

@@ -19,10 +19,11 @@ from askew.methods.base import Batch, ClosedForm, Losses, Method, new_net
 from askew.nets.network import Net
 from askew.nets.small import OWN
 from askew.training.batches import DomainTensor, Feed
-from askew.training.loop import Checkpoint, Loop, NetworkOutputs, NotFinite, Snapshot, arithmetic
+from askew.training.loop import Loop, arithmetic
 from askew.training.optim import Optimiser
 from askew.training.prefetch import Ahead
 from askew.training.run import Run
+from askew.training.snapshot import Checkpoint, NetworkOutputs, NotFinite, Snapshot
 
 
 def portions(domain: DomainTensor, device: torch.device, share: int = 1) -> Sequence[Tensor]:
