@@ -218,3 +218,15 @@ def test_every_command_and_option_that_a_document_names_exists(page: Path) -> No
         options = {option for param in known.params for option in (*param.opts, *param.secondary_opts)}
         used = {word.partition("=")[0] for word in words if word.startswith("-") and not word[1:].isdigit()}
         assert used <= options | {"--help", "--version"}, f"{page.name}: askew {' '.join(command)}"
+
+
+def test_the_guide_to_views_lists_every_setting_with_its_default() -> None:
+    from askew.core.options import options
+    from askew.nets.augment import Views
+
+    (table,) = re.findall(r"^\| setting \|(?:.*\n\|)+", (ROOT / "docs" / "views.md").read_text(), flags=re.M)
+    rows = re.findall(r"^\| `(\w+)` \| `?([\w.]+)`? \|", table, flags=re.M)
+    assert dict(rows) == {
+        name: option.default if isinstance(option.default, str) else f"{option.default:g}"
+        for name, option in options(Views).items()
+    }

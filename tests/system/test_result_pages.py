@@ -103,11 +103,53 @@ def test_the_sampler_s_table_shows_the_single_runs() -> None:
         assert_shows(natural, values("single-runs.json", "natural")["usps-mnist", method])
 
 
+def teacher_values() -> dict[tuple[str, str, str], list[float]]:
+    """(run, variant, task) → the per-class mean accuracy of every seed."""
+    rows = json.loads((RESULTS / "teacher" / "values.json").read_text())["rows"]
+    return {(row["run"], row["variant"], row["task"].removeprefix("digits/")): row["whole"] for row in rows}
+
+
+TEACHER_TABLES = {
+    0: {"teacher": ("reported", "full")},
+    1: {"first run": ("development", "full"), "second run": ("development, second run", "full")},
+    3: {"0.01": ("development, second run", "full"), "0.3": ("development, second run", "floor 0.3"),
+        "1": ("development, second run", "floor 1")},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("number", TEACHER_TABLES)
+def test_the_teacher_s_tables_show_its_values(number: int) -> None:
+    found, (head, *rows) = teacher_values(), tables(RESULTS / "teacher" / "README.md")[number]
+    cells = {label.partition(" (")[0]: dict(zip(head[1:], cells, strict=True)) for label, *cells in rows}
+    for label, which in TEACHER_TABLES[number].items():
+        seeds = {heading: found.get((*which, heading.partition(",")[0])) for heading in cells[label]}
+        assert sum(values is not None for values in seeds.values()) == 4
+        for heading, values in seeds.items():
+            if values is not None:
+                assert_shows(cells[label][heading], values)
+
+
+@pytest.mark.parametrize("number", [2, 4])
+def test_the_tables_of_the_teacher_s_parts_show_its_values(number: int) -> None:
+    found, (head, *rows) = teacher_values(), tables(RESULTS / "teacher" / "README.md")[number]
+    tasks = [heading.partition(" (")[0] for heading in head[1:]]
+    for label, *cells in rows:
+        variant = next(variant for _, variant, _ in found if label.startswith(variant))
+        for task, cell in zip(tasks, cells, strict=True):
+            run = "reported" if number == 4 else "development" + ", second run" * (task == "svhn-uci")
+            seeds = found.get((run, variant, task))
+            assert (seeds is None) == (cell == "–"), (label, task)
+            if seeds is not None:
+                assert_shows(cell, seeds[:3] if number == 2 else seeds)
+
+
 def test_the_readme_s_table_shows_the_same_values() -> None:
     names = {"source only": "source", "DANN": "dann", "MCD": "mcd", "COAL": "coal"}
+    found = values("values.json")
     (head, *rows), *_ = tables(ROOT / "README.md")
     assert head[1:4] == list(TASKS)
-    assert [row[0] for row in rows] == list(names)
+    assert [name.partition(",")[0] for name, *_ in rows] == [*names, "teacher"]
     for name, *cells, _ in rows:
         for task, cell in zip(TASKS, cells, strict=True):
-            assert_shows(cell, values("values.json")[task, names[name]])
+            own = found[task, names[name]] if name in names else teacher_values()["reported", "full", task]
+            assert_shows(cell, own)
