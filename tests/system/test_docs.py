@@ -224,7 +224,7 @@ def test_the_guide_to_views_lists_every_setting_with_its_default() -> None:
     from askew.core.options import options
     from askew.nets.augment import Views
 
-    (table,) = re.findall(r"^\| setting \|(?:.*\n\|)+", (ROOT / "docs" / "views.md").read_text(), flags=re.M)
+    (table,) = re.findall(r"^\| setting \|.*\n(?:\|.*\n)+", (ROOT / "docs" / "views.md").read_text(), flags=re.M)
     rows = re.findall(r"^\| `(\w+)` \| `?([\w.]+)`? \|", table, flags=re.M)
     assert dict(rows) == {
         name: option.default if isinstance(option.default, str) else f"{option.default:g}"
