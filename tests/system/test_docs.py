@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -173,26 +174,10 @@ def test_every_guide_is_linked_from_the_readme_or_from_another_guide() -> None:
         assert any(f"{guide.name})" in text for page, text in texts.items() if page != guide), guide.name
 
 
-def tree(folder: Path) -> list[str]:
-    """What `LC_ALL=C tree -L 2 --noreport -I __pycache__` prints below the folder's own line."""
-
-    def branches(folder: Path, depth: int) -> list[str]:
-        lines = []
-        entries = sorted(path for path in folder.iterdir() if path.name != "__pycache__")
-        for path in entries:
-            tip, stem = ("└── ", "    ") if path == entries[-1] else ("├── ", "│   ")
-            lines.append(tip + path.name)
-            if path.is_dir() and depth > 1:
-                lines += [stem + line for line in branches(path, depth - 1)]
-        return lines
-
-    return branches(folder, 2)
-
-
 def test_the_tree_of_the_architecture_page_is_that_of_the_package() -> None:
+    update = runpy.run_path(str(ROOT / "docs" / "update_architecture.py"))
     (shown,) = blocks(ROOT / "docs" / "architecture.md", "text")
-    wanted = ["src/askew", *tree(PACKAGE)]
-    assert shown.splitlines() == wanted, "\n".join(wanted)
+    assert shown.splitlines() == ["src/askew", *update["tree"](PACKAGE)], "run: python docs/update_architecture.py"
 
 
 def askew_commands(page: Path) -> list[list[str]]:
