@@ -65,11 +65,11 @@ def test_methods_are_scored_and_a_gain_and_a_loss_are_told_apart(out: Path, tmp_
     found = audit(out, labels(tmp_path / "all.csv", ALL))
     source, coal, mcd = found.methods
     assert source.accuracy.value == pytest.approx(source.scores["per_class_mean"])
-    assert (source.truth, coal.truth, mcd.truth) == ("–", "helped", "hurt")
+    assert (source.verdict, coal.verdict, mcd.verdict) == ("–", "helped", "hurt")
     assert coal.gain is not None
     assert coal.gain.value == pytest.approx(coal.accuracy.value - source.accuracy.value)
     assert found.sentence.startswith("Adaptation (coal) helped: ")
-    assert found.mix_error == pytest.approx(1 / 6 + 2 / 12)
+    assert found.prior_error == pytest.approx(1 / 6 + 2 / 12)
     assert found.unseen == ()
 
 
@@ -77,7 +77,7 @@ def test_a_few_labels_leave_it_open(out: Path, tmp_path: Path) -> None:
     found = audit(out, labels(tmp_path / "few.csv", ALL[:2] + ALL[45:47]))
     assert found.labelled == 4
     assert found.unseen == ("cat",)
-    assert found.methods[1].truth == "unclear"
+    assert found.methods[1].verdict == "unclear"
     assert "made no difference that these labels can show" in found.sentence
 
 

@@ -37,13 +37,13 @@ class Audited:
     """Mean over the classes that have labels."""
     gain: Estimate | None
     """Its difference to that of source-only; none for source-only itself."""
-    said: str | None
-    """The verdict without labels: helped, unclear or hurt."""
+    label_free: str | None
+    """The verdict that was reached without labels: helped, unclear or hurt."""
     scores: Mapping[str, Any]
 
     @property
-    def truth(self) -> str:
-        """The verdict of the labels."""
+    def verdict(self) -> str:
+        """The verdict by the labels."""
         if self.gain is None:
             return "–"
         return "helped" if self.gain.low > 0 else "hurt" if self.gain.high < 0 else "unclear"
@@ -60,7 +60,7 @@ class Audit:
     """Source-only first."""
     counts: Labels
     """Number of labels of each class. (c,)"""
-    mix: NDArray[np.float64]
+    target_prior: NDArray[np.float64]
     """The label distribution of the target as estimated without labels. (c,)"""
 
     @property
@@ -73,9 +73,9 @@ class Audit:
         return tuple(name for name, n in zip(self.classes, self.counts, strict=True) if not n)
 
     @property
-    def mix_error(self) -> float:
+    def prior_error(self) -> float:
         """L1 distance between the estimated label distribution and that of the labels, from 0 to 2."""
-        return float(np.abs(self.mix - self.counts / self.labelled).sum())
+        return float(np.abs(self.target_prior - self.counts / self.labelled).sum())
 
     @property
     def sentence(self) -> str:
@@ -85,8 +85,8 @@ class Audit:
             return f"The network without adaptation was kept: its accuracy is {chosen.accuracy} %; {on}."
         words = {"helped": "helped", "hurt": "did harm", "unclear": "made no difference that these labels can show"}
         return (
-            f"Adaptation ({chosen.name}) {words[chosen.truth]}: {chosen.accuracy} % instead of {before.accuracy} %, "
-            f"a difference of {chosen.gain} points; {on}. Without labels the verdict was '{chosen.said}'."
+            f"Adaptation ({chosen.name}) {words[chosen.verdict]}: {chosen.accuracy} % instead of {before.accuracy} %, "
+            f"a difference of {chosen.gain} points; {on}. Without labels the verdict was '{chosen.label_free}'."
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -96,9 +96,9 @@ class Audit:
             "sentence": self.sentence,
             "classes": list(self.classes),
             "counts": self.counts.tolist(),
-            "target_mix": self.mix.tolist(),
-            "mix_error": self.mix_error,
-            "methods": [asdict(method) | {"truth": method.truth} for method in self.methods],
+            "target_mix": self.target_prior.tolist(),
+            "mix_error": self.prior_error,
+            "methods": [asdict(method) | {"verdict": method.verdict} for method in self.methods],
         }
 
 

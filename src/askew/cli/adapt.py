@@ -197,7 +197,7 @@ def _print_audit(found: Audit) -> None:
         [*head, ""],
         [
             [
-                m.name, str(m.accuracy), "–" if m.gain is None else f"{m.gain}", m.truth, m.said or "–",
+                m.name, str(m.accuracy), "–" if m.gain is None else f"{m.gain}", m.verdict, m.label_free or "–",
                 f"{m.scores['overall']:.1f}", f"{m.scores['worst']:.1f} {found.classes[m.scores['worst_class']]}",
                 "chosen" if m.chosen else "",
             ]
@@ -205,7 +205,7 @@ def _print_audit(found: Audit) -> None:
         ],
     )  # fmt: skip
     print_text(found.sentence)
-    shares = zip(found.classes, found.counts, found.mix, strict=True)
+    shares = zip(found.classes, found.counts, found.target_prior, strict=True)
     print_table(
         ["class", "labels", "labels, %", "target, estimated, %"],
         [[name, str(n), f"{100 * n / found.labelled:.1f}", f"{100 * share:.1f}"] for name, n, share in shares],

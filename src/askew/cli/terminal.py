@@ -105,7 +105,7 @@ def _print_wide(table: Layout) -> None:
     for cells in formats.body(table, lambda text: best + text):
         grid.add_row(*(Text(text.removeprefix(best), "bold" if text.startswith(best) else "") for text in cells))
     (out if out.is_terminal else Console(width=1000, highlight=False)).print(grid)
-    for line in formats.remarks_of(table):
+    for line in formats.notes_of(table):
         print_text(line)
 
 

@@ -1,4 +1,4 @@
-"""What a finished run's folder tells together with its data: its task, and features to look at."""
+"""The task of a finished run, and features that its network computes, to look at."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from askew.nets.spec import NetSpec
 
 Counts = NDArray[np.int64]
 MOST = 1_000
-"""Images a domain that a picture of features shows."""
+"""Images of each domain that a figure of features shows."""
 
 
 def task_of(run: Mapping[str, Any], data: Path | None) -> Task:
     """The task of a run given as `Run.describe` does; UserError if the data is not what it was trained on."""
     if run["task"] not in task_infos():
-        raise UserError(f"The task {run['task']} is not one of this askew's.", "`askew tasks` lists them.")
+        raise UserError(f"The task {run['task']} is not known to this version of askew.", "`askew tasks` lists them.")
     task = load_task(run["task"], run["shift"], run["draw"], data)
     if task.origin != run["origin"]:
         raise UserError(
@@ -40,7 +40,7 @@ def task_of(run: Mapping[str, Any], data: Path | None) -> Task:
 
 @dataclass(frozen=True)
 class Features:
-    """Features of source and target images and their classes; the target's are only for colouring (oracle)."""
+    """Features of source and target images and their classes; the target's only colour a figure."""
 
     source: NDArray[np.float32]
     source_y: Counts
@@ -51,7 +51,7 @@ class Features:
 def network_features(
     folder: Path, run: Mapping[str, Any], training_data: TrainingData
 ) -> Callable[[NDArray[Any]], NDArray[np.float32]]:
-    """What the network in a run's folder makes of images or rows like the study's."""
+    """The function that computes the features of images or rows by the network in a run's folder. (n, …) → (n, d)"""
     file = folder / "weights.safetensors"
     if not file.exists():
         raise UserError(f"The run {folder.name} has no weights.", "its folder was copied without them; run it again.")
@@ -77,7 +77,7 @@ def network_features(
 
 
 def features_of(folder: Path, run: Mapping[str, Any], task: Task, most: int = MOST) -> Features:
-    """The same of at most so many images of each domain, with their classes."""
+    """Features and classes of at most so many images of each domain."""
     training_data, test = task.training_data, task.test_labels
     of = network_features(folder, run, training_data)
     rng = np.random.default_rng(0)

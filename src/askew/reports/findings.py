@@ -1,4 +1,4 @@
-"""Findings: coded remarks with a reason and a remedy; and those about a folder of runs."""
+"""Findings: each with a code, a reason and a remedy; and those about a folder of runs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 from askew.evaluation.metrics import mean
 from askew.reports.results import Row, std
+from askew.runs.claims import run_label
 from askew.runs.store import RunFolder
 
 ENOUGH_SEEDS = 3
@@ -40,13 +41,14 @@ def run_findings(rows: Sequence[Row], unfinished: Sequence[Path]) -> list[Findin
         (_few_seeds(rows), "A001", f"Fewer than {ENOUGH_SEEDS} seeds",
          "one or two runs do not show how much a result depends on the seed.",
          f"run again with --seeds {ENOUGH_SEEDS} or more: only what is missing is run."),
-        (_oracle(rows), "A002", "Target labels were used while training",
+        (_scored_while_training(rows), "A002", "Target labels were used while training",
          "the scores after every round (--curve) use test labels: picking the best round means picking by them.",
          "report the tables, which have the last round; leave --curve out of runs that you report."),
         (_empty_classes(rows), "A003", "A class without test images",
          "the per-class mean leaves it out, so it is a mean over fewer classes than the task has.",
          "add test images of it, or state which classes the mean is over."),
-        (map(_name, unfinished), "A004", "A run that did not finish", "it is missing from every number on this page.",
+        (map(_unfinished, unfinished), "A004", "A run that did not finish",
+         "it is missing from every number on this page.",
          "start the command that made it again: it continues from its last checkpoint."),
         (_thin_leads(rows), "A005", "A lead smaller than the standard deviation over seeds",
          "with other seeds the order could be reversed.", "do not call the first one best; run more seeds."),
@@ -67,7 +69,7 @@ def _few_seeds(rows: Sequence[Row]) -> Iterator[str]:
             yield f"{row.place}: n = {len(row.seeds)}"
 
 
-def _oracle(rows: Sequence[Row]) -> Iterator[str]:
+def _scored_while_training(rows: Sequence[Row]) -> Iterator[str]:
     for row in rows:
         if any("oracle" in entry for folder in row.folders for entry in RunFolder(folder).trace()):
             yield row.place
@@ -148,9 +150,9 @@ def unfinished_runs(root: Path) -> list[Path]:
     return sorted(p.parent for p in root.glob("*/run.json") if not (p.parent / "done").exists())
 
 
-def _name(folder: Path) -> str:
+def _unfinished(folder: Path) -> str:
     try:
         run = _record(folder)["run"]
-        return f"{run['task']}, {run['plan'][-1]['method']['id']}, seed {run['seed']} ({folder.name})"
+        return f"{run_label(run['task'], run['plan'][-1]['method']['id'], run['seed'])} ({folder.name})"
     except (ValueError, KeyError, TypeError, IndexError):
         return f"{folder.name}: its run.json cannot be read"

@@ -56,8 +56,8 @@ def markdown(tables: Sequence[Layout]) -> str:
         rule = ["---", *["---:"] * (len(head) - 1)]
         rows = body(table, lambda text: f"**{_markdown(text)}**", _markdown)
         lines = "\n".join(f"| {' | '.join(cells)} |" for cells in (head, rule, *rows))
-        remarks = "\n".join(f"- {_markdown(text)}" for text in remarks_of(table))
-        parts.append(f"## {_markdown(table.title)}\n\n{lines}\n\n{remarks}\n")
+        notes = "\n".join(f"- {_markdown(text)}" for text in notes_of(table))
+        parts.append(f"## {_markdown(table.title)}\n\n{lines}\n\n{notes}\n")
     return "\n".join(parts)
 
 
@@ -71,7 +71,7 @@ def latex(tables: Sequence[Layout]) -> str:
     for table in tables:
         head = [_latex(title) for title in heading(table)]
         rows = body(table, lambda text: f"\\textbf{{{_latex(text)}}}", _latex)
-        caption = _latex(" ".join([f"{table.title}.", *remarks_of(table)]))
+        caption = _latex(" ".join([f"{table.title}.", *notes_of(table)]))
         lines = [
             "\\begin{table}", "\\centering", f"\\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}", "\\toprule",
             " & ".join(head) + r" \\", "\\midrule", *(" & ".join(cells) + r" \\" for cells in rows), "\\bottomrule",
@@ -92,12 +92,12 @@ def _latex(text: str) -> str:
     return "".join(_LATEX.get(c, c) for c in text)
 
 
-def remarks_of(table: Layout) -> list[str]:
+def notes_of(table: Layout) -> list[str]:
     return [*table.summary(), *(f"Note: {note}." for note in table.notes)]
 
 
 def as_csv(tables: Sequence[Layout]) -> str:
-    """One line a cell, so that any number of tables is one file with one header; averages are cells too."""
+    """One line per cell, so that any number of tables is one file with one header; averages are cells too."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(
@@ -123,7 +123,7 @@ def as_plain(tables: Sequence[Layout]) -> list[dict[str, Any]]:
             "lines": [
                 {"method": line.method, "variant": line.variant, "cells": _values(table, line)} for line in table.lines
             ],
-            "remarks": remarks_of(table),
+            "remarks": notes_of(table),
         }
         for table in tables
     ]

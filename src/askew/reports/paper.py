@@ -49,7 +49,7 @@ def recomputed_average(values: Sequence[float]) -> float:
 
 
 def notes(table: str) -> tuple[str, ...]:
-    """What is wrong with, or unsaid in, one of the paper's tables."""
+    """What is wrong with, or missing from, one of the paper's tables."""
     return tuple(_paper()["notes"].get(table, ()))
 
 

@@ -24,7 +24,7 @@ REFERENCE, OWN = "source", "coal"
 
 @dataclass(frozen=True)
 class Cell:
-    """One method on one task: a value a seed, and what the paper prints for it."""
+    """One method on one task: one value per seed, and what the paper prints for it."""
 
     seeds: tuple[int, ...] = ()
     values: tuple[float, ...] = ()
@@ -47,7 +47,7 @@ class Line:
 
     @cached_property
     def averages(self) -> tuple[float, ...]:
-        """Over tasks: a value a seed if all tasks have the same ones, else the mean alone; empty if one is missing."""
+        """Over tasks: one value per seed if all tasks have the same ones, else the mean; empty if a task is missing."""
         if any(not c.values for c in self.cells):
             return ()
         if len({c.seeds for c in self.cells}) == 1:
@@ -102,7 +102,7 @@ class Layout:
 
     @property
     def usual_n(self) -> int:
-        """The most seeds that a cell has; those with fewer say so."""
+        """The most seeds that a cell has; those with fewer are marked."""
         return max(len(c.seeds) for line in self.lines for c in line.cells)
 
     def best(self, column: int | None) -> float | None:
@@ -117,8 +117,8 @@ class Layout:
             ours += f" n={len(c.values)}"
         return ours + (f" ({c.paper[0]:.2f})" if c.paper else "")
 
-    def summary(self) -> list[str]:
-        """What stands under the table: seeds, what is missing, and how many methods fall below source-only."""
+    def summary(self, *, bracketed: bool = True) -> list[str]:
+        """Notes under the table: seeds, what is missing, and how many methods fall below source-only."""
         cells = [c for line in self.lines for c in line.cells]
         missing = sum(not c.values for c in cells)
         fewer = sum(0 < len(c.values) < self.usual_n for c in cells)
@@ -126,7 +126,7 @@ class Layout:
             f"Per-class mean accuracy in %, whole test split; mean ± sample standard deviation over n = {self.usual_n}"
         )
         text += " seed." if self.usual_n == 1 else " seeds."
-        if self.has_paper:
+        if self.has_paper and bracketed:
             text += " In brackets: the paper."
         if fewer:
             text += f" {fewer} of {len(cells)} cells have fewer seeds (n=…)."
@@ -144,9 +144,8 @@ class Layout:
             if self.has_printed and line.printed is not None and line.paper_average is not None
             if abs(line.printed - line.paper_average) > 0.006  # the last digit may be rounding
         ]
-        return [f"Averages that the paper prints and that do not follow from its cells: {', '.join(wrong)}."] * bool(
-            wrong
-        )
+        text = f"Averages that the paper prints and that do not follow from its cells: {', '.join(wrong)}."
+        return [text] if wrong else []
 
 
 def _below(table: Layout, variant: str) -> str:
@@ -157,7 +156,7 @@ def _below(table: Layout, variant: str) -> str:
     where: list[int | None] = list(range(len(table.columns)))
     if table.has_average:
         where = [None, *where]
-    said: list[str] = []
+    counts: list[str] = []
     for column in where:
         base = source.score(column)
         scores = {name: line.score(column) for name, line in lines.items()}
@@ -165,12 +164,12 @@ def _below(table: Layout, variant: str) -> str:
         if base is None or not known:
             continue
         below = [name for name, score in known.items() if score < base]
-        where_said = "on" if table.averaged else "at degree"
-        what = "on average:" if column is None else f"{where_said} {table.columns[column]}:"
-        names = f" ({', '.join(below)})" if below and not said else ""
-        said.append(f"{what} {len(below)} of {len(known)}{names}")
+        at = "on" if table.averaged else "at degree"
+        what = "on average:" if column is None else f"{at} {table.columns[column]}:"
+        names = f" ({', '.join(below)})" if below and not counts else ""
+        counts.append(f"{what} {len(below)} of {len(known)}{names}")
     head = f"Below source-only{f' [{variant}]' if variant else ''}: "
-    text = head + ("; ".join(said) if said else "no other method has been run") + "."
+    text = head + ("; ".join(counts) if counts else "no other method has been run") + "."
     return text + (_paper_below(table) if not variant and table.averaged else "")
 
 
@@ -189,7 +188,7 @@ def _paper_below(table: Layout) -> str:
 
 
 def layouts(rows: Sequence[Row], variants: Sequence[str] = ()) -> list[Layout]:
-    """The tables that rows make: one a benchmark and shift; shifts by degree are the columns of one table a task.
+    """One table per benchmark and shift; shifts by degree are the columns of one table per task.
 
     `variants` is the order of a grid's own.
     """

@@ -81,7 +81,7 @@ def _result(layout: Layout) -> dict[str, Any]:
     """A table in the paper's layout with its chart and notes; a score below source-only of its variant is marked."""
     reference = {line.variant: line for line in layout.lines if line.method == REFERENCE}
     rows: list[Cells] = [[line.label, *_cells(layout, line, reference.get(line.variant))] for line in layout.lines]
-    notes = [note.replace(" In brackets: the paper.", "") for note in layout.summary()]  # here it stands below ours
+    notes = layout.summary(bracketed=False)
     if any(isinstance(c, Cell) and "below" in c.kind for row in rows for c in row):
         notes.append("▾: below source-only of the same variant.")
     table = Table(layout.title, formats.heading(layout), rows)
