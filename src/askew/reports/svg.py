@@ -188,7 +188,7 @@ def ranges(rows: Sequence[tuple[str, float, float, float, float]], label: str) -
         y = top + step * (i + 0.5)
         parts.append(_name(left - 10, y + 4, name, "end", 30))
         parts.append(_LINE.format("range", place(low), place(high), y, y))
-        parts.append(_DOT.format("ring", place(source), y, 4.5, f"{name}, source: {source:.1f} %"))
+        parts.append(_DOT.format("ring l0", place(source), y, 4.5, f"{name}, source: {source:.1f} %"))
         tip = f"{name}, target: {target:.1f} % ({low:.1f} to {high:.1f})"
         parts.append(_DOT.format("c1", place(target), y, 4.5, tip))
     return _svg(width, base + 22, label, parts, "dots")
