@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from formula import HIDDEN, RAMP, Formula, T, assert_is, domain, given, shannon, zero
+from formula import HIDDEN, RAMP, Formula, T, assert_is, domain, given, zero
 from torch import Tensor
 
 from askew.methods.base import Shape
@@ -14,19 +14,6 @@ from askew.methods.bsp import BSP
 from askew.methods.dann import DANN
 from askew.nets.layers import ConditionalCritic, Critic
 from askew.testing import check_method
-
-
-def joint(f: Formula, x: Tensor) -> Tensor:
-    """The conditional critic's logit: rows p₁f, p₂f, … end to end, p being a constant."""
-    p = f.p(x).detach()
-    x = torch.stack([torch.cat([p[i, k] * x[i] for k in range(p.shape[1])]) for i in range(len(x))])
-    return f.d(x, "critic.critic")
-
-
-def sureness(f: Formula, x: Tensor) -> Tensor:
-    """1 + e^(−H), of mean one, a constant."""
-    w = 1 + (-shannon(f.p(x).detach())).exp()
-    return w / w.mean()
 
 
 def spectral(f: Formula) -> Tensor:
@@ -38,8 +25,8 @@ def test_its_losses_and_gradients_are_those_of_the_formula(base: str) -> None:
     method = BSP(weight=0.3, penalty=0.01, hidden=HIDDEN, base=base)  # type: ignore[arg-type]
     net, batch = given(method)
     f = Formula(net, batch)
-    critic = f.d if base == "dann" else lambda x: joint(f, x)
-    ws, wt = (1.0, 1.0) if base == "dann" else (sureness(f, f.fs), sureness(f, f.ft))
+    critic = f.d if base == "dann" else f.joint_d
+    ws, wt = (1.0, 1.0) if base == "dann" else (f.certainty(f.fs), f.certainty(f.ft))
     want = {
         "label": (f.label(), {"features": 1, "head": 1}),
         "domain": (0.3 * domain(critic(f.fs), critic(f.ft), ws, wt), {"features": -RAMP, "critic": 1}),

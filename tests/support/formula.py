@@ -58,13 +58,16 @@ class Formula:
         self.net = net
         self.w = {name: p.detach().clone().requires_grad_() for name, p in net.named_parameters()}
         self.ys = batch.ys
-        self.fs, self.ft = (torch.tanh(self.linear("features.0", x)) for x in (batch.xs, batch.xt))
+        self.fs, self.ft = self.f(batch.xs), self.f(batch.xt)
 
     def taught(self, x: Tensor) -> Tensor:
         """What a teacher answers: the same formula with weights of its own, which no gradient reaches."""
         w = {name: value.clone() for name, value in self.net["teacher"].named_buffers()}
         f = torch.tanh(x @ w["features.0.weight"].T + w["features.0.bias"])
         return softmax(f @ w["head.weight"].T + w["head.bias"])
+
+    def f(self, x: Tensor) -> Tensor:
+        return torch.tanh(self.linear("features.0", x))
 
     def linear(self, layer: str, x: Tensor) -> Tensor:
         return x @ self.w[f"{layer}.weight"].T + self.w[f"{layer}.bias"]
@@ -76,6 +79,17 @@ class Formula:
         for layer in (0, 3):
             f = self.linear(f"{critic}.layers.{layer}", f).clamp(min=0)
         return self.linear(f"{critic}.layers.6", f)[:, 0]
+
+    def joint_d(self, f: Tensor) -> Tensor:
+        """The conditional critic's logit: rows p₁f, p₂f, … end to end, p being a constant."""
+        p = self.p(f).detach()
+        rows = [torch.cat([p[i, k] * f[i] for k in range(p.shape[1])]) for i in range(len(f))]
+        return self.d(torch.stack(rows), "critic.critic")
+
+    def certainty(self, f: Tensor) -> Tensor:
+        """1 + e^(−H), of mean one, a constant."""
+        w = 1 + (-shannon(self.p(f).detach())).exp()
+        return w / w.mean()
 
     def label(self, weight: Tensor | None = None, head: str = "head") -> Tensor:
         """(1/n) Σ_i −w_i log p_i[y_i], row by row."""

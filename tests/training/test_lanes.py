@@ -139,6 +139,8 @@ TAUGHT = {"norm": "split", "target_sampler": "even", "optimiser": "adam", "thres
         ("coal", {"optimiser": "adam", "target_sampler": "even"}),
         ("teacher", {"views": "rows", "threshold": 0.4}),
         ("teacher", {"views": "rows", **TAUGHT}),
+        ("fixmatch", {"views": "rows", "norm": "split", "threshold": 0.4}),
+        ("sentry", {"views": "rows", "target_sampler": "even"}),
     ],
     ids=lambda v: v if isinstance(v, str) else " ".join(map(str, v.values())) or "plain",
 )
@@ -152,7 +154,9 @@ def test_each_lane_takes_the_steps_of_the_run_by_itself(id: str, how: dict[str, 
 
 
 @pytest.mark.parametrize(
-    ("id", "how"), [("dann", {}), ("teacher", {"views": "affine+intensity", **TAUGHT})], ids=["dann", "teacher"]
+    ("id", "how"),
+    [("dann", {}), ("teacher", {"views": "affine+intensity", **TAUGHT}), ("sentry", {"views": "affine"})],
+    ids=["dann", "teacher", "sentry"],
 )
 def test_lanes_of_a_convolutional_network_take_the_steps_of_each_by_itself(id: str, how: dict[str, Any]) -> None:
     runs = [run_of(GREY, seed, id, net="digits-28", **how) for seed in (0, 1)]

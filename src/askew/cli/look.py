@@ -40,16 +40,20 @@ def methods(
     as_json: AsJson = False,
 ) -> None:
     """List all methods and training settings, or explain one method: its objective and hyper-parameters."""
-    from askew.methods import METHODS, method_class
+    from askew.methods import GROUPS, method_class
 
     if name is not None:
         _explain(method_class(name), as_json)
         return
-    listing = [{"method": id, "what": _first_line(cls.__doc__), "head": cls.head} for id, cls in METHODS.items()]
+    listing = [
+        {"group": group, "method": cls.id, "what": _first_line(cls.__doc__), "head": cls.head}
+        for group, classes in GROUPS.items()
+        for cls in classes
+    ]
     if as_json:
         print_json(listing)
         return
-    print_table(["method", "what it does", "head"], [[str(v) for v in row.values()] for row in listing])
+    print_table(["group", "method", "what it does", "head"], [[str(v) for v in row.values()] for row in listing])
     print_text("")
     _print_training_settings()
 

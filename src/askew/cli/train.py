@@ -132,7 +132,9 @@ def _print_run(folder: RunFolder, reweight: bool, as_json: bool) -> None:
 def bench(
     name: Annotated[str, typer.Argument(help="Benchmark, such as mini or digits, or a grid: a .toml file.")],
     *,
-    methods: Annotated[str, typer.Option("--methods", help="Methods, separated by commas; default: all.")] = "",
+    methods: Annotated[
+        str, typer.Option("--methods", help="Methods, separated by commas; default: the paper's twelve, or the grid's.")
+    ] = "",
     tasks: Annotated[str, typer.Option("--tasks", help="Tasks, separated by commas; default: all reported ones.")] = "",
     seeds: Annotated[int | None, typer.Option("--seeds", help="Number of seeds; default: 3, or the grid's.")] = None,
     hyper: HyperParameters = None,

@@ -13,37 +13,54 @@ from askew.core.options import checked
 from askew.methods.base import Method
 from askew.methods.bbse import BBSE
 from askew.methods.bsp import BSP
+from askew.methods.cdan import CDAN
 from askew.methods.coal import COAL
 from askew.methods.dan import DAN
 from askew.methods.dann import DANN
 from askew.methods.etn import ETN
 from askew.methods.fdann import FDANN
+from askew.methods.fixmatch import FixMatch
 from askew.methods.jan import JAN
+from askew.methods.mcc import MCC
 from askew.methods.mcd import MCD
+from askew.methods.mdd import MDD
 from askew.methods.pada import PADA
 from askew.methods.prototypes import Prototypes
+from askew.methods.sentry import SENTRY
 from askew.methods.source import SourceOnly
 from askew.methods.teacher import PriorAwareTeacher
 from askew.methods.uan import UAN
 
-ALL: tuple[type[Method], ...] = (
-    SourceOnly, DAN, JAN, DANN, MCD, BSP, BBSE, PADA, ETN, UAN, FDANN, COAL, PriorAwareTeacher, Prototypes,
-)  # fmt: skip
-METHODS: dict[str, type[Method]] = {cls.id: cls for cls in ALL}
+GROUPS: dict[str, tuple[type[Method], ...]] = {
+    "paper": (SourceOnly, DAN, JAN, DANN, MCD, BSP, BBSE, PADA, ETN, UAN, FDANN, COAL),
+    "further": (CDAN, MDD, MCC, FixMatch, SENTRY),
+    "ours": (PriorAwareTeacher, Prototypes),
+}
+"""The twelve that the COAL paper compares, others that were published, and our own."""
+PAPER = tuple(cls.id for cls in GROUPS["paper"])
+"""What a benchmark trains unless methods are named."""
+METHODS: dict[str, type[Method]] = {cls.id: cls for group in GROUPS.values() for cls in group}
 
 __all__ = [
     "BBSE",
     "BSP",
+    "CDAN",
     "COAL",
     "DAN",
     "DANN",
     "ETN",
     "FDANN",
+    "GROUPS",
     "JAN",
+    "MCC",
     "MCD",
+    "MDD",
     "METHODS",
     "PADA",
+    "PAPER",
+    "SENTRY",
     "UAN",
+    "FixMatch",
     "PriorAwareTeacher",
     "Prototypes",
     "SourceOnly",

@@ -154,14 +154,20 @@ def new_net(
     return Net(own, width, split_norm=spec.norm == "split" and method.sees_target, teacher=method.teacher)
 
 
-def both(net: Net, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Features of both domains: in one pass, so that batch statistics are of both, or in two where the net says so."""
-    features = net["features"]
+def features_of(net: Net, xs: Tensor, *xt: Tensor) -> list[Tensor]:
+    """Features of source images, then of each view of the target: in one pass, so that batch statistics are of both
+    domains, or of each domain in its own where the net keeps them apart."""
+    features, sizes = net["features"], [len(x) for x in xt]
     if net.split_norm:  # row i of both passes gets the same dropout mask, which couples nothing that is learnt from
         with net.source_statistics():
-            fs = features(batch.xs)
-        return fs, features(batch.xt)
-    fs, ft = features(torch.cat([batch.xs, batch.xt])).split([len(batch.xs), len(batch.xt)])
+            fs = features(xs)
+        return [fs, *features(torch.cat(xt)).split(sizes)]
+    return list(features(torch.cat([xs, *xt])).split([len(xs), *sizes]))
+
+
+def both(net: Net, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Features of both domains, by their first views."""
+    fs, ft = features_of(net, batch.xs, batch.xt)
     return fs, ft
 
 

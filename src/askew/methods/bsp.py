@@ -9,15 +9,8 @@ from torch import Tensor, nn
 
 from askew.core.options import Between, Search
 from askew.methods.base import Batch, Losses, Method, Shape, State, both
-from askew.methods.losses import (
-    certainty,
-    cross_entropy,
-    domain_loss,
-    mean_one,
-    ramp,
-    reverse_grad,
-    top_singular_square,
-)
+from askew.methods.cdan import conditional_domain_loss
+from askew.methods.losses import cross_entropy, domain_loss, ramp, reverse_grad, top_singular_square
 from askew.nets.layers import ConditionalCritic, Critic
 from askew.nets.network import Net
 
@@ -57,13 +50,12 @@ class BSP(Method):
         zs, zt = net["head"](fs), net["head"](ft)
         return {
             "label": cross_entropy(zs, batch.ys),
-            "domain": self.weight * self.domain(net, fs, ft, zs.detach(), zt.detach(), ramp(t)),
+            "domain": self.weight * self.domain(net, fs, ft, zs, zt, ramp(t)),
             "spectral": self.penalty * (top_singular_square(fs) + top_singular_square(ft)),
         }
 
     def domain(self, net: Net, fs: Tensor, ft: Tensor, zs: Tensor, zt: Tensor, strength: Tensor) -> Tensor:
+        if self.base == "cdan":
+            return conditional_domain_loss(net["critic"], fs, ft, zs, zt, strength)
         fs, ft = reverse_grad(fs, strength), reverse_grad(ft, strength)
-        if self.base == "dann":
-            return domain_loss(net["critic"](fs), net["critic"](ft))
-        ds, dt = net["critic"](fs, zs.softmax(dim=-1)), net["critic"](ft, zt.softmax(dim=-1))
-        return domain_loss(ds, dt, mean_one(certainty(zs)), mean_one(certainty(zt)))
+        return domain_loss(net["critic"](fs), net["critic"](ft))

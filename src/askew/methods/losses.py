@@ -26,6 +26,22 @@ def entropy(logits: Tensor) -> Tensor:
     return row_entropy(logits).mean()
 
 
+def log_other(logits: Tensor, y: Tensor) -> Tensor:
+    """log(1 − softmax(z_i)[y_i]), with a gradient even where the softmax rounds to one. (n, c), (n,) → (n,)"""
+    own = F.one_hot(y, logits.shape[-1]).bool()
+    return logits.masked_fill(own, -math.inf).logsumexp(dim=-1) - logits.logsumexp(dim=-1)
+
+
+def class_confusion(p: Tensor, weight: Tensor) -> Tensor:
+    """(1/c) Σ_j Σ_(k≠j) C_jk/Σ_l C_jl with C = Σ_i w_i p_i p_iᵀ: how often classes are probable together. → ()
+
+    (n, c) with rows that sum to one, (n,)
+    """
+    together = p.T @ (weight[:, None] * p)
+    share = together / together.sum(dim=-1, keepdim=True).clamp(min=1e-12)  # a class without any probability: nothing
+    return (share.sum() - share.diagonal().sum()) / p.shape[-1]
+
+
 # --- weights ---
 
 

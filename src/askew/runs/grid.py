@@ -10,7 +10,7 @@ from typing import Any
 
 from askew.core.errors import UserError, unknown
 from askew.data.benchmarks import BENCHMARKS, known_task, task_infos
-from askew.methods import METHODS, method_class
+from askew.methods import PAPER, method_class
 from askew.runs.config import RunRequest, check_seeds
 
 EXAMPLE = "see benchmarks/grids/ablation.toml for the form."
@@ -101,10 +101,10 @@ def _task_of(known: set[str], name: str) -> str:
 
 
 def whole_benchmark(name: str) -> Grid:
-    """All methods on all reported tasks of a benchmark, as published."""
+    """The paper's methods on all reported tasks of a benchmark."""
     if name not in BENCHMARKS:
         raise unknown("benchmark", name, BENCHMARKS, "a grid is a .toml file.")
-    return Grid(name, 3, (Variant("", _tasks_of(name), tuple(METHODS), ""),))
+    return Grid(name, 3, (Variant("", _tasks_of(name), PAPER, ""),))
 
 
 def _tasks_of(benchmark: str) -> tuple[str, ...]:
@@ -152,7 +152,7 @@ def _variant(name: str, grid: Mapping[str, Any], variant: Mapping[str, Any]) -> 
     benchmark = grid.get("benchmark", "")
     names = variant.get("tasks") or grid.get("tasks") or _tasks_of(benchmark)
     tasks = [known_task(task if "/" in task or not benchmark else f"{benchmark}/{task}") for task in names]
-    methods = both.get("methods", list(METHODS))
+    methods = both.get("methods", PAPER)
     for method in methods:
         method_class(method)
     train, hyper = ({**grid.get(entry, {}), **variant.get(entry, {})} for entry in ("train", "hyper"))
