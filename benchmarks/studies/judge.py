@@ -25,7 +25,7 @@ from askew.evaluation.logits import Floats
 from askew.evaluation.metrics import mean
 from askew.evaluation.outputs import DomainOutputs
 from askew.evaluation.prior_estimators import ESTIMATORS, target_prior
-from askew.evaluation.validators import CHOOSERS, SCORES, ScoredNetwork, choose, score_networks
+from askew.evaluation.validators import CHOOSER, SCORES, ScoredNetwork, choose, score_networks
 from askew.evaluation.verdict import judge_transfers
 from askew.runs.store import RunFolder, finished_runs
 
@@ -91,11 +91,10 @@ def judge_scores(
     candidates: Sequence[Candidate], networks: Sequence[ScoredNetwork], verdicts: Sequence[str]
 ) -> dict[str, dict[str, float]]:
     """For every score: its rank correlation with accuracy, and how many points its pick is below the best."""
-    from scipy.stats import rankdata
 
     accuracy = np.array([one.accuracy for one in candidates])
     columns = {name: np.array([network.scores[name] for network in networks]) for name in SCORES}
-    columns["choose"] = np.sum([rankdata(columns[name].round(9)) for name in CHOOSERS], axis=0)
+    columns["choose"] = columns[CHOOSER].round(9)
     found = {name: {"rank": spearman(v, accuracy), "pick": int(v.argmax())} for name, v in columns.items()}
     pick = choose(networks)
     assert found["choose"]["pick"] == pick

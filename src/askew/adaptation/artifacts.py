@@ -35,14 +35,15 @@ def predictor(found: Adaptation) -> Predictor:
     )
     made = {"by": "askew adapt", "method": found.winner.candidate.name, "said": found.sentence}
     plain = Predictor.of_run(found.winner.folder, "cpu", estimate, made)
+    card = dataclasses.replace(plain.card, temperature=found.temperature)
     if backbone is None:
-        return plain
+        return Predictor(card, plain.weights, "cpu")
     shape = tuple(found.setup.data.task.training_data.source.x.shape[1:])
     weights = {f"features.0.{name}": value for name, value in frozen(backbone, shape).state_dict().items()}
     for name, value in plain.weights.items():
         weights[name.replace("features.", "features.1.", 1) if name.startswith("features.") else name] = value
-    net = dataclasses.replace(plain.card.net, name=f"{backbone.name}+{plain.card.net.name}", crop=backbone.crop)
-    return Predictor(dataclasses.replace(plain.card, net=net, shape=shape), weights, "cpu")
+    net = dataclasses.replace(card.net, name=f"{backbone.name}+{card.net.name}", crop=backbone.crop)
+    return Predictor(dataclasses.replace(card, net=net, shape=shape), weights, "cpu")
 
 
 def summary(found: Adaptation) -> dict[str, Any]:

@@ -57,7 +57,9 @@ class Adaptation:
     """The candidate that the scores preferred, if its verdict was against it; empty otherwise."""
     diagnosis: Diagnosis
     probabilities: Floats
-    """Of the target's images, under a uniform class prior. (n_t, c)"""
+    """Of the target's images, calibrated, under a uniform class prior. (n_t, c)"""
+    temperature: float
+    """What calibrated the chosen network."""
     seconds: float
 
     @property
@@ -136,10 +138,10 @@ def adapt(request: AdaptRequest, out: Path, device: torch.device) -> Generator[P
     began = time.monotonic()
     check_out(out)
     sweep(out)
-    candidates = request.candidates  # what is wrong in the request is an error before any work
+    _ = request.candidates  # what is wrong in the request is an error before any work
     checked(Training, dict(request.training), "training")
     setup = yield from set_up(request, out, device)
-    trained, failed = yield from train(setup, request, candidates, out, device)
+    trained, failed = yield from train(setup, request, setup.candidates(request), out, device)
     steps = len(trained) + 2
     yield Progress("choice", "choosing without labels", 0, steps, {})
     networks = score_networks([t.outputs for t in trained])
@@ -156,7 +158,8 @@ def adapt(request: AdaptRequest, out: Path, device: torch.device) -> Generator[P
     diagnosis = diagnose(networks[0].outputs, outputs if chosen else None)
     return Adaptation(
         request, setup, tuple(trained), failed, tuple(network.scores for network in networks), verdicts, chosen,
-        name if harmful else "", diagnosis, softmax(outputs.target_uniform), time.monotonic() - began,
+        name if harmful else "", diagnosis, softmax(outputs.target_uniform), networks[chosen].temperature,
+        time.monotonic() - began,
     )  # fmt: skip
 
 

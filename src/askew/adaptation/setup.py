@@ -35,14 +35,11 @@ class Candidate:
 
 
 SOURCE_ONLY = Candidate("source", "source")
-AUTO = (
-    SOURCE_ONLY,
-    Candidate("coal", "coal"),
-    Candidate("coal, balanced target", "coal", {"target_sampler": "balanced"}),
-    Candidate("dann", "dann"),
-    Candidate("mcd", "mcd"),
-)
-QUICK_AUTO = AUTO[:2]
+BALANCED_COAL = Candidate("coal, balanced target", "coal", {"target_sampler": "balanced"})
+AUTO = (SOURCE_ONLY, Candidate("coal", "coal"), BALANCED_COAL, Candidate("dann", "dann"), Candidate("mcc", "mcc"))
+ON_ROWS = (Candidate("prototypes", "prototypes", {"net": "bare"}),)
+"""Further candidates for embeddings, which cost nothing there."""
+QUICK_AUTO = (SOURCE_ONLY, BALANCED_COAL)
 
 
 @dataclass(frozen=True)
@@ -65,6 +62,7 @@ class AdaptRequest:
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:
+        """What is trained, on images; `Setup.candidates` adds those for embeddings."""
         if self.method == "auto":
             return QUICK_AUTO if self.quick else AUTO
         name = method_class(self.method).id
@@ -82,6 +80,10 @@ class Setup:
     backbone: NetSpec | None
     """The frozen one below the network."""
     training: Mapping[str, Any]
+
+    def candidates(self, request: AdaptRequest) -> tuple[Candidate, ...]:
+        on_rows = request.method == "auto" and self.task.training_data.source.x.ndim == 2
+        return request.candidates + (ON_ROWS if on_rows else ())
 
     @property
     def description(self) -> str:

@@ -7,11 +7,12 @@ label. docs/trust.md judges how far each of them can be trusted under label shif
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from askew.evaluation import scores
+from askew.evaluation.calibration import at_temperature, temperature
 from askew.evaluation.logits import Floats, softmax
 from askew.evaluation.outputs import DomainOutputs
 from askew.evaluation.prior_estimators import consensus_prior, target_prior
@@ -91,6 +92,8 @@ class ScoredNetwork:
     inputs: ScoreInputs
     scores: Mapping[str, float]
     """By the names of SCORES."""
+    temperature: float = 1.0
+    """What the network's logits were divided by."""
 
 
 def score_network(outputs: DomainOutputs, prior: Floats | None = None) -> ScoredNetwork:
@@ -99,32 +102,29 @@ def score_network(outputs: DomainOutputs, prior: Floats | None = None) -> Scored
 
 
 def score_networks(networks: Sequence[DomainOutputs], prior: Floats | None = None) -> list[ScoredNetwork]:
-    """Networks compared on the same target images, all under one prior."""
+    """Networks compared on the same target images, all calibrated on their held-out source and under one prior."""
     sizes = [len(outputs.target) for outputs in networks]
     if len(set(sizes)) > 1:
         raise ValueError(f"the networks have different target images: {', '.join(map(str, sizes))}")
+    # A network with a soft head, such as COAL's, would have no vote against confident ones.
+    temperatures = [temperature(outputs) for outputs in networks]
+    networks = [at_temperature(outputs, t) for outputs, t in zip(networks, temperatures, strict=True)]
     prior = consensus_prior(networks) if prior is None else prior
     ensemble = np.mean([softmax(outputs.target) for outputs in networks], axis=0).argmax(axis=1)
-    return [_scored(outputs, ScoreInputs.of(outputs, prior, ensemble)) for outputs in networks]
+    scored = [_scored(outputs, ScoreInputs.of(outputs, prior, ensemble)) for outputs in networks]
+    return [replace(network, temperature=t) for network, t in zip(scored, temperatures, strict=True)]
 
 
 def _scored(outputs: DomainOutputs, inputs: ScoreInputs) -> ScoredNetwork:
     return ScoredNetwork(outputs, inputs, {name: score.value(inputs) for name, score in SCORES.items()})
 
 
-CHOOSERS = ("source", "prior-information", "corr-c", "expected", "ensemble")
-"""Scores whose ranks `choose` adds up; chosen on the development tasks alone."""
+CHOOSER = "ensemble-class"
+"""The score that chooses; docs/trust.md has what it was compared with on development tasks."""
 
 
 def choose(networks: Sequence[ScoredNetwork]) -> int:
-    """The network to prefer, without a label: the best sum of ranks by scores that err in different ways.
-
-    Prior-aware information and expected accuracy rely on the estimated prior, and praise a network that predicts one
-    class for everything where that estimate fails; Corr-C wants all classes, which is wrong under label shift, and
-    notices just that. The ensemble looks at the other networks, and the source's accuracy at what was forgotten. Of
-    equals, the first is taken, so put source-only first.
-    """
-    from scipy.stats import rankdata
-
-    ranks = sum(rankdata(np.round([network.scores[name] for network in networks], 9)) for name in CHOOSERS)
-    return int(np.argmax(ranks))
+    """The network to prefer, without a label: the one that agrees most with the ensemble of all of them, as a mean over
+    the ensemble's classes, so that frequent classes do not outvote rare ones. Of equals, the first is taken, so put
+    source-only first."""
+    return int(np.argmax(np.round([network.scores[CHOOSER] for network in networks], 9)))

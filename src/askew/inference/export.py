@@ -39,13 +39,16 @@ class Graph(nn.Module):
     def __init__(self, predictor: Predictor, prior: Prior) -> None:
         super().__init__()
         self.classifier = predictor.classifier
-        shift = torch.from_numpy(predictor.prior_shift(prior)).float()
-        self.register_buffer("shift", shift.to(predictor.device))
+        even, shift = (torch.from_numpy(predictor.prior_shift(p)).float() for p in ("uniform", prior))
+        self.temperature = predictor.card.temperature
+        self.register_buffer("even", even.to(predictor.device))
+        self.register_buffer("shift", (shift - even).to(predictor.device))
 
+    even: Tensor
     shift: Tensor
 
     def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.classifier(x) + self.shift
+        logits: Tensor = (self.classifier(x) + self.even) / self.temperature + self.shift
         return logits
 
 

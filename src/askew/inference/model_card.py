@@ -53,6 +53,8 @@ class ModelCard:
     source_prior: Shares | None = None
     """The labelled source's own."""
     target_prior: TargetPrior | None = None
+    temperature: float = 1.0
+    """What logits under a uniform prior are divided by for calibrated probabilities."""
     made: Mapping[str, Any] = field(default_factory=dict)
     """How it was made, for people to read."""
 
@@ -83,6 +85,7 @@ class ModelCard:
             "seen_mix": list(self.training_prior),
             "source_mix": None if self.source_prior is None else list(self.source_prior),
             "target_mix": None if self.target_prior is None else self.target_prior.as_json(),
+            "temperature": self.temperature,
             "made": dict(self.made),
         }
 
@@ -144,6 +147,7 @@ def _card(values: Mapping[str, Any]) -> ModelCard:
         training_prior=prior_of(values["seen_mix"], c, "seen_mix"),
         source_prior=None if source is None else prior_of(source, c, "source_mix"),
         target_prior=None if target is None else _target_prior(target, c),
+        temperature=_temperature(values.get("temperature", 1.0)),
         made=dict(values["made"]),
     )
 
@@ -190,6 +194,12 @@ def rule_of(value: Any) -> Method:
     if value["method"] not in METHODS:
         raise ValueError(f"its method {value['method']!r} is not one of askew's")
     return make_method(value["method"], dict(value["options"]))
+
+
+def _temperature(value: Any) -> float:
+    if type(value) not in (int, float) or not 1e-6 < value < 1e6:
+        raise ValueError(f"temperature must be a number above 0, found {value!r}")
+    return float(value)
 
 
 def _list(value: Any, name: str) -> list[Any]:

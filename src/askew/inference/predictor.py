@@ -123,8 +123,9 @@ class Predictor:
         return names
 
     def probabilities(self, logits: NDArray[Any], prior: Prior = "uniform") -> Floats:
-        """softmax(z_k + log(prior_k/training_prior_k)): the same from logits. (n, c) → (n, c)"""
-        return softmax(np.asarray(logits, dtype=np.float64) + self.prior_shift(prior))
+        """softmax((z_k − log(c·training_prior_k))/T + log(c·prior_k)): the same from logits. (n, c) → (n, c)"""
+        even = np.asarray(logits, dtype=np.float64) + self.prior_shift("uniform")
+        return softmax(even / self.card.temperature + self.prior_shift(prior) - self.prior_shift("uniform"))
 
     def prior_shift(self, prior: Prior) -> Floats:
         """What a prior adds to each class's logit; a class that was absent from training keeps its logit. (c,)"""
