@@ -6,7 +6,7 @@ STAMP := .venv/.installed
 .PHONY: demo test soak lint clean
 
 demo: $(STAMP)
-	$(BIN)/askew bench mini --methods source,coal --seeds 3 --out demo-runs
+	$(BIN)/askew bench mini --methods source,coal,teacher --seeds 1 --out demo-runs
 
 test soak: export OMP_NUM_THREADS = 1
 
