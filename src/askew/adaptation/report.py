@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,18 +16,7 @@ from askew.adaptation.pipeline import Adaptation, Trained
 from askew.evaluation.validators import SCORES
 from askew.reports import svg
 from askew.reports.features import network_features, some
-from askew.reports.html import (
-    Cell,
-    Cells,
-    Chart,
-    Figure,
-    Table,
-    interval,
-    number,
-    render,
-    settings_table,
-    training_curves,
-)
+from askew.reports.html import Cell, Cells, Chart, Table, interval, number, render, settings_table, training_curves
 from askew.runs.store import RunFolder
 
 Rows = NDArray[np.int64]
@@ -40,8 +28,6 @@ CLASSES, ONE_CHART = 30, 100
 POINTS = 300
 """Images of each domain on a map."""
 _SIDE = 96
-
-HEADINGS = {"helped": "Adaptation helped", "unclear": "Unclear whether it helped", "hurt": "Adaptation hurt"}
 
 
 def render_report(found: Adaptation) -> str:
@@ -56,7 +42,6 @@ def render_report(found: Adaptation) -> str:
         "methods": f"{len(found.trained):,}",
         "seconds": f"{found.seconds:,.0f}",
     }
-    verdict = found.verdict
     traces = {t.candidate.name: training_curves([RunFolder(t.folder).trace()]) for t in found.trained}
     return render(
         "adaptation_report.html.j2",
@@ -64,20 +49,20 @@ def render_report(found: Adaptation) -> str:
         facts=facts,
         found=found,
         kind=kind,
-        verdict="" if verdict is None else verdict.verdict,
-        heading="Not adapted" if verdict is None else HEADINGS[verdict.verdict],
+        verdict="" if found.verdict is None else found.verdict.verdict,
         evidence=_evidence(found),
         findings=adaptation_findings(found),
         distributions=_distributions(found),
         shares=_shares(found),
-        galleries=_galleries(found),
+        least_confident=_gallery(found, _by_confidence(found)[::-1][:DOUBTFUL]),
+        most_confident=_gallery(found, _by_confidence(found)[:CONFIDENT]),
         by_class=_by_class(found),
         predicted_classes=len(np.unique(found.predicted)),
-        maps=[Figure(_map(found, t), t.candidate.name) for t in _before_and_after(found)],
+        maps=[Chart(_map(found, found.trained[i]), found.trained[i].candidate.name) for i in sorted({0, found.chosen})],
         points=POINTS,
         scores=_scores(found),
         score_kinds=[SCORES[name] for name in found.scores[0]],
-        training={name: figures for name, figures in traces.items() if figures},
+        training={name: charts for name, charts in traces.items() if charts},
         settings=[(t.candidate.name, t.run.key, settings_table(t.run.describe())) for t in found.trained],
     )
 
@@ -134,14 +119,14 @@ def _distributions(found: Adaptation) -> list[tuple[str, Chart]]:
         "target images; intervals: bootstrap. Both assume that a class looks the same in both domains."
     )
     if len(rows) <= ONE_CHART:
-        return [("", Chart(svg.ranges(rows, label), legend, note))]
+        return [("", Chart(svg.ranges(rows, label), note, legend))]
     most = np.sort(np.argsort([-abs(target - source) for _, source, target, *_ in rows], kind="stable")[:CLASSES])
     rest = np.setdiff1d(np.arange(len(rows)), most)
     return [
         (f"The {CLASSES} of {len(rows)} classes whose share differs most",
-         Chart(svg.ranges([rows[i] for i in most], label), legend, note)),
+         Chart(svg.ranges([rows[i] for i in most], label), note, legend)),
         (f"The other {len(rest)} of {len(rows)} classes",
-         Chart(svg.ranges([rows[i] for i in rest], label), legend, note)),
+         Chart(svg.ranges([rows[i] for i in rest], label), note, legend)),
     ]  # fmt: skip
 
 
@@ -159,14 +144,6 @@ def _shares(found: Adaptation) -> Table:
 
 
 # --- the target's images ---
-
-
-def _galleries(found: Adaptation) -> list[tuple[str, Any]]:
-    order = _by_confidence(found)
-    return [
-        ("Least confident", _gallery(found, order[::-1][:DOUBTFUL])),
-        ("Most confident", _gallery(found, order[:CONFIDENT])),
-    ]
 
 
 def _by_confidence(found: Adaptation) -> Rows:
@@ -216,10 +193,6 @@ def _thumbnail(pixels: NDArray[np.uint8]) -> str:
 
 
 # --- both domains on a map ---
-
-
-def _before_and_after(found: Adaptation) -> Sequence[Trained]:
-    return [found.trained[0], *([found.winner] if found.chosen else [])]
 
 
 def _map(found: Adaptation, trained: Trained) -> Markup:

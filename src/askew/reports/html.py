@@ -10,7 +10,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any
 
@@ -60,19 +60,11 @@ class Table:
 
 @dataclass(frozen=True)
 class Chart:
-    """A drawing with what its colours stand for, and a note below it."""
+    """A drawing with a note below it, and what its colours stand for."""
 
     drawing: Markup
-    legend: Mapping[str, str]
     note: str
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A small drawing with its caption."""
-
-    drawing: Markup
-    caption: str
+    legend: Mapping[str, str] = field(default_factory=dict)
 
 
 def number(value: float | None, digits: int = 2, *, heat: bool = False) -> Cell:
@@ -100,23 +92,23 @@ def settings_table(run: Mapping[str, Any]) -> Table:
     return Table("Settings", ["setting", "value"], rows)
 
 
-def training_curves(traces: Sequence[Sequence[Mapping[str, Any]]]) -> list[Figure]:
+def training_curves(traces: Sequence[Sequence[Mapping[str, Any]]]) -> list[Chart]:
     """Each loss over the steps, one curve per seed; and the per-class mean accuracy where it was computed."""
     names = dict.fromkeys(name for trace in traces for entry in trace for name in entry["losses"])
-    figures = [
+    charts = [
         _curve([[(e["step"], e["losses"][name]) for e in trace if name in e["losses"]] for trace in traces],
                f"loss: {name}", "c0")
         for name in names
     ]  # fmt: skip
     scored = [[(e["step"], e["oracle"]["whole"]) for e in trace if "oracle" in e] for trace in traces]
-    return figures + ([_curve(scored, "per-class mean accuracy, % (uses test labels)", "c1")] if any(scored) else [])
+    return charts + ([_curve(scored, "per-class mean accuracy, % (uses test labels)", "c1")] if any(scored) else [])
 
 
-def _curve(lines: Sequence[svg.Points], what: str, kind: str) -> Figure:
+def _curve(lines: Sequence[svg.Points], what: str, kind: str) -> Chart:
     lines = [line for line in lines if line]
     first, last = (svg.short(mean([line[end][1] for line in lines])) for end in (0, -1))
-    caption = f"{what}, {first} → {last}"
-    return Figure(svg.sparkline(lines, caption, kind=kind), caption)
+    note = f"{what}, {first} → {last}"
+    return Chart(svg.sparkline(lines, note, kind=kind), note)
 
 
 def render(template: str, title: str, facts: Mapping[str, str], **values: Any) -> str:

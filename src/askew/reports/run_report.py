@@ -114,7 +114,7 @@ def _chart(layout: Layout) -> Chart:
     if not layout.averaged:
         ours, paper_too = layout.degree_points()
         note = "Accuracy against the degree of label shift (1: RS-UT)." + (" Rings: the paper." if paper_too else "")
-        return Chart(svg.curves(ours, paper_too, f"{layout.title}: accuracy by method"), {}, note)
+        return Chart(svg.curves(ours, paper_too, f"{layout.title}: accuracy by method"), note)
     column = None if layout.has_average else 0
     shown = []
     for line in layout.lines:
@@ -129,7 +129,7 @@ def _chart(layout: Layout) -> Chart:
     legend = {"c0": f"{what}, ± standard deviation over seeds"}
     if any(paper is not None for *_, paper in shown):
         legend["c1"] = "paper"
-    return Chart(svg.dots(shown, source, f"{layout.title}: {what} by method"), legend, "Dashed: source-only.")
+    return Chart(svg.dots(shown, source, f"{layout.title}: {what} by method"), "Dashed: source-only.", legend)
 
 
 def _all_rows(rows: Sequence[Row]) -> Table:
@@ -189,7 +189,7 @@ def _distributions(title: str, rows: Sequence[Row], data: Path | None) -> dict[s
     except UserError as error:
         note += f" The source is not shown: {error.sentence}"
     drawing = svg.bars(series, classes, f"{title}: share of each class in %")
-    chart = Chart(drawing, {f"c{i}": name for i, name in enumerate(series)}, note)
+    chart = Chart(drawing, note, {f"c{i}": name for i, name in enumerate(series)})
     return {"title": title, "chart": chart, "estimates": _estimates(title, rows, classes, series)}
 
 
@@ -228,7 +228,7 @@ def _estimates(title: str, rows: Sequence[Row], classes: Sequence[str], labels: 
 def _training(rows: Sequence[Row]) -> dict[str, Any]:
     """The curves of each method, where its runs have a trace."""
     traces = {row.line: [trace for folder in row.folders if (trace := RunFolder(folder).trace())] for row in rows}
-    return {name: figures for name, its_traces in traces.items() if (figures := training_curves(its_traces))}
+    return {name: charts for name, its_traces in traces.items() if (charts := training_curves(its_traces))}
 
 
 def _runs(row: Row) -> Table:
