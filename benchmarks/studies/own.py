@@ -1,13 +1,17 @@
-"""Compare settings for your own data: frozen embeddings of PACS, on pairs of domains that no table reports.
+"""Compare settings for your own data, and methods with their peers: frozen embeddings of PACS, pair by pair of domains.
 
     python benchmarks/studies/own.py embed PACS EMBEDDINGS --backbone resnet50.v1 --weights FILE.safetensors
     python benchmarks/studies/own.py try benchmarks/studies/own.toml EMBEDDINGS --out RESULTS.jsonl [--shard 0/2]
+    python benchmarks/studies/own.py try benchmarks/studies/own-auto.toml EMBEDDINGS --out REPORTED.jsonl --auto \
+        --pairs reported --shift natural
     python benchmarks/studies/own.py table RESULTS.jsonl
 
 `embed` writes one array per domain. `try` trains every method that `askew adapt` does, with every variant of the file
-([NAME] with train, hyper of each method, backbone and methods, over the committed settings), on every pair under RS-UT,
-and scores it with the target labels, which may be used on these development pairs; interrupted, it resumes. Shards can
-run in parallel. (Embeddings are not a benchmark's task, so this is not a grid of `askew bench`.)
+([NAME] with train, hyper of each method, backbone and methods, over the committed settings), on every pair under RS-UT
+or as they are, and scores it with the target labels: to choose settings on the development pairs, which no table
+reports, and to report the four others. With `--auto` also what is chosen without labels, and two peers: scikit-learn's
+logistic regression, and k-means on the target from the source's class means. Interrupted, it resumes. Shards can run
+in parallel. (Embeddings are not a benchmark's task, so this is not a grid of `askew bench`.)
 """
 
 from __future__ import annotations
@@ -27,10 +31,11 @@ from numpy.typing import NDArray
 
 from askew.adaptation.embeddings import frozen
 from askew.adaptation.pipeline import read_outputs
-from askew.adaptation.setup import AUTO, AdaptRequest, Candidate, Setup, set_up
+from askew.adaptation.setup import AUTO, ON_ROWS, AdaptRequest, Candidate, Setup, set_up
 from askew.cli.progress import watch
 from askew.data import label_shift
 from askew.data.custom import read_domain
+from askew.data.task import Task
 from askew.evaluation.metrics import score
 from askew.evaluation.outputs import DomainOutputs
 from askew.evaluation.validators import choose, score_networks
@@ -41,7 +46,10 @@ from askew.runs.store import open_root
 
 DOMAINS = ("art_painting", "cartoon", "photo", "sketch")
 REPORTED = {("photo", "sketch"), ("cartoon", "photo"), ("sketch", "photo"), ("photo", "cartoon")}
-PAIRS = [pair for pair in itertools.permutations(DOMAINS, 2) if pair not in REPORTED]
+PAIRS = {
+    "development": [pair for pair in itertools.permutations(DOMAINS, 2) if pair not in REPORTED],
+    "reported": sorted(REPORTED),
+}
 
 
 def embed(pacs: Path, out: Path, backbone: str, weights: str) -> None:
@@ -59,13 +67,15 @@ def embed(pacs: Path, out: Path, backbone: str, weights: str) -> None:
         print(domain, tuple(rows.shape), flush=True)
 
 
-def draw(embeddings: Path, pair: tuple[str, str], folder: Path) -> tuple[Path, Path, NDArray[np.int64]]:
-    """A pair of domains under RS-UT: two files to adapt with, and the labels of the second."""
+def draw(embeddings: Path, pair: tuple[str, str], shift: str, folder: Path) -> tuple[Path, Path, NDArray[np.int64]]:
+    """A pair of domains under a shift: two files to adapt with, and the labels of the second."""
     files, y = [], np.zeros(0, dtype=np.int64)
     for domain, counts in zip(pair, (label_shift.rs_counts, label_shift.ut_counts), strict=True):
         array = np.load(embeddings / f"{domain}.npz")
         classes, y = np.unique(array["y"], return_inverse=True)
-        rows = label_shift.draw(y, counts(np.bincount(y), label_shift.picture_tail(len(classes))), 0)
+        sizes = np.bincount(y)
+        wanted = sizes if shift == "natural" else counts(sizes, label_shift.picture_tail(len(classes)))
+        rows = label_shift.draw(y, wanted, 0)
         files.append(folder / f"{domain}.npz")
         labels = {"y": array["y"][rows]} if domain == pair[0] else {}
         np.savez(files[-1], x=array["x"][rows], **labels)
@@ -73,13 +83,32 @@ def draw(embeddings: Path, pair: tuple[str, str], folder: Path) -> tuple[Path, P
     return files[0], files[1], y
 
 
+def peers(task: Task) -> dict[str, NDArray[np.int64]]:
+    """What others would do with the same embeddings, scaled to unit length: classes of the target's rows."""
+    from sklearn.linear_model import LogisticRegression
+
+    data, c = task.training_data, len(task.training_data.classes)
+    (xs, ys), xt = (_unit(data.source.x), data.source.y), _unit(data.target.x)
+    means = _unit(np.stack([xs[ys == k].mean(axis=0) for k in range(c)]))
+    for _ in range(20):
+        near = (xt @ means.T).argmax(axis=1)
+        means = _unit(np.stack([xt[near == k].mean(axis=0) if (near == k).any() else means[k] for k in range(c)]))
+    regression = LogisticRegression(C=10.0, max_iter=200).fit(xs, ys)
+    return {"k-means": (xt @ means.T).argmax(axis=1), "LogisticRegression": regression.predict(xt)}
+
+
+def _unit(x: Any) -> NDArray[np.float32]:
+    rows: NDArray[np.float32] = np.asarray(x)
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
 def trials(
-    variant: dict[str, Any], embeddings: Path, pair: tuple[str, str], seeds: int, auto: bool
+    variant: dict[str, Any], embeddings: Path, pair: tuple[str, str], shift: str, seeds: int, auto: bool
 ) -> Iterator[dict[str, Any]]:
-    """Every method on one pair, and on request what is chosen among them without labels."""
-    candidates = [one for one in AUTO if one.method in variant.get("methods", [one.method])]
+    """Every method on one pair; on request what is chosen among them without labels, and peers."""
+    candidates = [one for one in (*AUTO, *ON_ROWS) if one.method in variant.get("methods", [one.method])]
     with tempfile.TemporaryDirectory(prefix="askew-") as scratch:
-        source, target, y = draw(embeddings, pair, Path(scratch))
+        source, target, y = draw(embeddings, pair, shift, Path(scratch))
         request = AdaptRequest(source, target, backbone=variant.get("backbone", ""), training=variant.get("train", {}))
         setup = watch(set_up(request, Path(scratch), torch.device("cpu")))
         for seed in range(seeds):
@@ -87,9 +116,12 @@ def trials(
             found = dict(zip((one.name for one in candidates), outputs, strict=True))
             if auto:
                 found["auto"] = outputs[choose(score_networks(outputs))]
-            for name, of_network in found.items():
-                scores = score(y, of_network.target_uniform.argmax(axis=1), of_network.classes)
-                yield {"pair": "-".join(pair), "method": name, "seed": seed, "mean": scores["per_class_mean"]}
+            predicted = {name: of_network.target_uniform.argmax(axis=1) for name, of_network in found.items()}
+            predicted |= peers(setup.task) if auto else {}
+            for name, classes in predicted.items():
+                scores = score(y, classes, len(setup.task.training_data.classes))
+                row = {"pair": "-".join(pair), "shift": shift, "method": name, "seed": seed}
+                yield row | {"mean": scores["per_class_mean"]}
 
 
 def trained(candidate: Candidate, variant: dict[str, Any], setup: Setup, seed: int, scratch: Path) -> DomainOutputs:
@@ -105,15 +137,24 @@ def trained(candidate: Candidate, variant: dict[str, Any], setup: Setup, seed: i
 
 
 def run_variants(
-    variants: Path, embeddings: Path, out: Path, seeds: int = 1, shard: str = "0/1", auto: bool = False
+    variants: Path,
+    embeddings: Path,
+    out: Path,
+    seeds: int = 1,
+    shard: str = "0/1",
+    auto: bool = False,
+    pairs: str = "development",
+    shift: str = "rs-ut",
 ) -> None:
     number, of = map(int, shard.split("/"))
     known = out.read_text().splitlines() if out.exists() else []
     done = {(row["variant"], row["pair"]) for row in map(json.loads, known)}
-    work = itertools.product(tomllib.loads(variants.read_text()).items(), PAIRS)
+    work = itertools.product(tomllib.loads(variants.read_text()).items(), PAIRS[pairs])
     for (name, variant), pair in itertools.islice(work, number, None, of):
         if (name, "-".join(pair)) not in done:
-            rows = [json.dumps({"variant": name} | row) for row in trials(variant, embeddings, pair, seeds, auto)]
+            rows = [
+                json.dumps({"variant": name} | row) for row in trials(variant, embeddings, pair, shift, seeds, auto)
+            ]
             with out.open("a") as file:
                 file.write("\n".join(rows) + "\n")
             print(name, *pair, flush=True)
@@ -138,7 +179,7 @@ def print_table(out: Path) -> None:
                 text += f" ({apart.mean():+.1f} ± {apart.std(ddof=1) / np.sqrt(len(apart)):.1f})"
             cells.append(text)
         pairs = len({pair for (variant, _), values in found.items() if variant == name for pair, _ in values})
-        print(f"| {name}{'' if pairs == len(PAIRS) else f' ({pairs} pairs)'} | " + " | ".join(cells) + " |")
+        print(f"| {name} ({pairs} pairs) | " + " | ".join(cells) + " |")
 
 
 def main() -> None:
@@ -155,7 +196,9 @@ def main() -> None:
     two.add_argument("--out", type=Path, required=True)
     two.add_argument("--seeds", type=int, default=1)
     two.add_argument("--shard", default="0/1", help="Which part of the work: 0/2 and 1/2 make the whole.")
-    two.add_argument("--auto", action="store_true", help="Also score what is chosen without labels.")
+    two.add_argument("--auto", action="store_true", help="Also score what is chosen without labels, and peers.")
+    two.add_argument("--pairs", choices=PAIRS, default="development")
+    two.add_argument("--shift", choices=("rs-ut", "natural"), default="rs-ut")
     three = commands.add_parser("table")
     three.add_argument("out", type=Path)
     args = parser.parse_args()
@@ -163,7 +206,9 @@ def main() -> None:
         case "embed":
             embed(args.pacs, args.embeddings, args.backbone, args.weights)
         case "try":
-            run_variants(args.variants, args.embeddings, args.out, args.seeds, args.shard, args.auto)
+            run_variants(
+                args.variants, args.embeddings, args.out, args.seeds, args.shard, args.auto, args.pairs, args.shift
+            )
         case _:
             print_table(args.out)
 

@@ -70,9 +70,9 @@ def test_settings_for_embeddings_are_tried_on_pairs_that_nothing_reports(
 ) -> None:
     monkeypatch.syspath_prepend(FOLDER / "studies")
     own = importlib.import_module("own")
-    assert len(own.PAIRS) == 8
-    assert not own.REPORTED & set(own.PAIRS)
-    monkeypatch.setattr(own, "PAIRS", [("cartoon", "sketch")])
+    assert len(own.PAIRS["development"]) == 8
+    assert not own.REPORTED & set(own.PAIRS["development"])
+    monkeypatch.setattr(own, "PAIRS", {"development": [("cartoon", "sketch")]})
     monkeypatch.setattr(own, "DOMAINS", ("cartoon", "sketch"))
     rng = np.random.default_rng(0)
     for domain, kind in itertools.product(own.DOMAINS, ("cat", "dog")):
@@ -90,9 +90,9 @@ def test_settings_for_embeddings_are_tried_on_pairs_that_nothing_reports(
     for _ in range(2):  # the second time there is nothing to do
         own.run_variants(tmp_path / "my.toml", tmp_path / "rows", results, auto=True)
         found = [json.loads(line) for line in results.read_text().splitlines()]
-        assert len(found) == 12
+        assert len(found) == 2 * (6 + 3), "six candidates, what was chosen among them, and two peers"
     chosen = [row["mean"] for row in found if row["method"] == "auto"]
     assert set(chosen) <= {row["mean"] for row in found if row["method"] != "auto"}
     own.print_table(results)
     variants = [line.split(" | ")[0] for line in capsys.readouterr().out.splitlines()[-2:]]
-    assert variants == ["| base", "| strong"]
+    assert variants == ["| base (1 pairs)", "| strong (1 pairs)"]
