@@ -43,7 +43,10 @@ PATIENCE = datetime.timedelta(seconds=60)
 PORTION = 16
 """Rows predicted at a time, so that each process has some."""
 SHARE = 2e-3
-"""Of a step: sums are of two halves. Adam also turns weights whose gradient is hardly more than rounding."""
+"""Of a step: sums are of two halves."""
+LARGER_SHARE = 2e-2
+"""The same where rounding is enlarged: Adam turns weights whose gradient is hardly more, and in eighteen layers, each
+normed over few small pictures, some ReLU is undecided."""
 
 
 @pytest.fixture(autouse=True)
@@ -184,7 +187,8 @@ def assert_takes_the_steps_of_one_process(team: Team, run: Run, start: Checkpoin
 def assert_same(run: Run, begun: Checkpoint, one: Snapshot, two: Snapshot) -> None:
     """The whole checkpoint, the losses, and what the network says of domains that are predicted in shares."""
     adam = run.plan[-1].optim.optimiser != "sgd"
-    assert_same_steps(begun, one.checkpoint(), two.checkpoint(), 5 * SHARE if adam else SHARE, adam=adam)
+    share = LARGER_SHARE if adam or run.net.name == "resnet18" else SHARE
+    assert_same_steps(begun, one.checkpoint(), two.checkpoint(), share, adam=adam)
     assert one.losses == pytest.approx(two.losses, rel=1e-3, abs=1e-5)
     for name in ("test", "target", "source_val"):
         ours, theirs = getattr(two.outputs, name), getattr(one.outputs, name)

@@ -34,8 +34,9 @@ from askew.training.trainer import Resume, fit
 
 CPU = torch.device("cpu")
 SHARE = 2e-3
-"""Of a step: a batched product sums in another order than one alone. Adam also turns weights whose gradient is hardly
-more than rounding."""
+"""Of a step: a batched product sums in another order than one alone."""
+ADAM_SHARE = 2e-2
+"""The same under Adam, which also turns weights whose gradient is hardly more than rounding."""
 
 
 @pytest.fixture(autouse=True)
@@ -119,7 +120,7 @@ def assert_same(run: Run, single: Snapshot, lane: Snapshot | NotFinite) -> None:
     assert isinstance(lane, Snapshot)
     adam = run.plan[-1].optim.optimiser != "sgd"
     begun = {} if run.plan[-1].restart else started(run)
-    assert_same_steps(begun, single.checkpoint(), lane.checkpoint(), 5 * SHARE if adam else SHARE, adam=adam)
+    assert_same_steps(begun, single.checkpoint(), lane.checkpoint(), ADAM_SHARE if adam else SHARE, adam=adam)
     assert lane.losses == pytest.approx(single.losses, rel=1e-3, abs=1e-5)
     torch.testing.assert_close(lane.outputs.target, single.outputs.target, rtol=1e-3, atol=0.05 if adam else 1e-3)
     torch.testing.assert_close(lane.training_prior, single.training_prior)
