@@ -15,12 +15,14 @@ from test_trainer import copied
 from torch import Tensor
 
 import askew
+from askew.core import random
 from askew.core.files import read_tensors
 from askew.data.task import Task, TrainingData
 from askew.inference.predictor import Predictor
 from askew.methods.base import Method
 from askew.methods.teacher import ClassShares, PriorAwareTeacher
 from askew.nets.augment import Views
+from askew.nets.layers import Dropout
 from askew.nets.network import build
 from askew.runs.execute import Execution, execute
 from askew.runs.store import open_root
@@ -156,12 +158,13 @@ def step_by_step(run: Run, data: TrainingData, monkeypatch: pytest.MonkeyPatch) 
 def test_it_is_the_average_of_the_student_over_as_many_steps_as_it_remembers(
     training_data: TrainingData, make_run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = taught_run(make_run, method=PriorAwareTeacher(memory=3), rounds=2, round_steps=4)
+    run = taught_run(make_run, "split", PriorAwareTeacher(memory=3), rounds=2, round_steps=4)
     steps = step_by_step(run, training_data, monkeypatch)
     assert len(steps) == 8
-    names = [name for name in steps[0] if name.startswith(("features.", "head.")) and "_" not in name]
-    assert "features.0.weight" in names
-    for name in names:
+    weights = [name for name in steps[0] if name.startswith(("features.", "head.")) and "_" not in name]
+    statistics = [name for name in steps[0] if name.startswith("features.") and ".source_running_" in name]
+    assert (len(weights), len(statistics)) == (10, 4)
+    for name in weights + statistics:  # the target's statistics are the teacher's own
         mean = np.zeros(steps[0][name].shape)
         for i, after in enumerate(steps):
             d = 1 - 1 / min(i + 1, 3)
@@ -186,9 +189,19 @@ def test_under_joint_statistics_it_takes_the_student_s_and_under_split_ones_it_k
         after = step_by_step(taught_run(make_run, norm, rounds=1, round_steps=3), training_data, monkeypatch)[-1]
         for name in ("features.1.running_mean", "features.1.running_var"):
             assert torch.equal(after[f"teacher.{name}"], after[name]) == (norm == "joint")
-    own, its = (f"{who}features.1.source_running_mean" for who in ("teacher.", ""))
-    assert not torch.equal(after[own], after[its]), "the source's are averaged as weights are"
-    torch.testing.assert_close(after[own], after[its], rtol=0.5, atol=0.5)
+
+
+def test_it_drops_other_features_than_the_student_in_the_same_step(training_data: TrainingData, make_run: Any) -> None:
+    net = trainer_of(taught_run(make_run), training_data, None).net
+    masks = []
+    for step in (1, 2):
+        net.set_step_key(torch.tensor(random.key("step", step)))
+        pairs = zip(net["features"].modules(), net["teacher"].features.modules(), strict=True)
+        masks += [layer(torch.ones(20, 512)) > 0 for pair in pairs for layer in pair if isinstance(layer, Dropout)]
+    assert len(masks) == 4
+    for i, one in enumerate(masks):
+        for other in masks[:i]:
+            assert 0.4 < (one == other).float().mean() < 0.6
 
 
 def plain_logits(run: Run, weights: Checkpoint, prefix: str, x: Tensor) -> Tensor:
