@@ -13,6 +13,7 @@ import torch
 from conftest import rows
 from torch import Tensor, nn
 
+from askew.core.files import read_tensors
 from askew.data.task import Task, TestLabels, TrainingData
 from askew.inference.predictor import Predictor, load
 from askew.methods import DANN, SourceOnly
@@ -20,6 +21,7 @@ from askew.methods.base import Batch, Method, both
 from askew.methods.teacher import PriorAwareTeacher
 from askew.nets.network import Net, build
 from askew.nets.spec import NetSpec
+from askew.reports.features import network_features
 from askew.runs.execute import Execution, execute
 from askew.runs.store import open_root
 from askew.training.lanes import fit_lanes
@@ -194,3 +196,15 @@ def test_a_model_with_one_set_predicts_both_domains_with_it(tmp_path: Path) -> N
     list(execute(run, TASK, Execution(root, CPU)))
     model = Predictor.of_run(root / run.key, "cpu")
     np.testing.assert_array_equal(model.logits(DATA.target.x), model.logits(DATA.target.x, domain="source"))
+
+
+@pytest.mark.parametrize("norm", ["split", "joint"])
+def test_a_map_of_features_shows_each_domain_with_its_statistics(tmp_path: Path, norm: str) -> None:
+    run = run_of(DANN(), norm, steps=10)
+    root = open_root(tmp_path / "runs")
+    list(execute(run, TASK, Execution(root, CPU)))
+    features = network_features(root / run.key, run.describe(), DATA)
+    head = read_tensors(root / run.key / "weights.safetensors")[0]
+    for x, domain in ((DATA.source.x, "source"), (DATA.target.x, "target")):
+        logits = features(x, domain) @ head["head.weight"].numpy().T + head["head.bias"].numpy()  # type: ignore[arg-type]
+        np.testing.assert_allclose(logits, plain_logits(head, x, domain), rtol=1e-4, atol=1e-4)

@@ -201,7 +201,9 @@ def _map(found: Adaptation, trained: Trained) -> Markup:
     target = some(rng, np.arange(len(training_data.target)), POINTS)
     features = network_features(trained.folder, trained.run.describe(), training_data)
     points = _embed(
-        np.concatenate([features(training_data.source.x[source]), features(training_data.target.x[target])])
+        np.concatenate(
+            [features(training_data.source.x[source], "source"), features(training_data.target.x[target], "target")]
+        )
     )
     predicted = trained.outputs.target.argmax(axis=1)
     names = found.setup.data.target.names

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from askew.core.files import read_tensors
 from askew.data.benchmarks import load_task, task_infos
 from askew.data.task import Task, TrainingData
 from askew.nets.forward import forward_in_chunks
-from askew.nets.network import build, predicting_weights
+from askew.nets.network import Net, build, keeps_source_statistics, predicting_weights
 from askew.nets.spec import NetSpec
 
 Counts = NDArray[np.int64]
@@ -50,28 +51,33 @@ class Features:
 
 def network_features(
     folder: Path, run: Mapping[str, Any], training_data: TrainingData
-) -> Callable[[NDArray[Any]], NDArray[np.float32]]:
-    """The function that computes the features of images or rows by the network in a run's folder. (n, …) → (n, d)"""
+) -> Callable[[NDArray[Any], Literal["source", "target"]], NDArray[np.float32]]:
+    """The function that computes the features of a domain's images or rows by the network in a run's folder.
+
+    (n, …) → (n, d); where the network keeps batch statistics of each domain, with those of that domain.
+    """
     file = folder / "weights.safetensors"
     if not file.exists():
         raise UserError(f"The run {folder.name} has no weights.", "its folder was copied without them; run it again.")
     known = {field.name for field in dataclasses.fields(NetSpec)}
     # Starting weights do not matter here: those of the run replace all of them.
-    net = {name: value for name, value in run["net"].items() if name in known} | {"weights": "none", "weights_hash": ""}
-    parts, _ = build(NetSpec(**net), tuple(training_data.source.x.shape[1:]), len(training_data.classes), 0)
+    spec = {name: value for name, value in run["net"].items() if name in known}
+    spec |= {"weights": "none", "weights_hash": ""}
+    parts, width = build(NetSpec(**spec), tuple(training_data.source.x.shape[1:]), len(training_data.classes), 0)
     weights, prefix = predicting_weights(read_tensors(file)[0]), "features."
-    state = {n.removeprefix(prefix): t for n, t in weights.items() if n.startswith(prefix) and ".source_" not in n}
+    net = Net(parts, width, split_norm=keeps_source_statistics(weights)).eval()
+    features = net["features"]
     try:
-        parts["features"].load_state_dict(state)
+        features.load_state_dict({n.removeprefix(prefix): t for n, t in weights.items() if n.startswith(prefix)})
     except RuntimeError:
         raise UserError(
             f"The weights of the run {folder.name} do not fit its network {run['net']['name']}.",
             "it was made by another version of askew; run it again.",
         ) from None
-    features = parts["features"].eval()
 
-    def of(x: NDArray[Any]) -> NDArray[np.float32]:
-        return forward_in_chunks(lambda rows: features(rows).flatten(1), x, torch.device("cpu"))
+    def of(x: NDArray[Any], domain: Literal["source", "target"]) -> NDArray[np.float32]:
+        with net.source_statistics() if domain == "source" else nullcontext():
+            return forward_in_chunks(lambda rows: features(rows).flatten(1), x, torch.device("cpu"))
 
     return of
 
@@ -84,9 +90,9 @@ def features_of(folder: Path, run: Mapping[str, Any], task: Task, most: int = MO
     source = some(rng, np.arange(len(training_data.source)), most)
     target = some(rng, np.arange(len(test.y)) if test.paper is None else test.paper, most)
     return Features(
-        of(training_data.source.x[source]),
+        of(training_data.source.x[source], "source"),
         training_data.source.y[source],
-        of(training_data.test_images.x[target]),
+        of(training_data.test_images.x[target], "target"),
         test.y[target],
     )
 
