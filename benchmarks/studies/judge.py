@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.stats import rankdata
 
 from askew.core.files import read_tensors
 from askew.data.benchmarks import load_task
@@ -25,7 +26,7 @@ from askew.evaluation.logits import Floats
 from askew.evaluation.metrics import mean
 from askew.evaluation.outputs import DomainOutputs
 from askew.evaluation.prior_estimators import ESTIMATORS, target_prior
-from askew.evaluation.validators import CHOOSER, SCORES, ScoredNetwork, choose, score_networks
+from askew.evaluation.validators import CHOOSERS, SCORES, ScoredNetwork, choose, score_networks
 from askew.evaluation.verdict import judge_transfers
 from askew.runs.store import RunFolder, finished_runs
 
@@ -94,7 +95,7 @@ def judge_scores(
 
     accuracy = np.array([one.accuracy for one in candidates])
     columns = {name: np.array([network.scores[name] for network in networks]) for name in SCORES}
-    columns["choose"] = columns[CHOOSER].round(9)
+    columns["choose"] = np.sum([rankdata(columns[name].round(9)) for name in CHOOSERS], axis=0)
     found = {name: {"rank": spearman(v, accuracy), "pick": int(v.argmax())} for name, v in columns.items()}
     pick = choose(networks)
     assert found["choose"]["pick"] == pick

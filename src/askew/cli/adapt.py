@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from askew.data.custom import CustomData
     from askew.evaluation.diagnosis import Diagnosis
 
-SHOWN_SCORES = ("source", "expected", "ensemble", "ensemble-class")
-"""Label-free scores that the terminal shows; the report has all of them."""
-
 
 SourcePath = Annotated[
     Path,
@@ -115,15 +112,15 @@ def adapt(
 def _print_adaptation(found: Adaptation) -> None:
     """The methods with their label-free scores, the verdict, and the estimated label distribution."""
     from askew.adaptation.findings import adaptation_findings
-    from askew.evaluation.validators import SCORES
+    from askew.evaluation.validators import CHOOSERS, SCORES
 
     rows = []
     for i, (trained, scores) in enumerate(zip(found.trained, found.scores, strict=True)):
         name = trained.candidate.name
         verdict = found.verdicts[name].verdict if i else "–"
-        values = [f"{scores[n]:.3f}" for n in SHOWN_SCORES]
+        values = [f"{scores[n]:.3f}" for n in CHOOSERS]
         rows.append([name, *values, verdict, "chosen" if i == found.chosen else ""])
-    titles = [SCORES[n].title if n in SCORES else n for n in SHOWN_SCORES]
+    titles = [SCORES[n].title if n in SCORES else n for n in CHOOSERS]
     print_table(["method", *titles, "against source", ""], rows)
     print_text(found.sentence)
     _print_label_distribution(found.diagnosis, found.setup.data)

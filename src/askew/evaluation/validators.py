@@ -119,12 +119,19 @@ def _scored(outputs: DomainOutputs, inputs: ScoreInputs) -> ScoredNetwork:
     return ScoredNetwork(outputs, inputs, {name: score.value(inputs) for name, score in SCORES.items()})
 
 
-CHOOSER = "ensemble-class"
-"""The score that chooses; docs/trust.md has what it was compared with on development tasks."""
+CHOOSERS = ("source", "prior-information", "corr-c", "expected", "ensemble")
+"""Scores whose ranks `choose` adds up; chosen on the development tasks alone."""
 
 
 def choose(networks: Sequence[ScoredNetwork]) -> int:
-    """The network to prefer, without a label: the one that agrees most with the ensemble of all of them, as a mean over
-    the ensemble's classes, so that frequent classes do not outvote rare ones. Of equals, the first is taken, so put
-    source-only first."""
-    return int(np.argmax(np.round([network.scores[CHOOSER] for network in networks], 9)))
+    """The network to prefer, without a label: the best sum of ranks by scores that err in different ways.
+
+    Prior-aware information and expected accuracy rely on the estimated prior, and praise a network that predicts one
+    class for everything where that estimate fails; Corr-C wants all classes, which is wrong under label shift, and
+    notices just that. The ensemble looks at the other networks, and the source's accuracy at what was forgotten. Of
+    equals, the first is taken, so put source-only first.
+    """
+    from scipy.stats import rankdata
+
+    ranks = sum(rankdata(np.round([network.scores[name] for network in networks], 9)) for name in CHOOSERS)
+    return int(np.argmax(ranks))
