@@ -43,15 +43,15 @@ def test_it_trains_to_the_same_weights_and_says_the_same(training_data: Training
 def test_every_step_finds_its_rows_at_the_same_place(training_data: TrainingData) -> None:
     domain = DomainTensor(np.arange(30, dtype=np.float32)[:, None], CPU, resident=False)
     ahead = Ahead([domain, domain], 4, CPU)
-    places = [place.data_ptr() for place in ahead.places]
+    places = [place.data_ptr() for place in ahead.device_buffers]
     for seed in range(3):
         tables = torch.randint(0, 30, (2, 7, 4), generator=torch.Generator().manual_seed(seed))
         ahead.begin(list(tables))
         for step in range(7):
             ahead.put(step)
-            for place, table in zip(ahead.places, tables, strict=True):
+            for place, table in zip(ahead.device_buffers, tables, strict=True):
                 assert place.flatten().tolist() == table[step].tolist()
-    assert [place.data_ptr() for place in ahead.places] == places
+    assert [place.data_ptr() for place in ahead.device_buffers] == places
 
 
 def test_a_failure_to_read_is_not_lost() -> None:

@@ -34,7 +34,7 @@ Losses = dict[str, Tensor]
 
 
 class Outputs(Protocol):
-    """What the present network says of the whole study; each entry is computed when it is first read."""
+    """The present network's outputs for all of the training data; each entry is computed when it is first read."""
 
     @property
     def target(self) -> Tensor:
@@ -117,7 +117,7 @@ class Method:
         return (Phase(self.losses),)
 
     def refresh(self, outputs: Outputs, round: int) -> dict[str, Tensor]:
-        """What a round needs to know of the whole study; read as `state[name]`, by target row as `[batch.it]`."""
+        """What a round needs to know of all training data; read as `state[name]`, by target row as `[batch.it]`."""
         return {}
 
     def training_prior(self, source_prior: Tensor, state: State) -> Tensor:

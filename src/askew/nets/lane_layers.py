@@ -86,8 +86,8 @@ def _tried(layer: str, shapes: tuple[tuple[int, ...], ...], options: tuple[objec
     apart = distance(*forms[layer], shapes, options, device, gradients=trains)
     if apart < TOLERATED:
         return True
-    said = f"The kernel of a {layer} of {shapes[0]} is {100 * apart:.0f} % off on this machine; torch's own is used."
-    warnings.warn(said, WrongKernelWarning, stacklevel=2)
+    message = f"The kernel of a {layer} of {shapes[0]} is {100 * apart:.0f} % off on this machine; torch's own is used."
+    warnings.warn(message, WrongKernelWarning, stacklevel=2)
     return False
 
 

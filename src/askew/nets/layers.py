@@ -35,7 +35,7 @@ def plus_minus_one() -> Pixels:
 
 
 class Dropout(nn.Module):
-    """Dropout whose mask is a hash of (moment, layer, position): the same in a lane, a graph, and after a resume.
+    """Dropout whose mask is a hash of (step, layer, position): the same in a lane, a graph, and after a resume.
 
     With `rows`, whole rows are dropped: stochastic depth.
     """
@@ -66,7 +66,7 @@ class Dropout(nn.Module):
 class Crop(nn.Module):
     """A square of `size` pixels: at random, and flipped half the time, in training; the centre otherwise.
 
-    Place and flip are a hash of (moment, row), as in `Dropout`. What comes out lies in memory channels last, the order
+    Place and flip are a hash of (step, row), as in `Dropout`. What comes out lies in memory channels last, the order
     that convolutions of large networks like best. (n, k, h, w) → (n, k, size, size)
     """
 
@@ -86,7 +86,7 @@ class Crop(nn.Module):
             return x[:, :, y : y + self.size, x0 : x0 + self.size]
         row = torch.arange(n, device=x.device)
         chance_of = random.hash64(random.key("crop"), row + self.share[0]) ^ self.step_key
-        bits = random.hash64(0, chance_of)  # mixed once more: neighbouring moments must not give neighbouring places
+        bits = random.hash64(0, chance_of)  # mixed once more: neighbouring steps must not give neighbouring places
         top, left = (bits & 0xFFFF) % (spare_y + 1), ((bits >> 16) & 0xFFFF) % (spare_x + 1)
         flip = ((bits >> 32) & 1).bool()
         place = torch.arange(self.size, device=x.device)

@@ -101,7 +101,7 @@ class Net(nn.ModuleDict):
                 module.step_key = self._step_key
 
     def set_step_key(self, step_key: Tensor) -> None:
-        """Tell every dropout and crop which moment it is, without leaving the device."""
+        """Tell every dropout and crop the key of the step, without leaving the device."""
         self._step_key.copy_(step_key)
 
 

@@ -15,7 +15,7 @@ from askew.methods.base import Batch, Method
 from askew.nets.augment import Views, make_view
 
 RESIDENT_SHARE = 0.5
-"""Of the device's free memory that a study may take; a larger one stays on the host."""
+"""Of the device's free memory that the training data may take; a larger one stays on the host."""
 
 _BLOCK = 256  # images that go to the device at a time
 
@@ -123,7 +123,7 @@ def with_views(batch: Batch, method: Method, key: Tensor, how: Views, picture_si
 
 
 class Feed:
-    """A study on a device: its images, source labels, and the index tables of its batches."""
+    """Training data on a device: its images, source labels, and the index tables of its batches."""
 
     def __init__(self, training_data: TrainingData, device: torch.device) -> None:
         parts = (

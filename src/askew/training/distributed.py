@@ -36,7 +36,7 @@ PATIENCE = timedelta(days=1)
 noticed at once all the same, by torchrun."""
 
 Find = Callable[[str], tuple[Run, TrainingData]]
-"""The run with a key, and its study."""
+"""The run with a key, and its training data."""
 
 
 class Team:

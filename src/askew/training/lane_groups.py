@@ -56,7 +56,7 @@ class Call(nn.Module):
 
 @dataclass(frozen=True)
 class Block:
-    """Neighbouring lanes that learn from the same study."""
+    """Neighbouring lanes that learn from the same training data."""
 
     feed: Feed
     lanes: slice

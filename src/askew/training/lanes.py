@@ -30,9 +30,9 @@ class Lane:
         self.run = lanes.runs[number]
 
     def outputs(self) -> NetworkOutputs:
-        said = self.lanes.said(self.block)
+        predict = self.lanes.shared_predictions(self.block)
         place = self.number - self.block.lanes.start
-        return NetworkOutputs(lambda domain: said(domain)[place], self.block.feed, self.run.sampler)
+        return NetworkOutputs(lambda domain: predict(domain)[place], self.block.feed, self.run.sampler)
 
     @property
     def state(self) -> dict[str, Tensor]:
@@ -89,7 +89,7 @@ class Lanes(Loop[list[Snapshot | NotFinite]]):
         self.state: dict[str, Tensor] = {}
         self.state_sizes: dict[str, list[int]] = {}
         self.pseudo: list[Tensor] | None = None
-        self.answers: dict[tuple[int, int, int], Tensor] = {}
+        self.predictions: dict[tuple[int, int, int], Tensor] = {}
         self.blocks = blocks(feeds)
         self.lanes = [Lane(self, i, b) for b in self.blocks for i in range(b.lanes.start, b.lanes.stop)]
         self._lay_out(runs[0].batch)
@@ -147,9 +147,9 @@ class Lanes(Loop[list[Snapshot | NotFinite]]):
         self.pseudo = pseudo or None
 
     def keep(self, fresh: Sequence[dict[str, Tensor]]) -> None:
-        """Take over what the lanes' refreshes said; targets of several sizes lie in the room of the largest."""
+        """Take over what the lanes' refreshes computed; targets of several sizes lie in the room of the largest."""
         for name in fresh[0]:
-            values = [said[name] for said in fresh]
+            values = [one[name] for one in fresh]
             if name not in self.state:
                 shape = (len(values), max(len(value) for value in values), *values[0].shape[1:])
                 self.state[name] = torch.zeros(shape, dtype=values[0].dtype, device=self.device)
@@ -182,20 +182,20 @@ class Lanes(Loop[list[Snapshot | NotFinite]]):
 
     # --- looking ---
 
-    def said(self, block: Block) -> Callable[[DomainTensor], Tensor]:
+    def shared_predictions(self, block: Block) -> Callable[[DomainTensor], Tensor]:
         """Logits of whole domains by all lanes of a block, computed together when the first of them asks."""
-        answers = self.answers
+        kept = self.predictions
         clock = (int(self.clock), block.lanes.start)
 
-        def say(domain: DomainTensor) -> Tensor:
+        def predict(domain: DomainTensor) -> Tensor:
             key = (*clock, id(domain))
-            if key not in answers:
-                for old in [k for k in answers if k[0] != clock[0]]:
-                    del answers[old]
-                answers[key] = self.predict(block, domain)
-            return answers[key]
+            if key not in kept:
+                for old in [k for k in kept if k[0] != clock[0]]:
+                    del kept[old]
+                kept[key] = self.predict(block, domain)
+            return kept[key]
 
-        return say
+        return predict
 
     def predict(self, block: Block, domain: DomainTensor) -> Tensor:
         """Logits of a whole domain by all lanes of a block. (lanes, n, c)"""
@@ -215,12 +215,12 @@ class Lanes(Loop[list[Snapshot | NotFinite]]):
             arithmetic(self.precision, self.device),
             torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"),
         ):
-            said = [
+            logits = [
                 vmap(one, in_dims=(0, 0, None))(params, buffers, domain.take(r)).float()
                 for r in portions(domain, self.device, len(self.runs))
             ]
         self.call.train()
-        return torch.cat(said, dim=1)
+        return torch.cat(logits, dim=1)
 
     # --- saving ---
 
@@ -257,8 +257,8 @@ def fit_lanes(
 ) -> Iterator[list[Snapshot | NotFinite]]:
     """Train the last stage of runs of equal `lane_shape` together: what `fit` does for one, a snapshot a lane.
 
-    A lane whose numbers are no longer finite is reported as such and harms no other. Lanes of one study should be
-    neighbours; all resume from the same step.
+    A lane whose numbers are no longer finite is reported as such and harms no other. Lanes with the same training data
+    should be neighbours; all resume from the same step.
     """
     feeds: dict[int, Feed] = {}
     for training_data in training_datas:

@@ -56,7 +56,7 @@ class Loop(ABC, Generic[Seen]):
         self.stage, self.device, self.precision = stage, device, run.precision
         self.views, self.picture_side = run.views, picture_side
         self.draws_by_round = run.target_sampler != "natural"
-        """Whether batches depend on what the last refresh said, so that no draw may reach past a round's end."""
+        """Whether batches depend on the last refresh's pseudo-labels, so that no draw may reach past a round's end."""
         self.phases = stage.method.phases()
         self.turns = sum(phase.repeat for phase in self.phases)
         self.chunk = min(CHUNK if device.type == "cuda" else CPU_CHUNK, stage.round_steps)
@@ -75,7 +75,7 @@ class Loop(ABC, Generic[Seen]):
 
     @abstractmethod
     def set_step_key(self, step_key: Tensor) -> None:
-        """Tell every dropout and crop which moment it is."""
+        """Tell every dropout and crop the key of the step."""
 
     @abstractmethod
     def losses(self, phase: int, batch: Batch, t: Tensor) -> Losses:
@@ -101,7 +101,7 @@ class Loop(ABC, Generic[Seen]):
         """Whatever a step needs that does not lie on the device; counted from the last `draw`."""
 
     def agreed(self, names: list[str], grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-        """The gradients to follow, where several processes have a say."""
+        """The gradients to follow, where several processes take part."""
         return grads
 
     def step(self) -> None:

@@ -25,7 +25,7 @@ class Stage:
     round_steps: int
     optim: Optim
     restart: bool = False
-    """From fresh weights; the network of the stage before answers the first refresh."""
+    """From fresh weights; the network of the stage before predicts for the first refresh."""
 
     @property
     def steps(self) -> int:
@@ -34,7 +34,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Run:
-    """One training: a task's study, a network, and a plan of stages; the last stage is the method under test."""
+    """One training: a task's data, a network, and a plan of stages; the last stage is the method under test."""
 
     task: str
     shift: str

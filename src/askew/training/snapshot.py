@@ -29,7 +29,7 @@ class NotFinite(Exception):
 
 
 class NetworkOutputs:
-    """What the present network says of the whole study; computed when first read."""
+    """The present network's outputs for all of the training data; computed when first read."""
 
     def __init__(self, predict: Callable[[DomainTensor], Tensor], feed: Feed, sampler: Sampler) -> None:
         self._predict, self._feed, self._sampler = predict, feed, sampler
@@ -56,7 +56,7 @@ class NetworkOutputs:
 
 
 class Trained(Protocol):
-    """What one run's trainer can tell of it at any moment."""
+    """What one run's trainer knows of it at any step."""
 
     def outputs(self) -> NetworkOutputs: ...
 

@@ -27,7 +27,7 @@ from askew.training.snapshot import Checkpoint, NetworkOutputs, NotFinite, Snaps
 
 
 def portions(domain: DomainTensor, device: torch.device, share: int = 1) -> Sequence[Tensor]:
-    """All rows of a shelf, in portions whose activations fit; smaller ones where `share` networks look at once."""
+    """All rows of a domain, in portions whose activations fit; smaller ones where `share` networks predict at once."""
     numbers = max(1, domain.x[0].numel()) if len(domain) else 1
     most = PREDICT_ROWS if share == 1 else LANE_ROWS // share
     size = max(16, min(most, PREDICT_NUMBERS // numbers // share))
@@ -41,7 +41,7 @@ def picture_side(run: Run, feed: Feed) -> int:
 
 
 def keep(state: dict[str, Tensor], fresh: dict[str, Tensor]) -> None:
-    """Take over what a refresh said: in place, since a captured graph reads from the same memory."""
+    """Take over what a refresh computed: in place, since a captured graph reads from the same memory."""
     for name, value in fresh.items():
         if name in state:
             state[name].copy_(value)
@@ -77,7 +77,7 @@ class Trainer(Loop[Snapshot]):
     def batch(self, source: Tensor, target: Tensor) -> Batch:
         if self.ahead is None:
             return self.feed.batch(source, target)
-        xs, xt = self.ahead.places
+        xs, xt = self.ahead.device_buffers
         return Batch(xs, self.feed.ys[source], xt, target)
 
     def set_step_key(self, step_key: Tensor) -> None:
@@ -287,7 +287,7 @@ def fit(
     """Train the run's last stage, yielding snapshots.
 
     It begins from `start`, the weights that the stages before it left (none for a single stage), or goes on from
-    `resume`. It holds no target label: the study has none.
+    `resume`. It holds no target label: the training data has none.
     """
     trainer = begin(run, training_data, device, start, resume, partial(Trainer, graph=graph))
     yield from trainer.train(resume.step if resume else 0)
