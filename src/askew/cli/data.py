@@ -148,7 +148,11 @@ def _print_check(found: Mapping[str, list[Part]], broken: Mapping[str, Any], *, 
     )
     for name, domains in broken.items():
         count = sum(map(len, domains.values()))
-        print_text(f"{name}: all images decode." if not count else f"{name}: {count} broken images, ignored.")
+        print_text(
+            f"{name}: all images decode."
+            if not count
+            else f"{name}: {count} broken {'image' if count == 1 else 'images'}, left out."
+        )
         for domain, reasons in domains.items():
             for path, why in reasons.items():
                 print_text(f"  {domain}/{path}: {why}")

@@ -157,7 +157,7 @@ def test_a_broken_picture_stops_the_task_until_it_may_be_skipped(
     with pytest.raises(UserError, match=r"TV/00000\.jpg"):
         load_task("office-home/rw-cl", data=data)
     answer = cli("data", "check", "office-home", "--data", data, "--skip-broken")
-    assert "office-home: 1 broken, left out." in answer.out
+    assert "office-home: 1 broken image, left out." in answer.out
     assert "Clipart/TV/00000.jpg: cannot identify" in answer.out
     task = load_task("office-home/rw-cl", data=data)
     assert len(task.training_data.target) == 34
