@@ -148,11 +148,8 @@ def _print_check(found: Mapping[str, list[Part]], broken: Mapping[str, Any], *, 
     )
     for name, domains in broken.items():
         count = sum(map(len, domains.values()))
-        print_text(
-            f"{name}: all images decode."
-            if not count
-            else f"{name}: {count} broken {'image' if count == 1 else 'images'}, left out."
-        )
+        images = f"{count} broken image{'' if count == 1 else 's'}, left out" if count else "all images decode"
+        print_text(f"{name}: {images}.")
         for domain, reasons in domains.items():
             for path, why in reasons.items():
                 print_text(f"  {domain}/{path}: {why}")
