@@ -187,12 +187,12 @@ def assert_takes_the_steps_of_one_process(team: Team, run: Run, start: Checkpoin
 def assert_same(run: Run, begun: Checkpoint, one: Snapshot, two: Snapshot) -> None:
     """The whole checkpoint, the losses, and what the network says of domains that are predicted in shares."""
     adam = run.plan[-1].optim.optimiser != "sgd"
-    share = LARGER_SHARE if adam or run.net.name == "resnet18" else SHARE
-    assert_same_steps(begun, one.checkpoint(), two.checkpoint(), share, adam=adam)
+    rough = adam or run.net.name == "resnet18"
+    assert_same_steps(begun, one.checkpoint(), two.checkpoint(), LARGER_SHARE if rough else SHARE, adam=adam)
     assert one.losses == pytest.approx(two.losses, rel=1e-3, abs=1e-5)
     for name in ("test", "target", "source_val"):
         ours, theirs = getattr(two.outputs, name), getattr(one.outputs, name)
-        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=0.05 if adam else 1e-3)
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=0.05 if rough else 1e-3)
 
 
 def test_steps_of_coal_on_pictures_with_a_refresh_between_are_those_of_one_process(team: Team) -> None:
@@ -311,7 +311,8 @@ def torchrun(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_torchrun_gives_the_scores_of_one_process(tmp_path: Path, cli: Command) -> None:
-    command = ("run", "mini/syn-uci", "--method", "coal", *TINY, "--device", "cpu", "--json")
+    length = ("-t", "pretrain=4", "-t", "rounds=2", "-t", "round=2", "-t", "batch=16")
+    command = ("run", "mini/syn-uci", "--method", "coal", *length, "--device", "cpu", "--json")
     done = torchrun(tmp_path, *command, "--out", "two")
     assert done.returncode == 0, done.stderr
     two = json.loads(done.stdout)  # said by one process alone
