@@ -7,6 +7,7 @@ docs/dependencies.md has what it printed.
 
 from __future__ import annotations
 
+import argparse
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -55,6 +56,7 @@ def milliseconds(step: Callable[[], None]) -> float:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     torch.set_num_threads(1)
     params = dict(nn.ModuleDict(build(NetSpec(name="digits-28"), (1, 28, 28), 10, 0)[0]).named_parameters())
     grads = [torch.randn_like(p) for p in params.values()]
