@@ -27,10 +27,11 @@ from askew.data.domains import Labeled
 from askew.data.task import TrainingData
 from askew.evaluation.prior_estimators import UnsurePriorWarning
 from askew.methods import SourceOnly, make_method
+from askew.nets import forward
 from askew.nets.augment import Views
 from askew.nets.layers import Crop, Dropout
 from askew.nets.spec import NetSpec
-from askew.training import distributed, trainer
+from askew.training import distributed
 from askew.training.distributed import Team, fit_together, own_device, serve
 from askew.training.optim import Optim
 from askew.training.run import Run, Stage
@@ -139,7 +140,7 @@ def join(rank: int, store: Path) -> Team:
 def follower(store: Path) -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore", UnsurePriorWarning)
-    trainer.PREDICT_ROWS = PORTION
+    forward.PREDICT_ROWS = PORTION
     team = join(1, store)
     serve(team, find)
     team.part()
@@ -153,7 +154,7 @@ def team(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Team]:
     other.start()
     team = join(0, store)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trainer, "PREDICT_ROWS", PORTION)
+        patch.setattr(forward, "PREDICT_ROWS", PORTION)
         yield team
     team.part()
     other.join(PATIENCE.total_seconds())

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from askew.core import random
-from askew.core.device import LANE_ROWS, PREDICT_NUMBERS, PREDICT_ROWS
 from askew.core.errors import UserError
 from askew.data.task import TrainingData
 from askew.methods.base import Batch, ClosedForm, Losses, Method, new_net
+from askew.nets.forward import chunk_rows
 from askew.nets.network import Net
 from askew.nets.small import OWN
 from askew.training.batches import DomainTensor, Feed
@@ -28,10 +28,7 @@ from askew.training.snapshot import Checkpoint, NetworkOutputs, NotFinite, Snaps
 
 def portions(domain: DomainTensor, device: torch.device, share: int = 1) -> Sequence[Tensor]:
     """All rows of a domain, in portions whose activations fit; smaller ones where `share` networks predict at once."""
-    numbers = max(1, domain.x[0].numel()) if len(domain) else 1
-    most = PREDICT_ROWS if share == 1 else LANE_ROWS // share
-    size = max(16, min(most, PREDICT_NUMBERS // numbers // share))
-    return torch.split(torch.arange(len(domain), device=device), size)
+    return torch.split(torch.arange(len(domain), device=device), chunk_rows(domain.x.shape[1:], share))
 
 
 def picture_side(run: Run, feed: Feed) -> int:
