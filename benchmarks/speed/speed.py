@@ -105,7 +105,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--tasks", default="digits/usps-mnist,digits/svhn-mnist")
-    parser.add_argument("--methods", default=",".join(PLAIN), help="`all` for the twelve; four have a plain version.")
+    parser.add_argument("--methods", default=",".join(PLAIN), help="`all` for every method; five have a plain version.")
     parser.add_argument("--lanes", default="", help="Numbers of lanes, separated by commas.")
     parser.add_argument("--try-all", action="store_true", help="Let cuDNN try its kernels, for all variants.")
     parser.add_argument("--json", type=Path)
@@ -122,7 +122,7 @@ def main() -> None:
     limits = ceilings(device)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU, one thread"
     print(
-        f"{name}, torch {torch.__version__}; median of {args.repeats} x {args.steps} steps, batch 32 + 32, interleaved"
+        f"{name}, torch {torch.__version__}; median of {args.repeats} x {args.steps} steps, all variants interleaved"
     )
     print(f"ceilings: {limits[0] / 1e12:.2f} TFLOP/s (float32 product), {limits[1] / 1e9:.0f} GB/s (copy)", flush=True)
     rows = []
@@ -247,7 +247,7 @@ def measure(
             }
         )  # fmt: skip
         print(
-            f"{task:20} {method:7} {label:18} {ms:8.3f} ms per model-step  {base / ms:6.2f} x  "
+            f"{task:20} {method:7} {label:18} batch {bench.run.batch:3}  {ms:8.3f} ms per model-step  {base / ms:6.2f} x  "
             f"{rate:9.0f} images/s  floor {floor:.3f} ms ({100 * floor / ms:4.1f} %)  {memory:7.0f} MiB",
             flush=True,
         )
