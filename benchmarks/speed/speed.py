@@ -121,9 +121,7 @@ def main() -> None:
     torch.backends.cudnn.benchmark = args.try_all
     limits = ceilings(device)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU, one thread"
-    print(
-        f"{name}, torch {torch.__version__}; median of {args.repeats} x {args.steps} steps, all variants interleaved"
-    )
+    print(f"{name}, torch {torch.__version__}; median of {args.repeats} x {args.steps} steps, all variants interleaved")
     print(f"ceilings: {limits[0] / 1e12:.2f} TFLOP/s (float32 product), {limits[1] / 1e9:.0f} GB/s (copy)", flush=True)
     rows = []
     for task in args.tasks.split(","):
