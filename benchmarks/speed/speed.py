@@ -245,7 +245,7 @@ def measure(
             }
         )  # fmt: skip
         print(
-            f"{task:20} {method:7} {label:18} batch {bench.run.batch:3}  {ms:8.3f} ms per model-step  {base / ms:6.2f} x  "
+            f"{task:20} {method:7} {label:18} batch {bench.run.batch:3}  {ms:8.3f} ms per step  {base / ms:6.2f} x  "
             f"{rate:9.0f} images/s  floor {floor:.3f} ms ({100 * floor / ms:4.1f} %)  {memory:7.0f} MiB",
             flush=True,
         )
