@@ -159,9 +159,10 @@ class PlainTeacher(Plain):
 
     def make_parts(self) -> None:
         self.view = intensity_view if self.feed.source.x.shape[1] == 3 else affine_view
-        student = [*self.features.parameters(), *self.head.parameters()]
+        student: list[Tensor] = [*self.features.parameters(), *self.head.parameters()]
         self.teacher = copy.deepcopy(nn.Sequential(self.features, self.head)).requires_grad_(False)
-        self.pairs = list(self.teacher.parameters()), student
+        averaged: list[Tensor] = [*self.teacher.parameters()]
+        self.pairs = averaged, student
         self.shares = torch.full((self.feed.classes,), 1 / self.feed.classes, device=self.feed.device)
 
     def sgd(self, *modules: nn.Module) -> torch.optim.Optimizer:
