@@ -28,5 +28,5 @@ clean:
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "askew needs Python 3.11 or later: make PYTHON=python3.11 …")'
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,timm,onnx,parquet,ray,slurm]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,timm,onnx,parquet,ray,slurm,pandas,datasets,optuna]'
 	@touch $@

@@ -40,6 +40,7 @@ def methods(
     as_json: AsJson = False,
 ) -> None:
     """List all methods and training settings, or explain one method: its objective and hyper-parameters."""
+    from askew.core.plugins import loaded_plugins
     from askew.methods import GROUPS, method_class
 
     if name is not None:
@@ -47,7 +48,7 @@ def methods(
         return
     listing = [
         {"group": group, "method": cls.id, "what": _first_line(cls.__doc__), "head": cls.head}
-        for group, classes in GROUPS.items()
+        for group, classes in (*GROUPS.items(), ("plug-ins", map(method_class, loaded_plugins("askew.methods"))))
         for cls in classes
     ]
     if as_json:

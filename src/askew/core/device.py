@@ -27,6 +27,11 @@ def pick_device(name: str) -> torch.device:
     return device
 
 
+def wide(device: torch.device) -> torch.dtype:
+    """float64 where the device has it: Apple's GPUs do not."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
 def _available(device: torch.device) -> bool:
     match device.type:
         case "cpu":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -28,8 +29,17 @@ def named_data_folder(given: Path | None) -> Path | None:
 
 
 def cache_folder() -> Path:
-    """Where rendered digits and decoded pictures are kept: ASKEW_CACHE, or a folder in the user's own."""
-    return Path(os.environ.get("ASKEW_CACHE") or Path.home() / ".cache" / "askew")
+    """Where rendered digits and decoded pictures are kept: ASKEW_CACHE, or where the system keeps a user's caches.
+
+    The same places as platformdirs', which would be one more thing to install.
+    """
+    if given := os.environ.get("ASKEW_CACHE"):
+        return Path(given)
+    system: str = sys.platform
+    if system == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "askew" / "Cache"
+    usual = Path.home() / ("Library/Caches" if system == "darwin" else ".cache")
+    return Path(os.environ.get("XDG_CACHE_HOME") or usual) / "askew"
 
 
 def plain(name: str) -> str:

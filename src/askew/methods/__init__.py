@@ -1,15 +1,14 @@
-"""All methods by id, and anyone's from a file: `mine.py:Mine`."""
+"""All methods by id; and anyone's, from a file (`mine.py:Mine`), from an installed package, or defined in Python."""
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
-import sys
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 from askew.core.errors import UserError, unknown
 from askew.core.options import checked
+from askew.core.plugins import content_hash, load_file, load_plugin, plugins, source_of
 from askew.methods.base import Method
 from askew.methods.bbse import BBSE
 from askew.methods.bsp import BSP
@@ -66,16 +65,26 @@ __all__ = [
     "SourceOnly",
     "make_method",
     "method_class",
+    "named",
 ]  # fmt: skip
+
+
+_DEFINED: dict[str, type[Method]] = {}
+"""Classes that Python code handed over, by id."""
 
 
 def method_class(name: str) -> type[Method]:
     """The class behind an id, or behind `file.py:Class`."""
     if ".py:" in name:
         return _from_file(*name.rsplit(":", 1))
-    if name not in METHODS:
-        raise unknown("method", name, METHODS, "`askew methods` lists them; your own is `file.py:Class`.")
-    return METHODS[name]
+    if name in METHODS:
+        return METHODS[name]
+    if name in _DEFINED:
+        return _DEFINED[name]
+    if name in plugins("askew.methods"):
+        return _from_package(name)
+    known = [*METHODS, *_DEFINED, *plugins("askew.methods")]
+    raise unknown("method", name, known, "`askew methods` lists them; your own is `file.py:Class`.")
 
 
 def make_method(name: str, values: dict[str, Any]) -> Method:
@@ -84,22 +93,44 @@ def make_method(name: str, values: dict[str, Any]) -> Method:
     return cls(**checked(cls, values, f"method {cls.id}"))
 
 
+def named(method: str | Method | type[Method]) -> tuple[str, dict[str, Any]]:
+    """What a run is asked for by: a method's name, and the hyper-parameters that an object holds.
+
+    A class that is not askew's can then be found by its id, until another one of that id is handed over.
+    """
+    if isinstance(method, str):
+        return method, {}
+    cls = method if isinstance(method, type) else type(method)
+    if METHODS.get(cls.id) is not cls:
+        if cls.id in METHODS:
+            raise UserError(
+                f"The id '{cls.id}' of {cls.__name__} is that of one of askew's methods.", "give it an id of its own."
+            )
+        _DEFINED[cls.id] = _revised(cls, source_of(cls))
+    hyper = {} if isinstance(method, type) else {f.name: getattr(method, f.name) for f in dataclasses.fields(method)}
+    return cls.id, hyper
+
+
 def _from_file(file: str, name: str) -> type[Method]:
-    path = Path(file)
-    if not path.is_file():
-        raise UserError(f"The method file {path} does not exist.", "a method of your own is `file.py:Class`.")
-    revision = hashlib.sha256(path.read_bytes()).hexdigest()[:12]
-    spec = importlib.util.spec_from_file_location(f"askew_method_{revision}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses and inspect look a class's module up by name
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise UserError(f"{path} cannot be loaded: {error}.", "run it with python to see where it fails.") from error
+    module = load_file(file, "method", "a method of your own is `file.py:Class`.")
     cls = getattr(module, name, None)
     if not (isinstance(cls, type) and issubclass(cls, Method)):
-        raise UserError(f"{path} defines no method class '{name}'.", "derive it from askew.Method.")
-    cls.revision = revision
+        raise UserError(f"{file} defines no method class '{name}'.", "derive it from askew.Method.")
+    cls.revision = content_hash([Path(file).read_bytes()])
+    return cls
+
+
+def _from_package(name: str) -> type[Method]:
+    cls = load_plugin("askew.methods", name)
+    if not (isinstance(cls, type) and issubclass(cls, Method) and cls.id == name):
+        raise UserError(
+            f"The plug-in {name} is no method class of that id.", "its entry point names a class derived from Method."
+        )
+    return _revised(cls, source_of(cls))
+
+
+def _revised(cls: type[Method], code: bytes) -> type[Method]:
+    """The class with a hash of its code for a revision, unless its author keeps one."""
+    if "revision" not in cls.__dict__:
+        cls.revision = content_hash([code])
     return cls

@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from askew.core.device import wide
+
 
 def cross_entropy(logits: Tensor, y: Tensor, weight: Tensor | None = None) -> Tensor:
     """(1/n) Σ_i w_i · −log softmax(z_i)[y_i]; the mean is over all rows, whatever their weights. (n, c), (n,) → ()"""
@@ -153,7 +155,7 @@ def top_singular_square(x: Tensor, squarings: int = 12) -> Tensor:
     needs no word from the host, so it can be part of a graph.
     """
     gram = x @ x.T if x.shape[0] <= x.shape[1] else x.T @ x
-    projector = gram.detach().double()
+    projector = gram.detach().to(wide(gram.device))
     for _ in range(squarings):
         projector = projector / projector.diagonal().sum().clamp(min=1e-30)
         projector = projector @ projector
@@ -173,5 +175,5 @@ def top_share_mask(confidence: Tensor, group: Tensor, share: Tensor | float, gro
     rank = torch.empty_like(order)
     rank[order] = torch.arange(len(order), device=order.device) - start[group[order]]
     # Rounded first: 0.2 · 15 is a hair above 3 in floating point, and must not become 4.
-    keep = (share * sizes.double()).mul(1e6).round().div(1e6).ceil()
+    keep = (share * sizes.to(wide(sizes.device))).mul(1e6).round().div(1e6).ceil()
     return (rank < keep[group]).to(confidence.dtype)

@@ -8,12 +8,14 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from askew.core.errors import UserError
 from askew.core.options import Between, checked, options
-from askew.data.benchmarks import known_task, load_task, task_infos
+from askew.core.plugins import plugins
+from askew.data.benchmarks import benchmarks, known_task, load_task, task_infos
 from askew.data.task import TARGET_FLOOR, Sampler, Shift, TargetSampler, Task, TrainingData
 from askew.methods import SourceOnly, make_method, method_class
 from askew.methods.base import Method
@@ -82,8 +84,8 @@ def read_settings(benchmark: str, path: Path | None = None) -> Settings:
     """A benchmark's settings: the committed ones, or a file of the same form."""
     example = "see src/askew/runs/settings/digits.toml for the form."
     try:
-        file = path or resources.files("askew.runs.settings") / f"{benchmark}.toml"
-        settings = tomllib.loads(file.read_text(encoding="utf-8"))
+        file = path or _committed(benchmark)
+        settings = tomllib.loads(file.read_text(encoding="utf-8")) if file else {}
     except (FileNotFoundError, IsADirectoryError):
         raise UserError(
             f"The settings file {path} does not exist.", "leave --settings out for the committed ones."
@@ -98,6 +100,13 @@ def read_settings(benchmark: str, path: Path | None = None) -> Settings:
             if not isinstance(table, dict):
                 raise UserError(f"The settings file {path} holds '{name}' = {table} where a table belongs.", example)
     return settings
+
+
+def _committed(benchmark: str) -> Traversable | None:
+    """The settings file of a benchmark; None if it is another package's and brings none."""
+    if benchmark in plugins("askew.benchmarks"):
+        return getattr(benchmarks()[benchmark], "SETTINGS", None)
+    return resources.files("askew.runs.settings") / f"{benchmark}.toml"
 
 
 def _tables(name: str, value: Any) -> Iterator[tuple[str, Any]]:

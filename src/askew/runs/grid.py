@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from askew.core.errors import UserError, unknown
-from askew.data.benchmarks import BENCHMARKS, known_task, task_infos
+from askew.data.benchmarks import benchmark_named, known_task, task_infos
 from askew.methods import PAPER, method_class
 from askew.runs.config import RunRequest, check_seeds
 
@@ -102,13 +102,11 @@ def _task_of(known: set[str], name: str) -> str:
 
 def whole_benchmark(name: str) -> Grid:
     """The paper's methods on all reported tasks of a benchmark."""
-    if name not in BENCHMARKS:
-        raise unknown("benchmark", name, BENCHMARKS, "a grid is a .toml file.")
     return Grid(name, 3, (Variant("", _tasks_of(name), PAPER, ""),))
 
 
 def _tasks_of(benchmark: str) -> tuple[str, ...]:
-    return tuple(f"{benchmark}/{t}" for t, info in BENCHMARKS[benchmark].TASKS.items() if info.role == "reported")
+    return tuple(f"{benchmark}/{t}" for t, info in benchmark_named(benchmark).TASKS.items() if info.role == "reported")
 
 
 def read_grid(path: Path) -> Grid:
@@ -121,8 +119,8 @@ def read_grid(path: Path) -> Grid:
         raise UserError(f"The grid file {path} is not TOML: {error}.", EXAMPLE) from None
     _check(path, content, "", tuple(TYPES))
     benchmark = content.get("benchmark", "")
-    if benchmark and benchmark not in BENCHMARKS:
-        raise unknown("benchmark", benchmark, BENCHMARKS)
+    if benchmark:
+        benchmark_named(benchmark)
     if not benchmark and not content.get("tasks"):
         raise UserError(f"The grid file {path} names neither a benchmark nor tasks.", EXAMPLE)
     variants = content.pop("variant", None) or {"": {}}

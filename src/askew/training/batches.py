@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from askew.core.device import wide
 from askew.core.random import bits, hash64, key, shuffled
 from askew.data.domains import Rows, RowSubset
 from askew.data.task import Sampler, TrainingData
@@ -95,10 +96,10 @@ def even_rows(
 
     An image of class k has the weight 1/max(n_k, floor·n).
     """
-    sizes = torch.bincount(labels, minlength=classes).double()
+    sizes = torch.bincount(labels, minlength=classes).to(wide(labels.device))
     until = (1 / sizes.clamp(min=max(1.0, floor * len(labels))))[labels].cumsum(0)
     position = torch.arange(first * batch, (first + steps) * batch, device=labels.device)
-    u = ((hash64(key(stream, seed, "even"), position) >> 11) & (2**53 - 1)).double() * 2**-53
+    u = ((hash64(key(stream, seed, "even"), position) >> 11) & (2**53 - 1)).to(until.dtype) * 2**-53
     rows = torch.searchsorted(until, u * until[-1], right=True).clamp(max=len(labels) - 1)
     return rows.view(steps, batch)
 

@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor
 
+from askew.core.device import wide
 from askew.core.options import Between
 
 Tensors = list[Tensor]
@@ -120,7 +121,7 @@ class Optimiser:
         self.parts = {name: name.partition(".")[0] for name in params}
         device = next(iter(params.values())).device
         # Adam's bias correction counts a part's own steps, since phases may train parts in turn
-        counts = {part: torch.zeros((), dtype=torch.float64, device=device) for part in set(self.parts.values())}
+        counts = {part: torch.zeros((), dtype=wide(device), device=device) for part in set(self.parts.values())}
         self.counts = {} if optim.optimiser == "sgd" else counts
 
     def step(self, names: Sequence[str], grads: Sequence[Tensor | None], t: Tensor) -> None:

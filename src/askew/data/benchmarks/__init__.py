@@ -1,4 +1,4 @@
-"""Benchmarks by name: `load_task("digits/usps-mnist")`."""
+"""Benchmarks by name: `load_task("digits/usps-mnist")`; installed packages may add some."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Protocol
 
 from askew.core.errors import UserError, unknown
+from askew.core.plugins import loaded_plugins
 from askew.data.benchmarks import digits, domainnet, mini, office_home, pacs
 from askew.data.task import Info, Shift, Task
 
 
 class Benchmark(Protocol):
-    """What a benchmark's module offers."""
+    """What a benchmark's module offers; one of another package may have its settings too, in the file SETTINGS."""
 
     @property
     def TASKS(self) -> Mapping[str, Info]: ...
@@ -29,12 +30,25 @@ BENCHMARKS: dict[str, Benchmark] = {
     "pacs": pacs,
 }
 
-__all__ = ["BENCHMARKS", "known_task", "load_task", "task_infos"]
+__all__ = ["BENCHMARKS", "benchmark_named", "benchmarks", "known_task", "load_task", "task_infos"]
+
+
+@functools.cache
+def benchmarks() -> dict[str, Benchmark]:
+    """Our own, and those of installed packages."""
+    return loaded_plugins("askew.benchmarks") | BENCHMARKS
+
+
+def benchmark_named(name: str) -> Benchmark:
+    """UserError if there is none."""
+    if name not in benchmarks():
+        raise unknown("benchmark", name, benchmarks(), "a grid is a .toml file.")
+    return benchmarks()[name]
 
 
 def task_infos() -> dict[str, Info]:
     """Every task by its full name."""
-    return {f"{b}/{name}": info for b, module in BENCHMARKS.items() for name, info in module.TASKS.items()}
+    return {f"{b}/{name}": info for b, module in benchmarks().items() for name, info in module.TASKS.items()}
 
 
 def known_task(name: str) -> str:
@@ -50,4 +64,4 @@ def load_task(name: str, shift: str = "", draw: int = 0, data: Path | None = Non
     benchmark, _, short = known_task(name).partition("/")
     if draw < 0:
         raise UserError(f"The draw must be 0 or more, found {draw}.", "draw 0 is the one that tables use.")
-    return BENCHMARKS[benchmark].load(short, Shift.parse(shift or task_infos()[name].shift), draw, data)
+    return benchmarks()[benchmark].load(short, Shift.parse(shift or task_infos()[name].shift), draw, data)

@@ -1,0 +1,58 @@
+"""Windows and macOS, as far as they can be had here: fcntl, fork and POSIX signals are taken away."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import TINY
+
+ROOT = Path(__file__).parents[2]
+ELSEWHERE = ROOT / "tests" / "support" / "elsewhere"
+
+LACKS = """
+import multiprocessing, os, signal
+assert not hasattr(os, "fork") and not hasattr(signal, "SIGKILL") and not hasattr(signal, "pthread_sigmask")
+assert multiprocessing.get_start_method() == "spawn" and multiprocessing.get_all_start_methods() == ["spawn"]
+try:
+    import fcntl
+except ImportError:
+    import askew
+    from askew.core.locks import fcntl
+    print(fcntl, askew.run.__name__)
+"""
+
+FAST = ("core", "data", "evaluation", "methods", "nets", "training", "adaptation", "runs")
+LINUX_ONLY = "not ray and not slurm and not kill and not interrupt and not mount and not full"
+
+
+def ask(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    """A Python process without them, as are all that it starts."""
+    paths = os.pathsep.join([str(ELSEWHERE), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
+    return subprocess.run(
+        [sys.executable, *command], cwd=folder, env=os.environ | {"PYTHONPATH": paths}, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+
+
+def test_askew_is_imported_without_fcntl_fork_and_posix_signals(tmp_path: Path) -> None:
+    done = ask(tmp_path, "-c", LACKS)
+    assert done.stdout == "None run\n", done.stderr
+
+
+def test_a_benchmark_runs_in_spawned_processes_without_them(tmp_path: Path) -> None:
+    bench = ("bench", "mini", "--tasks", "syn-uci", "--methods", "source", "--seeds", "2", "--jobs", "2", *TINY)
+    done = ask(tmp_path, "-m", "askew", *bench)
+    assert done.returncode == 0, done.stderr
+    assert "mini/syn-uci" in done.stdout
+    assert len(list((tmp_path / "runs").glob("*/done"))) == 4, "two runs, and the pre-training of each"
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("room", FAST)
+def test_the_fast_part_of_the_suite_passes_without_them(room: str) -> None:
+    done = ask(ROOT, "-m", "pytest", "-q", "-x", "-m", "not soak", "-k", LINUX_ONLY, f"tests/{room}")
+    assert done.returncode == 0, done.stdout[-3000:]

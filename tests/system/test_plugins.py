@@ -1,0 +1,83 @@
+"""The example package, installed: askew finds its method and its benchmark; a broken package harms nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+ASK = """
+import json
+import askew
+from askew.core.plugins import plugins
+from askew.methods import method_class
+from askew.runs.config import read_settings
+
+cls = method_class("entmin")
+askew.check_method(cls())
+result = askew.run("rings/plain-noisy", method="entmin", hyper={"weight": 0.05}, device="cpu")
+try:
+    askew.run("rings/plain-noisy", method="lost")
+except askew.UserError as error:
+    lost = str(error)
+try:
+    askew.run("rings/plain-noisy", method="entmim")
+except askew.UserError as error:
+    near = error.hint
+print(json.dumps({
+    "score": result.scores["whole"]["per_class_mean"], "lost": lost, "near": near, "revision": cls.revision,
+    "settings": read_settings("rings")["train"]["rounds"], "trackers": list(plugins("askew.trackers")),
+}))
+"""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the example package in it, and one whose module is missing."""
+    folder = tmp_path_factory.mktemp("site")
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-build-isolation"]
+    subprocess.run(
+        [*install, "--disable-pip-version-check", "--target", str(folder), str(ROOT / "examples" / "plugin")],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    broken = folder / "broken-1.0.dist-info"
+    broken.mkdir()
+    (broken / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
+    lost = "[askew.methods]\nlost = no_such_module:Lost\n[askew.benchmarks]\nlost = no_such_module\n"
+    (broken / "entry_points.txt").write_text(lost)
+    return folder
+
+
+def ask(site: Path, folder: Path, *command: str) -> str:
+    paths = os.pathsep.join([str(site), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, *command], cwd=folder, env=os.environ | {"PYTHONPATH": paths}, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_an_installed_package_adds_a_method_and_a_benchmark(site: Path, tmp_path: Path) -> None:
+    answer: dict[str, Any] = json.loads(ask(site, tmp_path, "-c", ASK))
+    assert answer["score"] > 50
+    assert answer["settings"] == 4
+    assert len(answer["revision"]) == 12, "a change of its code is another run"
+    assert answer["trackers"] == []
+    assert "The plug-in lost of the package broken cannot be loaded" in answer["lost"]
+    assert "did you mean 'entmin'" in answer["near"]
+
+
+def test_the_command_line_lists_what_packages_add(site: Path, tmp_path: Path) -> None:
+    tasks = json.loads(ask(site, tmp_path, "-m", "askew", "tasks", "--json"))
+    assert "rings/plain-noisy" in [task["task"] for task in tasks]
+    listed = ask(site, tmp_path, "-m", "askew", "methods")
+    assert "Makes predictions on the target confident." in listed
+    assert "plug-ins" in listed
