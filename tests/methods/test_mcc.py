@@ -9,6 +9,7 @@ from torch import Tensor
 
 from askew.methods.losses import class_confusion
 from askew.methods.mcc import MCC
+from askew.methods.teacher import PriorAwareTeacher
 from askew.testing import check_method
 
 
@@ -34,6 +35,15 @@ def test_its_losses_and_gradients_are_those_of_the_formula(temperature: float) -
         "confusion": (0.3 * confusion(softmax(f.linear("head", f.ft) / temperature)), both),
     }
     assert_is(method.losses(net, batch, {}, T), f, want)
+
+
+def test_the_teacher_may_minimise_the_same_confusion() -> None:
+    method = PriorAwareTeacher(confusion=True)
+    net, batch = given(method)
+    f = Formula(net, batch)
+    want = confusion(softmax(f.linear("head", f.ft) / 2.5))
+    assert method.losses(net, batch, {}, T)["confusion"].item() == pytest.approx(want.item())
+    assert "confusion" not in PriorAwareTeacher().losses(net, batch, {}, T)
 
 
 def test_a_network_that_knows_nothing_confuses_every_class_with_every_other() -> None:

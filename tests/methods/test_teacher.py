@@ -75,6 +75,11 @@ def test_the_student_sees_one_view_and_the_teacher_the_other() -> None:
         assert method.losses(net, other, {}, T)["agree"].item() != pytest.approx(before)
 
 
+def test_a_calm_teacher_sees_a_view_half_as_strong() -> None:
+    assert PriorAwareTeacher().target_views == (1.0, 1.0)
+    assert PriorAwareTeacher(calm=True).target_views == (1.0, 0.5)
+
+
 def test_an_image_of_which_the_teacher_is_not_sure_does_not_count() -> None:
     method = PriorAwareTeacher(threshold=1.0)
     agree = method.losses(*given(method), {}, T)["agree"]

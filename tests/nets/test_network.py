@@ -60,6 +60,7 @@ def same(one: dict[str, nn.Module], two: dict[str, nn.Module]) -> bool:
             2048,
         ),
         ("mlp", (17,), dense(17, 512) + dense(512, 256), 256),
+        ("bottleneck", (17,), dense(17, 256), 256),
         ("bare", (17,), 0, 17),
     ],
 )

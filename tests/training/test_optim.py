@@ -183,3 +183,12 @@ def test_an_optimiser_goes_on_from_its_tensors(kind: Any) -> None:
         value.copy_(saved[name])
     steps(halted, second, 4, 10)
     assert all(torch.equal(whole[name], halted[name]) for name in whole)
+
+
+def test_layers_put_on_a_backbone_learn_at_the_rate_of_the_head() -> None:
+    names = ("features.0.body.weight", "features.1.0.weight", "head.weight")
+    for network, moved in (("resnet18+bottleneck", [0.01, 0.1, 0.1]), ("digits-28", [0.01, 0.01, 0.1])):
+        params: dict[str, Tensor] = {name: torch.zeros(1) for name in names}
+        optimiser = Optimiser(Optim(lr=0.1, features_lr=0.01, weight_decay=0.0), params, network)
+        optimiser.step(names, [torch.ones(1)] * 3, NOW)
+        assert [-p.item() for p in params.values()] == pytest.approx(moved)

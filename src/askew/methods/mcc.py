@@ -9,7 +9,7 @@ from torch import Tensor
 
 from askew.core.options import Between, Search
 from askew.methods.base import Batch, Losses, Method, State, both
-from askew.methods.losses import certainty, class_confusion, cross_entropy, mean_one
+from askew.methods.losses import confusion, cross_entropy
 from askew.nets.network import Net
 
 
@@ -34,6 +34,5 @@ class MCC(Method):
 
     def losses(self, net: Net, batch: Batch, state: State, t: Tensor) -> Losses:
         fs, ft = both(net, batch)
-        zt = net["head"](ft) / self.temperature
-        confusion = class_confusion(zt.softmax(dim=-1), mean_one(certainty(zt)))
-        return {"label": cross_entropy(net["head"](fs), batch.ys), "confusion": self.weight * confusion}
+        apart = confusion(net["head"](ft) / self.temperature)
+        return {"label": cross_entropy(net["head"](fs), batch.ys), "confusion": self.weight * apart}

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from askew.core.options import Between, Search
 from askew.methods.base import Batch, Losses, Method, Shape, State, both
-from askew.methods.losses import cross_entropy
+from askew.methods.losses import confusion, cross_entropy
+from askew.methods.mcc import MCC
 from askew.nets.network import Net
 
 
@@ -41,13 +42,13 @@ class PriorAwareTeacher(Method):
         teacher's answers are made equally frequent (distribution alignment), which is right under that draw alone.
     Minimises: E_s CE(h(x), y) + λ·E_t 1[max q′ > τ]·‖h(x₁) − q′(x₂)‖², with views x₁, x₂ of one image, q the teacher's
         probabilities, q′ ∝ q/q̄, q̄ their moving mean; teacher ← d·teacher + (1 − d)·student after every step.
+        With `confusion`, plus the class confusion that MCC minimises.
     Cites: A. Tarvainen, H. Valpola, Mean teachers are better role models, NeurIPS 2017; G. French, M. Mackiewicz,
         M. Fisher, Self-ensembling for visual domain adaptation, ICLR 2018; D. Berthelot et al., ReMixMatch, ICLR 2020.
     """
 
     id = "teacher"
     teacher = True
-    target_views = (1.0, 1.0)
 
     weight: Annotated[float, Between(0), Search(0.3, 30, log=True)] = 3.0
     """Weight λ of the agreement."""
@@ -59,6 +60,15 @@ class PriorAwareTeacher(Method):
     """Least share ε/c that a class is taken to have among the answers: a rare one is raised 1/ε times at most."""
     memory: Annotated[int, Between(1)] = 100
     """How many steps the teacher averages over: d = 1 − 1/min(i + 1, this); 1: the student teaches itself."""
+
+    calm: bool = False
+    """Whether the teacher's view is half as strong as the student's."""
+    confusion: bool = False
+    """Whether the student also minimises MCC's class confusion on the target."""
+
+    @property
+    def target_views(self) -> tuple[float, ...]:  # type: ignore[override]
+        return 1.0, 0.5 if self.calm else 1.0
 
     def teacher_memory(self) -> int:
         return self.memory
@@ -72,5 +82,9 @@ class PriorAwareTeacher(Method):
         if self.aligned:
             q = net["shares"](q, self.floor)
         sure = (q.max(dim=-1).values > self.threshold).to(q.dtype)
-        apart = (net["head"](ft).softmax(dim=-1) - q).square().sum(dim=-1)
-        return {"label": cross_entropy(net["head"](fs), batch.ys), "agree": self.weight * (sure * apart).mean()}
+        zt = net["head"](ft)
+        apart = (zt.softmax(dim=-1) - q).square().sum(dim=-1)
+        losses = {"label": cross_entropy(net["head"](fs), batch.ys), "agree": self.weight * (sure * apart).mean()}
+        if self.confusion:
+            losses["confusion"] = confusion(zt / MCC.temperature)
+        return losses

@@ -45,14 +45,14 @@ class Backbone(nn.Module):
 
 
 def backbone(spec: NetSpec, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
-    """Any torchvision model by name (`resnet50`), or timm's by `timm:NAME`; with `+mlp` or `+bare`, that follows.
+    """Any torchvision model by name (`resnet50`), or timm's by `timm:NAME`; layers of ours may follow: `resnet50+mlp`.
 
     `resnet50.v1` is the original ResNet: stride 2 on the first 1x1 convolution of a stage, not on the 3x3.
     """
     below, plus, above = spec.name.partition("+")
     if plus:
-        if above not in ("mlp", "bare"):
-            raise UserError(f"There is no network '{spec.name}'.", "what follows a + is mlp or bare.")
+        if above not in ("mlp", "bottleneck", "bare"):
+            raise UserError(f"There is no network '{spec.name}'.", "what follows a + is mlp, bottleneck or bare.")
         body, width = backbone(dataclasses.replace(spec, name=below), shape)
         top, width = OWN[above]((width,))
         return nn.Sequential(body, top), width

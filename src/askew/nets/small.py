@@ -57,6 +57,12 @@ def mlp(shape: tuple[int, ...]) -> tuple[nn.Module, int]:
     return nn.Sequential(*dense(width, 512, layer=1), *dense(512, 256)), 256
 
 
+def bottleneck(shape: tuple[int, ...]) -> tuple[nn.Module, int]:
+    """One dense layer, as transfer learning puts it between a backbone and a head."""
+    (width,) = _expect(shape, "bottleneck", (None,))
+    return nn.Sequential(*dense(width, 256)), 256
+
+
 def bare(shape: tuple[int, ...]) -> tuple[nn.Module, int]:
     """No features at all: the head works on the rows as they are."""
     (width,) = _expect(shape, "bare", (None,))
@@ -68,6 +74,7 @@ OWN: Mapping[str, Callable[[tuple[int, ...]], tuple[nn.Module, int]]] = {
     "digits-32": digits_32,
     "mini": mini,
     "mlp": mlp,
+    "bottleneck": bottleneck,
     "bare": bare,
 }
 

@@ -15,7 +15,8 @@ class NetSpec:
     """Which network a run trains."""
 
     name: str
-    """digits-28, digits-32, mini, mlp, bare, a torchvision model, timm:NAME, or layers on such a one: resnet50+mlp."""
+    """digits-28, digits-32, mini, mlp, bottleneck, bare, a torchvision model, timm:NAME, or layers on such a one:
+    resnet50+mlp."""
     head: Literal["linear", "cosine"] = "linear"
     """A linear layer, or cosine similarity to one prototype a class."""
     temperature: Annotated[float, Between(1e-3, 10)] = 0.05

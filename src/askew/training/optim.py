@@ -26,7 +26,7 @@ class Optim:
     optimiser: Literal["sgd", "adam", "adamw"] = "sgd"
     """SGD with momentum, Adam, or AdamW (Adam with the decay apart from the gradient)."""
     lr: Annotated[float, Between(0)] = 0.01
-    """Rate of the head and of a method's own parts."""
+    """Rate of the head, of a method's own parts, and of layers put on a backbone."""
     features_lr: Annotated[float, Between(0)] = 0.001
     """Rate of the features."""
     momentum: Annotated[float, Between(0, 0.9999)] = 0.9
@@ -110,15 +110,22 @@ def adam_(
     )
 
 
+def _part(parameter: str, network: str) -> str:
+    """Which part of a network a parameter belongs to; in `resnet50+mlp`, the layers put on the backbone are one."""
+    if "+" in network and parameter.startswith("features.1."):
+        return "top"
+    return parameter.partition(".")[0]
+
+
 class Optimiser:
     """The slots (momentum, moments) of named parameters, and the step that uses them."""
 
-    def __init__(self, optim: Optim, params: dict[str, Tensor]) -> None:
+    def __init__(self, optim: Optim, params: dict[str, Tensor], network: str = "") -> None:
         self.optim = optim
         slots = 1 if optim.optimiser == "sgd" else 2
         self.params = params
         self.slots = [{name: torch.zeros_like(p) for name, p in params.items()} for _ in range(slots)]
-        self.parts = {name: name.partition(".")[0] for name in params}
+        self.parts = {name: _part(name, network) for name in params}
         device = next(iter(params.values())).device
         # Adam's bias correction counts a part's own steps, since phases may train parts in turn
         counts = {part: torch.zeros((), dtype=wide(device), device=device) for part in set(self.parts.values())}

@@ -55,7 +55,7 @@ class Trainer(Loop[Snapshot]):
         self.method: Method = self.stage.method
         device = feed.device
         self.params: dict[str, Tensor] = {n: p for n, p in net.named_parameters() if p.requires_grad}
-        self.optimiser = Optimiser(self.stage.optim, self.params)
+        self.optimiser = Optimiser(self.stage.optim, self.params, run.net.name)
         self.state: dict[str, Tensor] = {}
         self.pseudo: Tensor | None = None
         shape = (self.window, run.batch)
