@@ -105,7 +105,6 @@ def report(share: int) -> None:
 
 def measure_ray(runs: int, seconds: float) -> None:
     """The time of a grid of jobs that only sleep, beyond their sleep, once its workers have started."""
-    import ray
     import torch
 
     from askew.runs.config import RunRequest
@@ -123,7 +122,7 @@ def measure_ray(runs: int, seconds: float) -> None:
     where = Ray()
     where.connect()
     backend: Any = _Backend(where)
-    backend.task = ray.remote(num_cpus=1, max_retries=0)(nap)
+    backend.task = backend.ray.remote(num_cpus=1, max_retries=0)(nap)
     with TemporaryDirectory() as scratch:
         how = Execution(open_root(Path(scratch) / "runs"), torch.device("cpu"))
         for count in (2 * slots, runs):

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import ipaddress
 import logging
 import os
+import secrets
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,6 +17,14 @@ from askew.core.errors import UserError
 from askew.runs.execute import Execution
 from askew.runs.launch.jobs import Event, Job
 from askew.runs.launch.remote import Environment, JobGroup, drive, run_jobs
+
+
+CLOSED = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_AUTH_MODE": "token"}
+"""Variables that keep a cluster started here to this machine and its user.
+
+The first is Ray's switch for a cluster of one machine, on any system: all of its processes listen on 127.0.0.1. The
+option `_node_ip_address` does not do it: Ray replaces a loopback address by one that others can reach.
+"""
 
 
 @dataclass(frozen=True)
@@ -42,12 +53,15 @@ class Ray:
 
     def connect(self) -> None:
         """Connect to the cluster, or start one; UserError if there is none."""
+        loaded: Any = sys.modules.get("ray")
+        if loaded is not None and loaded.is_initialized():  # for the jobs before these
+            return
+        if not self.address:
+            os.environ |= CLOSED | {"RAY_AUTH_TOKEN": _token()}  # before Ray is imported, which reads them
         try:
             import ray
         except ImportError:
             raise UserError("Ray is not installed.", "pip install 'askew[ray]'") from None
-        if ray.is_initialized():  # for the jobs before these
-            return
         logging.getLogger("ray").setLevel(logging.ERROR)
         quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
         try:
@@ -55,10 +69,27 @@ class Ray:
                 ray.init(self.address, **quiet)
             else:
                 cpus = self.workers or os.cpu_count()
-                ray.init("local", num_cpus=cpus, include_dashboard=False, _node_ip_address="127.0.0.1", **quiet)
+                ray.init("local", num_cpus=cpus, include_dashboard=False, **quiet)
         except (ConnectionError, ValueError, RuntimeError, OSError) as error:
             reason = str(error).strip().splitlines()[0]
             raise UserError(f"There is no Ray cluster at {self.address or 'this machine'}: {reason}", _HINT) from error
+        if not self.address:
+            self._check_loopback(ray.util.get_node_ip_address())
+
+    def _check_loopback(self, node: str) -> None:
+        """End a cluster that other machines could reach: whoever reaches it may run code."""
+        if not ipaddress.ip_address(node).is_loopback:
+            self.close()
+            raise UserError(
+                f"Ray listens on {node}, where other machines can reach it.",
+                "import ray after the cluster was started, or name a cluster of your own by its address.",
+            )
+
+
+@functools.cache
+def _token() -> str:
+    """One for all clusters of this process: Ray reads it once."""
+    return secrets.token_hex(32)
 
 
 _HINT = "`ray status` on the cluster shows its address; without --address one is started here."
