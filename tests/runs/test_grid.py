@@ -136,3 +136,53 @@ def test_a_grid_that_is_not_there_is_refused(cli: Command) -> None:
     answer = cli("bench", "my.toml")
     assert_refused(answer)
     assert answer.err.startswith("The grid file my.toml does not exist.")
+
+
+# --- methods that are code ---
+
+EVIL = "from pathlib import Path\nimport askew\nPath('ran').touch()\nclass Evil(askew.Method):\n    '''Evil.'''\n"
+
+
+@pytest.fixture
+def grid_with_code(tmp_path: Path) -> Path:
+    (tmp_path / "evil.py").write_text(EVIL)
+    (tmp_path / "grid.toml").write_text(SMALL.replace('["coal"]', '["coal", "evil.py:Evil"]'))
+    return tmp_path / "grid.toml"
+
+
+@pytest.mark.usefixtures("grid_with_code")
+@pytest.mark.parametrize("more", [(), ("--tasks", "nonsense"), ("--seeds", "0"), ("--methods", "evil.py:Other")])
+def test_a_method_s_file_that_a_grid_names_is_not_run(cli: Command, tmp_path: Path, more: tuple[str, ...]) -> None:
+    assert_refused(cli("bench", "grid.toml", *more))
+    assert {p.name for p in tmp_path.iterdir()} == {"grid.toml", "evil.py"}
+
+
+@pytest.mark.usefixtures("grid_with_code")
+def test_the_refusal_of_a_grid_with_code_tells_how_to_allow_it(cli: Command) -> None:
+    answer = cli("bench", "grid.toml")
+    assert answer.err.startswith("The grid small names the method evil.py:Evil, which is code of somebody's file.")
+    assert "--allow-code" in answer.err
+
+
+@pytest.mark.usefixtures("grid_with_code")
+@pytest.mark.parametrize("how", [("--methods", "evil.py:Evil"), ("--allow-code",)])
+def test_a_method_s_file_that_was_typed_or_allowed_is_run(cli: Command, tmp_path: Path, how: tuple[str, ...]) -> None:
+    answer = cli("bench", "grid.toml", *how)
+    assert answer.err.startswith("The method Evil: losses of phase 0 raised TypeError"), answer  # it has none
+    assert (tmp_path / "ran").exists()
+
+
+@pytest.mark.usefixtures("grid_with_code")
+def test_a_grid_without_its_code_needs_no_leave(cli: Command, tmp_path: Path) -> None:
+    answer = cli("bench", "grid.toml", "--methods", "coal", "--device", "gpu")
+    assert answer.err.startswith("There is no device 'gpu'.")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_reading_a_grid_runs_no_code(grid_with_code: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    grid = read_grid(grid_with_code)
+    assert not (tmp_path / "ran").exists()
+    with pytest.raises(UserError, match="which is code"):
+        grid.check_code(())
+    grid.check_code(["evil.py:Evil"])

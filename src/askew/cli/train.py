@@ -137,6 +137,7 @@ def bench(
     ] = "",
     tasks: Annotated[str, typer.Option("--tasks", help="Tasks, separated by commas; default: all reported ones.")] = "",
     seeds: Annotated[int | None, typer.Option("--seeds", help="Number of seeds; default: 3, or the grid's.")] = None,
+    allow_code: Annotated[bool, typer.Option("--allow-code", help="Run methods' files that a grid names.")] = False,
     hyper: HyperParameters = None,
     task_options: TaskOptions,
     training: TrainingOptions,
@@ -153,9 +154,7 @@ def bench(
     """
     from askew.reports.results import collect
 
-    if seeds is not None:
-        at_least("--seeds", seeds, 1)
-    grid = _grid(name, names(tasks), names(methods), seeds or 0)
+    grid = _grid(name, names(tasks), names(methods), seeds, allow_code)
     requests = grid.requests(_request(task_options, training, hyper))
     check_file_methods([request for _, request in requests])
     how = execution(execution_options, launch, curve=curve)
@@ -171,13 +170,18 @@ def bench(
         raise UserError(f"{missing} of {len(set(keys))} runs failed and are missing from the table.", "see above.")
 
 
-def _grid(name: str, tasks: list[str], methods: list[str], seeds: int) -> Grid:
-    """The part of a grid file, or of a benchmark, that the user names; empty and 0 stand for all of it."""
+def _grid(name: str, tasks: list[str], methods: list[str], seeds: int | None, allow_code: bool) -> Grid:
+    """The part of a grid file, or of a benchmark, that the user names; what is left out stands for all of it."""
     from askew.data.benchmarks import known_task
     from askew.runs.grid import Grid, Variant, read_grid, whole_benchmark
 
+    if seeds is not None:
+        at_least("--seeds", seeds, 1)
     if name.endswith(".toml"):
-        return read_grid(Path(name)).narrowed(tasks, methods, seeds)
+        grid = read_grid(Path(name)).narrowed(tasks, methods, seeds or 0)
+        if not allow_code:
+            grid.check_code(methods)
+        return grid
     whole = whole_benchmark(name).variants[0]
     chosen = tuple(known_task(f"{name}/{task.removeprefix(f'{name}/')}") for task in tasks)
     return Grid(name, seeds or 3, (Variant("", chosen or whole.tasks, tuple(methods) or whole.methods, ""),))

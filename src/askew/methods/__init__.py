@@ -63,6 +63,8 @@ __all__ = [
     "PriorAwareTeacher",
     "Prototypes",
     "SourceOnly",
+    "is_file",
+    "known_method",
     "make_method",
     "method_class",
     "named",
@@ -73,18 +75,24 @@ _DEFINED: dict[str, type[Method]] = {}
 """Classes that Python code handed over, by id."""
 
 
+def is_file(name: str) -> bool:
+    """Whether a method is named as `file.py:Class`: to load it is to run the file."""
+    return ".py:" in name
+
+
+def known_method(name: str) -> str:
+    """The same name; UserError if there is no such id. Loads nothing, so `file.py:Class` is not looked into."""
+    known = [*METHODS, *_DEFINED, *plugins("askew.methods")]
+    if name not in known and not is_file(name):
+        raise unknown("method", name, known, "`askew methods` lists them; your own is `file.py:Class`.")
+    return name
+
+
 def method_class(name: str) -> type[Method]:
     """The class behind an id, or behind `file.py:Class`."""
-    if ".py:" in name:
+    if is_file(known_method(name)):
         return _from_file(*name.rsplit(":", 1))
-    if name in METHODS:
-        return METHODS[name]
-    if name in _DEFINED:
-        return _DEFINED[name]
-    if name in plugins("askew.methods"):
-        return _from_package(name)
-    known = [*METHODS, *_DEFINED, *plugins("askew.methods")]
-    raise unknown("method", name, known, "`askew methods` lists them; your own is `file.py:Class`.")
+    return METHODS.get(name) or _DEFINED.get(name) or _from_package(name)
 
 
 def make_method(name: str, values: dict[str, Any]) -> Method:

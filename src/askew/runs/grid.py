@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from askew.core.errors import UserError, unknown
 from askew.data.benchmarks import benchmark_named, known_task, task_infos
-from askew.methods import PAPER, method_class
+from askew.methods import PAPER, is_file, known_method
 from askew.runs.config import RunRequest, check_seeds
 
 EXAMPLE = "see benchmarks/grids/ablation.toml for the form."
@@ -73,6 +73,15 @@ class Grid:
             for seed in range(self.seeds)
         ]
 
+    def check_code(self, allowed: Collection[str]) -> None:
+        """UserError if a method is somebody's file, which would be run, and is not among those that are allowed."""
+        for method in dict.fromkeys(method for variant in self.variants for method in variant.methods):
+            if is_file(method) and method not in allowed:
+                raise UserError(
+                    f"The grid {self.title} names the method {method}, which is code of somebody's file.",
+                    f"read it; then --allow-code runs it, and so does --methods {method}.",
+                )
+
     def narrowed(self, tasks: Sequence[str], methods: Sequence[str], seeds: int) -> Grid:
         """The part of the grid that a user names; empty and 0 leave it as it is."""
         known_tasks = {task for variant in self.variants for task in variant.tasks}
@@ -110,7 +119,7 @@ def _tasks_of(benchmark: str) -> tuple[str, ...]:
 
 
 def read_grid(path: Path) -> Grid:
-    """A grid from its file; UserError for whatever in it is unknown or of the wrong type."""
+    """A grid from its file; UserError for whatever in it is unknown or of the wrong type. No method's file is run."""
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, IsADirectoryError):
@@ -152,6 +161,6 @@ def _variant(name: str, grid: Mapping[str, Any], variant: Mapping[str, Any]) -> 
     tasks = [known_task(task if "/" in task or not benchmark else f"{benchmark}/{task}") for task in names]
     methods = both.get("methods", PAPER)
     for method in methods:
-        method_class(method)
+        known_method(method)
     train, hyper = ({**grid.get(entry, {}), **variant.get(entry, {})} for entry in ("train", "hyper"))
     return Variant(name, tuple(tasks), tuple(methods), both.get("shift", ""), train, hyper)
