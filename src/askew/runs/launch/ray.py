@@ -18,7 +18,6 @@ from askew.runs.execute import Execution
 from askew.runs.launch.jobs import Event, Job
 from askew.runs.launch.remote import Environment, JobGroup, drive, run_jobs
 
-
 CLOSED = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_AUTH_MODE": "token"}
 """Variables that keep a cluster started here to this machine and its user.
 
