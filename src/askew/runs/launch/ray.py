@@ -73,7 +73,8 @@ class Ray:
             reason = str(error).strip().splitlines()[0]
             raise UserError(f"There is no Ray cluster at {self.address or 'this machine'}: {reason}", _HINT) from error
         if not self.address:
-            self._check_loopback(ray.util.get_node_ip_address())
+            node: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
+            self._check_loopback(node)
 
     def _check_loopback(self, node: str) -> None:
         """End a cluster that other machines could reach: whoever reaches it may run code."""
