@@ -126,17 +126,27 @@ def test_images_are_shown_from_least_to_most_confident_as_the_model_sees_them(pa
     assert (pixels[1::3, 1::3] == original).all(), "a small picture is enlarged without blur"
 
 
-def test_a_page_shows_images_of_no_more_classes_than_it_may_and_tells_so(
+def test_images_of_every_predicted_class_are_shown_fewer_of_each_where_classes_are_many(
+    found: Adaptation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    even = dataclasses.replace(found, probabilities=np.eye(3)[np.arange(len(found.probabilities)) % 3])
+    for most, shown in ((900, report.PER_CLASS), (12, 4), (1, 1)):
+        monkeypatch.setattr(report, "BY_CLASS", most)
+        assert [len(gallery) for _, _, gallery in report._by_class(even)] == [shown] * 3
+
+
+def test_a_page_about_a_network_that_was_not_adapted_says_so_once_and_what_to_do_next(
     found: Adaptation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(report, "_map", lambda *_: "")
-    even = dataclasses.replace(found, probabilities=np.eye(3)[np.arange(len(found.probabilities)) % 3])
-    assert "most frequent of" not in render_report(even)
-    monkeypatch.setattr(report, "CLASSES", 2)
-    page = render_report(even)
-    assert "Only the 2 most frequent of 3 predicted classes are shown." in page
-    by_class = page.partition("By predicted class")[2].partition("Features of both domains")[0]
-    assert by_class.count("<details>") == 2
+    text = Page(render_report(dataclasses.replace(found, chosen=0, rejected=""))).text
+    assert "Not adapted" in text
+    assert "was adapted to the target" not in text
+    assert "was compared with 1 that were adapted to the target" in text
+    assert "What next: label some fifty target images" in text
+    kept = Page(render_report(found)).text
+    assert "was adapted to the target" in kept
+    assert "What next" not in kept
 
 
 @pytest.mark.parametrize("classes", [3, 31, 101])

@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import tensor
 
-from askew.adaptation.audit import _rows, audit, draw_sheet, read_truth
+from askew.adaptation.audit import audit, draw_sheet
+from askew.adaptation.given import _rows, read_truth
 from askew.core.errors import UserError
 from askew.core.files import write_json, write_tensors
 from askew.evaluation.metrics import accuracy_gain, mean_accuracy

@@ -172,6 +172,59 @@ def test_a_target_without_one_class_is_predicted_alike_by_the_table_and_the_mode
     assert np.mean(np.array(table) == load(tmp_path / "out", "cpu").predict(4 * xt)) > 0.99
 
 
+def test_the_two_coals_have_labels_of_their_own_while_they_train(tmp_path: Path) -> None:
+    request = AdaptRequest(*domains(tmp_path), training=LENGTH)
+    labels = {step.label for step in adapt(request, tmp_path / "out", CPU)}
+    assert {c.name for c in ON_EMBEDDINGS} <= labels
+
+
+OWN_METHOD = """
+from dataclasses import dataclass
+
+import askew
+from askew.methods.source import SourceOnly
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mine(SourceOnly):
+    id = "mine"
+"""
+DOUBLED = """
+    def predict(self, net, x):
+        return 2 * super().predict(net, x)
+"""
+
+
+def test_a_method_from_a_file_is_adapted_saved_and_loaded_without_the_file(cli: Command, tmp_path: Path) -> None:
+    domains(tmp_path)
+    (tmp_path / "mine.py").write_text(OWN_METHOD)
+    answer = cli("adapt", "source.npz", "target.npz", "-o", "out", "-m", "mine.py:Mine", *SHORT)
+    assert answer.code == 0, answer.err
+    assert json.loads((tmp_path / "out" / "summary.json").read_text())["chosen"] == "mine"
+    (tmp_path / "mine.py").unlink()
+    assert cli("predict", "out", "target.npz").code == 0, "its prediction is the usual one"
+
+
+def test_a_model_that_predicts_by_a_file_s_code_asks_for_the_file(cli: Command, tmp_path: Path) -> None:
+    domains(tmp_path)
+    (tmp_path / "mine.py").write_text(OWN_METHOD + DOUBLED)
+    answer = cli("adapt", "source.npz", "target.npz", "-o", "out", "-m", "mine.py:Mine", *SHORT)
+    assert answer.code == 0, answer.err
+    record = json.loads((tmp_path / "out" / "summary.json").read_text())
+    for place, file in (("out", "mine.py:Mine"), (f"out/runs/{record['methods'][1]['run']}", "FILE.py:CLASS")):
+        refused = cli("predict", place, "target.npz")
+        assert_refused(refused)
+        assert f"predicts by code of its own, {file}" in refused.err
+    answer = cli("predict", "out", "target.npz", "--method", "mine.py:Mine", "-o", "p.csv")
+    assert answer.code == 0, answer.err
+    table, kept = ([row["class"] for row in rows_of(tmp_path / file)] for file in ("p.csv", "out/predictions.csv"))
+    assert np.mean(np.array(table) == kept) > 0.98
+    (tmp_path / "mine.py").write_text(OWN_METHOD + DOUBLED.replace("2", "3"))
+    changed_file = cli("predict", "out", "target.npz", "--method", "mine.py:Mine")
+    assert_refused(changed_file)
+    assert "is not the code that" in changed_file.err
+
+
 def judged(
     made: tuple[Adaptation, Path], monkeypatch: pytest.MonkeyPatch, answer: str, method: str = "auto"
 ) -> Adaptation:

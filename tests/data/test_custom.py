@@ -10,9 +10,10 @@ from generated_trees import picture
 from own_files import CLASSES, cache, flat, npz, rows, tree  # noqa: F401 -- cache is a fixture
 from PIL import Image
 
+from askew.core.errors import UserError
 from askew.data.array_files import read_array
 from askew.data.custom import CustomData, load_custom_data, read_domain
-from askew.data.image_lists import find_pictures, read_listing
+from askew.data.image_lists import Columns, Listing, find_pictures, read_listing
 
 ODD = 'it\'s "odd" <script>alert(1)</script> 🦉 & more'
 
@@ -38,6 +39,20 @@ def test_folders_lists_and_arrays_give_the_same_task(tmp_path: Path) -> None:
     assert whole.task.training_data.classes == CLASSES
     assert whole.task.test is None
     assert whole.kind == "pictures"
+
+
+def test_lists_with_other_column_names_and_semicolons_are_read_as_they_say(tmp_path: Path) -> None:
+    source, target = tree(tmp_path / "s"), flat(tmp_path / "t")
+    whole = load_custom_data(source, target)
+    lines = [f"7;{name};s/{name}/{i}.png" for name in CLASSES for i in range(4)]
+    (tmp_path / "s.csv").write_text("no, of photo;Species;Photo\n" + "\n".join(lines))
+    (tmp_path / "t.csv").write_text("id;photo\n" + "\n".join(f"1;t/{i}.png" for i in range(4)))
+    named = load_custom_data(tmp_path / "s.csv", tmp_path / "t.csv", columns=Columns("photo", "species"))
+    assert named.task.origin == whole.task.origin
+    (tmp_path / "l.csv").write_text("Photo,Species\ns/cat/0.png,cat")
+    assert read_listing(tmp_path / "l.csv", Columns(label="species")) == Listing(tmp_path, ("s/cat/0.png",), ("cat",))
+    with pytest.raises(UserError, match=r"l\.csv has no column 'picture': its first line is Photo, Species\."):
+        read_listing(tmp_path / "l.csv", Columns("picture"))
 
 
 def test_a_tenth_of_each_class_rounded_up_is_held_out_and_nothing_is_lost(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import assert_refused
 from conftest import Command
 from PIL import Image
 from small_models import CLASSES, TARGET, images, predictor, rows
@@ -102,6 +103,28 @@ def test_broken_pictures_are_named_in_the_table_and_on_stderr(cli: Command, imag
     assert all(not row["class"] and not row["probability"] and not row[HEAD[-1]] for row in broken)
     for name in BROKEN:
         assert f"cannot read {album / name}: " in answer.err
+
+
+def test_json_without_a_file_prints_the_predictions_themselves(cli: Command, image_model: Path, album: Path) -> None:
+    told = json.loads(cli("predict", image_model, album, "--json").out)
+    by_table = table(cli("predict", image_model, album).out)
+    assert [row["path"] for row in told["predictions"]] == [row["path"] for row in by_table]
+    assert [row["class"] or "" for row in told["predictions"]] == [row["class"] for row in by_table]
+    assert (told["images"], told["broken"]) == (len(SOUND) + len(BROKEN), len(BROKEN))
+    for row in told["predictions"]:
+        assert (row["problem"] is None) == ("probabilities" in row) == (row["probability"] is not None)
+        assert row["problem"] or sum(row["probabilities"].values()) == pytest.approx(1)
+
+
+def test_a_list_may_call_its_column_of_paths_as_it_likes(
+    cli: Command, image_model: Path, album: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "list.csv").write_text(f"id;photo\n1;{album / 'cmyk.jpg'}\n2;{album / 'z/1.png'}\n")
+    told = json.loads(cli("predict", image_model, tmp_path / "list.csv", "--path-column", "photo", "--json").out)
+    assert [Path(row["path"]).name for row in told["predictions"]] == ["cmyk.jpg", "1.png"]
+    answer = cli("predict", image_model, tmp_path / "list.csv", "--path-column", "picture")
+    assert_refused(answer)
+    assert "has no column 'picture': its first line is id, photo." in answer.err
 
 
 def test_the_summary_as_json_has_the_predicted_distribution(cli: Command, image_model: Path, album: Path) -> None:
@@ -243,7 +266,6 @@ def beside(*things: Path) -> None:
         (("image_model", "album", "-o", "out.xlsx"), "written as .csv or .parquet, found out.xlsx"),
         (("image_model", "album", "-o", "no/out.csv"), "Cannot write a file no/out.csv."),
         (("image_model", "album", "-o", "void"), "Cannot write a file void."),
-        (("image_model", "album", "--json"), "--json prints a summary where the predictions go."),
         (("image_model", "album", "--device", "warp"), "There is no device 'warp'."),
         (("image_model", "album", "--batch", "-1"), "--batch"),
     ],

@@ -11,7 +11,8 @@ from askew.reports import svg
 
 LONG = "Donaudampfschifffahrtsgesellschaftskapitänsmütze"
 EVIL = "<script>alert(1)</script>\"'"
-NAMES = ["a", LONG, EVIL, *(f"class {k}" for k in range(28))]
+WIDE = "長" * 40
+NAMES = ["a", LONG, EVIL, WIDE, *(f"class {k}" for k in range(28))]
 
 
 def charts() -> dict[str, Markup]:
@@ -38,6 +39,12 @@ def test_every_name_is_there_and_a_long_one_is_cut_but_whole_when_pointed_at(kin
     assert all(f"class {k}<" in text for k in range(28))
     assert f">{LONG}<" not in text.replace(f"<title>{LONG}</title>", "")
     assert LONG in text
+
+
+def test_names_of_wide_letters_fit_beside_their_bars() -> None:
+    (place, shown) = re.findall(r'<text x="(\S+)" [^>]*class="name">(長+…)<', charts()["ranges"])[0]
+    assert 13 * len(shown) <= float(place), "letters of thirteen pixels, from their end to the left"
+    assert WIDE in charts()["ranges"], "whole when it is pointed at"
 
 
 @pytest.mark.parametrize("kind", ["bars", "dots", "ranges"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,10 @@ from askew.adaptation.embeddings import frozen
 from askew.adaptation.findings import adaptation_findings
 from askew.adaptation.pipeline import Adaptation
 from askew.adaptation.report import render_report
+from askew.adaptation.setup import AdaptRequest
+from askew.core.errors import UserError
 from askew.core.files import write_bytes, write_json
+from askew.data.image_lists import Columns
 from askew.inference.model_card import TargetPrior
 from askew.inference.predictor import Predictor
 from askew.inference.writers import write_predictions_csv
@@ -33,8 +37,10 @@ def predictor(found: Adaptation) -> Predictor:
     estimate = TargetPrior(
         tuple(prior.prior.tolist()), prior.estimator, tuple(prior.low.tolist()), tuple(prior.high.tolist())
     )
+    if found.setup.prior is not None:
+        estimate = TargetPrior(tuple(found.setup.prior.tolist()), "known")
     made = {"by": "askew adapt", "method": found.winner.candidate.name, "said": found.sentence}
-    plain = Predictor.of_run(found.winner.folder, "cpu", estimate, made)
+    plain = Predictor.of_run(found.winner.folder, "cpu", estimate, made, found.winner.run.method)
     card = dataclasses.replace(plain.card, temperature=found.temperature)
     if backbone is None:
         return Predictor(card, plain.weights, "cpu")
@@ -73,6 +79,8 @@ def summary(found: Adaptation) -> dict[str, Any]:
             for i, (t, scores) in enumerate(zip(found.trained, found.scores, strict=True))
         ],
         "failed": dict(found.failed),
+        "labels": None if found.setup.labels is None else _by_labels(found),
+        "known_mix": None if found.setup.prior is None else found.setup.prior.tolist(),
         "source_mix": found.setup.data.source_prior.tolist(),
         "target_mix": found.diagnosis.target_prior.as_dict(),
         "predicted": np.bincount(found.predicted, minlength=len(found.classes)).tolist(),
@@ -82,4 +90,35 @@ def summary(found: Adaptation) -> dict[str, Any]:
             for r in adaptation_findings(found)
         ],
         "seconds": round(found.seconds, 1),
+        "request": request_as_json(found.request),
     }
+
+
+def _by_labels(found: Adaptation) -> dict[str, Any]:
+    labels = found.setup.labels
+    assert labels is not None
+    accuracy = {name: dataclasses.asdict(estimate) for name, estimate in found.on_labels.items()}
+    return {"count": len(labels.y), "trained": found.request.train_labels, "accuracy": accuracy}
+
+
+# --- switching ---
+
+
+def request_as_json(request: AdaptRequest) -> dict[str, Any]:
+    """What was asked for, with whole paths, so that another command can ask for it again."""
+    values = dataclasses.asdict(request)
+    paths = {name: str(value.resolve()) for name, value in values.items() if isinstance(value, Path)}
+    return values | paths | {"training": dict(request.training)}
+
+
+def earlier_request(out: Path) -> AdaptRequest:
+    """What the adaptation in a folder was asked for; UserError if there is none."""
+    try:
+        values = json.loads((out / "summary.json").read_text())["request"]
+        paths = {name: Path(values[name]) for name in ("source", "target", "labels", "target_prior") if values[name]}
+        return AdaptRequest(**(values | paths | {"columns": Columns(**values["columns"])}))
+    except (OSError, ValueError, KeyError, TypeError):
+        raise UserError(
+            f"{out} is not a finished adaptation, or one of an earlier version.",
+            "name the folder that `askew adapt … -o` wrote, or run that again.",
+        ) from None

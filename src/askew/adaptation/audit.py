@@ -5,23 +5,20 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from askew.adaptation.given import read_truth
 from askew.adaptation.pipeline import read_outputs
-from askew.core.errors import UserError, unknown
+from askew.core.errors import UserError
 from askew.core.files import write_bytes
-from askew.data.array_files import ARRAYS, label_names, read_array
-from askew.data.image_lists import LISTS, read_folder, read_lines
 from askew.evaluation.metrics import Estimate, accuracy_gain, mean_accuracy, score
 
-_FORM = "a list of path,label (empty labels are skipped), a folder with one sub-folder per class, or an array with y."
 _OUT = "name the folder that `askew adapt … -o` wrote."
 
 Labels = NDArray[np.int64]
@@ -142,62 +139,6 @@ def draw_sheet(out: Path, n: int, sheet: Path) -> int:
 
 
 # --- reading ---
-
-
-def read_truth(file: Path, names: Sequence[str], classes: Sequence[str]) -> tuple[Labels, Labels]:
-    """The rows of the target images that have labels, and those labels. (n,), (n,)"""
-    found = [(name, label) for name, label in _labels(file) if label]
-    if not found:
-        raise UserError(f"There is no label in {file}.", _FORM)
-    number = {name: k for k, name in enumerate(classes)}
-    for _, label in found:
-        if label not in number:
-            error = unknown("class", label, classes)
-            raise UserError(
-                f"{file} holds the label '{label}', which is not a class of the source.",
-                f"{error.hint} Leave labels empty where no class fits.",
-            )
-    rows = _rows([name for name, _ in found], names, file)
-    return np.array(rows, dtype=np.int64), np.array([number[label] for _, label in found], dtype=np.int64)
-
-
-def _labels(file: Path) -> list[tuple[str, str]]:
-    """Names of images and their labels, some of which may be empty."""
-    suffix = file.suffix.lower()
-    if not file.exists():
-        raise UserError(f"The labels {file} do not exist.", _FORM)
-    if file.is_dir():
-        listing = read_folder(file)
-        return list(zip(listing.paths, listing.labels or [""] * len(listing.paths), strict=True))
-    if suffix in LISTS:
-        return [(path, label) for _, path, label in read_lines(file)]
-    if suffix in ARRAYS:
-        array = read_array(file)
-        labels = () if array.y is None else label_names(array.y, len(array.x), file)
-        return [(str(row), label) for row, label in enumerate(labels)]
-    raise UserError(f"{file} is neither a list nor a folder nor an array.", _FORM)
-
-
-def _rows(wanted: Sequence[str], names: Sequence[str], file: Path) -> list[int]:
-    """The target's row of each name: by the whole path, else by as much of its end as is unique."""
-    whole = {name: row for row, name in enumerate(names)}
-    ends: dict[tuple[str, ...], list[int]] = defaultdict(list)
-    for row, name in enumerate(names):
-        parts = PurePath(name).parts
-        for start in range(len(parts)):
-            ends[parts[start:]].append(row)
-    found: dict[int, str] = {}
-    for name in wanted:
-        parts = PurePath(name).parts
-        matches = next((ends[parts[k:]] for k in range(len(parts)) if parts[k:] in ends), [])
-        row = whole.get(name, matches[0] if len(matches) == 1 else -1)
-        if row < 0:
-            what = "could be several of the target's images" if matches else "is none of the target's images"
-            raise UserError(f"{name} in {file} {what}.", "name images as predictions.csv does.")
-        if row in found:
-            raise UserError(f"{file} names one image twice, as {found[row]} and as {name}.", "name it once.")
-        found[row] = name
-    return list(found)
 
 
 def _summary(out: Path) -> dict[str, Any]:

@@ -4,27 +4,29 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from askew.adaptation.given import taught
 from askew.adaptation.setup import SOURCE_ONLY, AdaptRequest, Candidate, Setup, check_out, read_domains, set_up
-from askew.core.errors import UserError
+from askew.core.errors import UserError, unknown
 from askew.core.files import read_tensors, sweep
 from askew.core.options import checked
 from askew.data.custom import CustomData, few
 from askew.evaluation.diagnosis import Diagnosis, diagnose
-from askew.evaluation.logits import Floats, softmax
+from askew.evaluation.logits import Floats, adjust_logits, softmax
+from askew.evaluation.metrics import Estimate
 from askew.evaluation.outputs import DomainOutputs
-from askew.evaluation.validators import choose, score_networks
+from askew.evaluation.validators import ScoredNetwork, choose, score_networks
 from askew.evaluation.verdict import Verdict, judge_transfers
 from askew.inference.predictor import load
 from askew.runs.config import RunRequest, Training, plan_run
 from askew.runs.execute import Execution, Progress, execute
-from askew.runs.store import open_root
+from askew.runs.store import RunFolder, open_root
 from askew.training.run import Run
 
 
@@ -36,6 +38,12 @@ class Trained:
     run: Run
     folder: Path
     outputs: DomainOutputs
+
+    @property
+    def predicted(self) -> NDArray[np.int64]:
+        """The class of each target image under a uniform prior. (n_t,)"""
+        classes: NDArray[np.int64] = self.outputs.target_uniform.argmax(axis=1)
+        return classes
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +65,7 @@ class Adaptation:
     """The candidate that the scores preferred, if its verdict was against it; empty otherwise."""
     diagnosis: Diagnosis
     probabilities: Floats
-    """Of the target's images, calibrated, under a uniform class prior. (n_t, c)"""
+    """Of the target's images, calibrated, under a uniform class prior or under the one that is known. (n_t, c)"""
     temperature: float
     """What calibrated the chosen network."""
     seconds: float
@@ -83,6 +91,37 @@ class Adaptation:
     @property
     def sentence(self) -> str:
         """Whether it helped, and which network was saved if that is not obvious."""
+        return f"{self._judgement}{self._by_labels}"
+
+    @property
+    def on_labels(self) -> Mapping[str, Estimate]:
+        """The accuracy of each candidate on the labels that the user has, but for those trained with them."""
+        labels = self.setup.labels
+        own = [t for t in self.trained if not t.candidate.taught]
+        return {} if labels is None else {t.candidate.name: labels.accuracy(t.predicted) for t in own}
+
+    @property
+    def _by_labels(self) -> str:
+        """What the user's labels say, as a sentence; empty without labels."""
+        labels = self.setup.labels
+        if labels is None:
+            return ""
+        name, n = self.winner.candidate.name, len(labels.y)
+        if self.winner.candidate.taught:
+            return f" {name} was trained with {n} labels of the target, which cannot tell how good it is."
+        said = f" On {n} labels of the target, {name} is right on {labels.accuracy(self.winner.predicted)} %"
+        if not self.chosen:
+            return f"{said}, as a mean over classes."
+        gain = labels.gain(self.trained[0].predicted, self.winner.predicted)
+        return f"{said}, as a mean over classes; a difference of {gain} points to source-only."
+
+    @property
+    def _judgement(self) -> str:
+        if self.request.take:
+            return (
+                f"The network of {self.winner.candidate.name} was saved because it was asked for. "
+                + ("" if self.verdict is None else self.verdict.sentence)
+            ).rstrip()
         if self.verdict is not None and self.verdict.verdict == "hurt":
             return (
                 f"{self.verdict.sentence} The network of {self.winner.candidate.name} was saved because it was "
@@ -115,8 +154,17 @@ def train(
     how = Execution(open_root(out / "runs"), device)
     done, failed = [], {}
     for candidate, run in runs:
+        if request.take and not RunFolder(how.root / run.key).done:
+            if candidate.name in (SOURCE_ONLY.name, request.take):
+                raise UserError(
+                    f"The network of {candidate.name} is not in {out}: it failed, or data or settings have changed.",
+                    "run `askew adapt` again with the same -o.",
+                )
+            failed[candidate.name] = "it was not trained."
+            continue
         try:
-            yield from execute(run, setup.task, how)
+            for step in execute(run, setup.task, how):
+                yield replace(step, label=candidate.name) if step.key == run.key else step
         except UserError as error:
             if candidate is SOURCE_ONLY:
                 raise
@@ -142,25 +190,68 @@ def adapt(request: AdaptRequest, out: Path, device: torch.device) -> Generator[P
     checked(Training, dict(request.training), "training")
     setup = yield from set_up(request, out, device)
     trained, failed = yield from train(setup, request, setup.candidates(request), out, device)
-    steps = len(trained) + 2
+    networks = score_networks([t.outputs for t in trained], setup.prior)
+    if request.train_labels and setup.labels is not None:
+        again = replace(setup, task=taught(setup.task, setup.labels))
+        winner = trained[_preferred(replace(request, take=""), setup, trained, networks)].candidate
+        candidate = replace(winner, name=f"{winner.name}, with labels", taught=True)
+        more, failures = yield from train(again, request, (candidate,), out, device)
+        trained, failed = trained + more, failed | failures
+        networks = score_networks([t.outputs for t in trained], setup.prior)
+    verdicts = yield from _verdicts(trained, networks)
+    preferred = _preferred(request, setup, trained, networks)
+    chosen = 0 if _harmful(request, setup, trained, preferred, verdicts) else preferred
+    outputs, uniform = networks[chosen].outputs, np.full(len(setup.task.training_data.classes), 1.0)
+    logits = outputs.target_uniform
+    if setup.prior is not None:
+        logits = adjust_logits(logits, setup.prior, uniform / uniform.sum())
+    return Adaptation(
+        request, setup, tuple(trained), failed, tuple(network.scores for network in networks), verdicts, chosen,
+        "" if chosen == preferred else trained[preferred].candidate.name,
+        diagnose(networks[0].outputs, outputs if chosen else None), softmax(logits), networks[chosen].temperature,
+        time.monotonic() - began,
+    )  # fmt: skip
+
+
+def _verdicts(
+    trained: Sequence[Trained], networks: Sequence[ScoredNetwork]
+) -> Generator[Progress, None, dict[str, Verdict]]:
+    """On each candidate but source-only."""
+    verdicts, steps = {}, len(trained) + 1
     yield Progress("choice", "choosing without labels", 0, steps, {})
-    networks = score_networks([t.outputs for t in trained])
-    verdicts = {}
     for i, (t, verdict) in enumerate(zip(trained[1:], judge_transfers(networks), strict=True), start=1):
         verdicts[t.candidate.name] = verdict
         yield Progress("choice", "choosing without labels", i, steps, {})
-    preferred = choose(networks) if request.method == "auto" else len(trained) - 1
-    name = trained[preferred].candidate.name
-    harmful = request.method == "auto" and preferred > 0 and verdicts[name].verdict == "hurt"
-    chosen = 0 if harmful else preferred
     yield Progress("choice", "estimating the label distribution", steps - 1, steps, {})
-    outputs = networks[chosen].outputs
-    diagnosis = diagnose(networks[0].outputs, outputs if chosen else None)
-    return Adaptation(
-        request, setup, tuple(trained), failed, tuple(network.scores for network in networks), verdicts, chosen,
-        name if harmful else "", diagnosis, softmax(outputs.target_uniform), networks[chosen].temperature,
-        time.monotonic() - began,
-    )  # fmt: skip
+    return verdicts
+
+
+def _preferred(
+    request: AdaptRequest, setup: Setup, trained: Sequence[Trained], networks: Sequence[ScoredNetwork]
+) -> int:
+    """The network that was asked for, or the one that was trained with labels, or the one chosen among all."""
+    if request.take:
+        names = [t.candidate.name for t in trained]
+        if request.take not in names:
+            raise unknown("method", request.take, names, f"there are {', '.join(names)}.")
+        return names.index(request.take)
+    if request.method != "auto" or trained[-1].candidate.taught:
+        return len(trained) - 1
+    preferred = choose(networks)
+    return preferred if setup.labels is None else setup.labels.choose([t.predicted for t in trained], preferred)
+
+
+def _harmful(
+    request: AdaptRequest, setup: Setup, trained: Sequence[Trained], preferred: int, verdicts: Mapping[str, Verdict]
+) -> bool:
+    """Whether a choice of ours looks harmful, and no labels say otherwise."""
+    if not preferred or request.take or request.method != "auto":
+        return False
+    one = trained[preferred]
+    known = setup.labels is not None and not one.candidate.taught
+    if known and setup.labels is not None and setup.labels.better(trained[0].predicted, one.predicted):
+        return False
+    return verdicts[one.candidate.name].verdict == "hurt"
 
 
 def diagnosed(

@@ -21,10 +21,12 @@ from askew.runs.store import RunFolder
 
 Rows = NDArray[np.int64]
 
-CONFIDENT, DOUBTFUL, PER_CLASS = 10, 20, 5
-"""Most images that are shown of each kind; of a class so many at either end."""
+CONFIDENT, DOUBTFUL, PER_CLASS = 10, 20, 10
+"""Most images that are shown of each kind, and of a class."""
+BY_CLASS = 900
+"""Most images of all classes together, but for one of each."""
 CLASSES, ONE_CHART = 30, 100
-"""Most classes that images are shown of, and most in one chart: where there are more, it has the first number."""
+"""Most classes in one chart, and where there are more, so many in the first."""
 POINTS = 300
 """Images of each domain on a map."""
 _SIDE = 96
@@ -49,6 +51,7 @@ def render_report(found: Adaptation) -> str:
         facts=facts,
         found=found,
         kind=kind,
+        adapted=found.chosen > 0,
         verdict="" if found.verdict is None else found.verdict.verdict,
         evidence=_evidence(found),
         findings=adaptation_findings(found),
@@ -57,7 +60,6 @@ def render_report(found: Adaptation) -> str:
         least_confident=_gallery(found, _by_confidence(found)[::-1][:DOUBTFUL]),
         most_confident=_gallery(found, _by_confidence(found)[:CONFIDENT]),
         by_class=_by_class(found),
-        predicted_classes=len(np.unique(found.predicted)),
         maps=[Chart(_map(found, found.trained[i]), found.trained[i].candidate.name) for i in sorted({0, found.chosen})],
         points=POINTS,
         scores=_scores(found),
@@ -153,14 +155,15 @@ def _by_confidence(found: Adaptation) -> Rows:
 
 
 def _by_class(found: Adaptation) -> list[tuple[str, int, Any]]:
-    """Of each of the most frequent classes its name, how many images it has, and some of them."""
+    """Of each predicted class, the most frequent first, its name, how many images it has, and some of them."""
     order, counts = _by_confidence(found), np.bincount(found.predicted, minlength=len(found.classes))
-    frequent = [k for k in np.argsort(-counts, kind="stable")[:CLASSES] if counts[k]]
+    frequent = [k for k in np.argsort(-counts, kind="stable") if counts[k]]
+    most = max(1, min(PER_CLASS, BY_CLASS // len(frequent)))
     shown = []
     for k in frequent:
         own = order[found.predicted[order] == k]
-        sample = own if len(own) <= 2 * PER_CLASS else np.concatenate([own[:PER_CLASS], own[-PER_CLASS:]])
-        shown.append((found.classes[k], len(own), _gallery(found, sample)))
+        ends = own if len(own) <= most else np.concatenate([own[: -(-most // 2)], own[len(own) - most // 2 :]])
+        shown.append((found.classes[k], len(own), _gallery(found, ends)))
     return shown
 
 

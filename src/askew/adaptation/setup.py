@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from askew.adaptation.embeddings import embedded, frozen
+from askew.adaptation.given import TargetLabels, in_shares, read_prior, read_truth
 from askew.core.errors import UserError
 from askew.core.files import is_temporary
 from askew.data.custom import CustomData, load_custom_data
+from askew.data.image_lists import USUAL, Columns
 from askew.data.task import Task
+from askew.evaluation.logits import Floats
 from askew.methods import method_class
 from askew.nets.small import OWN
 from askew.nets.spec import NetSpec, file_hash
@@ -32,6 +35,8 @@ class Candidate:
     name: str
     method: str
     training: Mapping[str, Any] = field(default_factory=dict)
+    taught: bool = False
+    """Whether it is trained with labels of the target that the user gave."""
 
 
 SOURCE_ONLY = Candidate("source", "source")
@@ -59,6 +64,16 @@ class AdaptRequest:
     seed: int = 0
     training: Mapping[str, Any] = field(default_factory=dict)
     skip_broken: bool = False
+    columns: Columns = USUAL
+    """Where lists hold their paths and labels."""
+    labels: Path | None = None
+    """Labels of some target images, which choose among the candidates."""
+    train_labels: bool = False
+    """Whether what they chose is trained again, with them."""
+    target_prior: Path | None = None
+    """The target's known shares of classes, which training and predictions use."""
+    take: str = ""
+    """The candidate to hand out, of those that an earlier adaptation trained; empty: the one that is chosen."""
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:
@@ -80,6 +95,10 @@ class Setup:
     backbone: NetSpec | None
     """The frozen one below the network."""
     training: Mapping[str, Any]
+    labels: TargetLabels | None = None
+    """Those of target images that the user has."""
+    prior: Floats | None = None
+    """The target's prior, if the user knows it. (c,)"""
 
     def candidates(self, request: AdaptRequest) -> tuple[Candidate, ...]:
         on_rows = request.method == "auto" and self.task.training_data.source.x.ndim == 2
@@ -109,8 +128,33 @@ def check_out(out: Path) -> None:
 
 
 def set_up(request: AdaptRequest, out: Path, device: torch.device) -> Generator[Progress, None, Setup]:
-    """Read both domains, choose a network, and compute embeddings where the backbone is frozen."""
+    """Read both domains and what is known of the target, choose a network, and compute embeddings if it is frozen."""
     data = read_domains(request)
+    labels, prior = _known(request, data)
+    setup = yield from _network(request, data, out, device)
+    if prior is not None:
+        shares = in_shares(setup.task, prior)
+        setup = replace(setup, task=shares, training={"sampler": "natural"} | dict(setup.training))
+    return replace(setup, labels=labels, prior=prior)
+
+
+def _known(request: AdaptRequest, data: CustomData) -> tuple[TargetLabels | None, Floats | None]:
+    """The labels and the prior of the target that the user gave."""
+    classes, labels, prior = data.task.training_data.classes, None, None
+    if request.labels is not None:
+        found = read_truth(request.labels, data.target.names, classes, request.columns)
+        labels = TargetLabels(*found, len(classes))
+    elif request.train_labels:
+        raise UserError("There are no labels to train with.", "name them with --labels FILE.")
+    if request.target_prior is not None:
+        prior = read_prior(request.target_prior, classes)
+    return labels, prior
+
+
+def _network(
+    request: AdaptRequest, data: CustomData, out: Path, device: torch.device
+) -> Generator[Progress, None, Setup]:
+    """The network that suits the data, and embeddings where it is frozen."""
     training = (QUICK if request.quick else {}) | dict(request.training)
     if data.kind == "rows":
         if request.backbone not in ("", "mlp", "bare"):
@@ -132,7 +176,8 @@ def set_up(request: AdaptRequest, out: Path, device: torch.device) -> Generator[
 
 
 def read_domains(request: AdaptRequest) -> CustomData:
-    return load_custom_data(request.source, request.target, request.skip_broken, QUICK_IMAGES if request.quick else 0)
+    most = QUICK_IMAGES if request.quick else 0
+    return load_custom_data(request.source, request.target, request.skip_broken, most, request.columns)
 
 
 def _default_network(shape: tuple[int, ...], device: torch.device) -> str:

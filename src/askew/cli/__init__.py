@@ -12,12 +12,12 @@ from typing import Annotated
 import typer
 
 from askew import __version__
-from askew.cli import adapt, data, look, predict, report, status, train
+from askew.cli import adapt, audit, data, look, predict, report, status, train
 from askew.cli.common import app
 from askew.cli.terminal import print_note
 from askew.core.errors import EmptyClassWarning, UserError, warn_plainly
 
-__all__ = ["adapt", "app", "data", "look", "main", "predict", "report", "status", "train"]
+__all__ = ["adapt", "app", "audit", "data", "look", "main", "predict", "report", "status", "train"]
 
 
 def _versions(asked: bool) -> None:

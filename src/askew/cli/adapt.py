@@ -1,21 +1,29 @@
-"""Commands for your own data: adapt, audit, diagnose."""
+"""Commands for your own data: adapt, choose, diagnose."""
 
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from askew.cli.common import app, at_least, pairs
-from askew.cli.options import OWN_DATA, AsJson, Device, Seed, TrainingSettings, expand_options
+from askew.cli.common import app, at_least, check_file_method, pairs
+from askew.cli.options import (
+    DATA,
+    OWN_DATA,
+    AsJson,
+    Device,
+    LabelColumn,
+    PathColumn,
+    Seed,
+    TrainingSettings,
+    expand_options,
+)
 from askew.cli.terminal import print_json, print_note, print_table, print_text
-from askew.core.errors import UserError
 
 if TYPE_CHECKING:
-    from askew.adaptation.audit import Audit
     from askew.adaptation.pipeline import Adaptation
     from askew.adaptation.setup import AdaptRequest
     from askew.data.custom import CustomData
@@ -50,17 +58,48 @@ class NetworkOptions:
         bool, typer.Option("--quick", help="A first estimate within a minute, from a sample of the images.")
     ] = False
     skip_broken: Annotated[bool, typer.Option("--skip-broken", help="Ignore images that cannot be decoded.")] = False
+    path_column: PathColumn = ""
+    label_column: LabelColumn = ""
     train: TrainingSettings = field(default_factory=list)
     seed: Seed = 0
     device: Device = "auto"
 
     def request(self, source: Path, target: Path, method: str, fine_tune: bool | None) -> AdaptRequest:
         from askew.adaptation.setup import AdaptRequest
+        from askew.data.image_lists import Columns
 
         at_least("--seed", self.seed, 0)
         training = pairs(self.train, "training")
         network = (self.backbone, self.weights, fine_tune, self.quick)
-        return AdaptRequest(source, target, method, *network, self.seed, training, self.skip_broken)
+        columns = Columns(self.path_column, self.label_column)
+        return AdaptRequest(source, target, method, *network, self.seed, training, self.skip_broken, columns)
+
+
+@dataclass(frozen=True)
+class KnownOptions:
+    """What is known of the target."""
+
+    labels: Annotated[
+        Path | None,
+        typer.Option(
+            "--labels",
+            help="Labels of some target images, which choose the method: a list of path,label, a folder, or an array.",
+            rich_help_panel=DATA,
+        ),
+    ] = None
+    train_labels: Annotated[
+        bool,
+        typer.Option("--train-labels", help="Train the chosen method again, with these labels.", rich_help_panel=DATA),
+    ] = False
+    target_prior: Annotated[
+        Path | None,
+        typer.Option(
+            "--target-prior",
+            help="Known shares of the target's classes, used in training and predictions: lines of class,share, or "
+            "JSON.",
+            rich_help_panel=DATA,
+        ),
+    ] = None
 
 
 # --- adapt ---
@@ -83,6 +122,7 @@ def adapt(
             help="Train the backbone, or only the layers on top of it; default: train it on a GPU.",
         ),
     ] = None,
+    known: KnownOptions,
     options: NetworkOptions,
     as_json: AsJson = False,
 ) -> None:
@@ -90,15 +130,22 @@ def adapt(
 
     Writes a model, predictions for the target and a report.
     """
+    from askew.adaptation.setup import check_out
+
+    request = replace(options.request(source, target, method, fine_tune), **vars(known))
+    check_out(folder)
+    check_file_method(method)
+    _adapt(request, folder, options.device, as_json)
+
+
+def _adapt(request: AdaptRequest, folder: Path, device: str, as_json: bool) -> None:
+    """Adapt, write everything, and print it."""
     from askew.adaptation.artifacts import summary, write_artifacts
     from askew.adaptation.pipeline import adapt as adapted
-    from askew.adaptation.setup import check_out
     from askew.cli.progress import watch
     from askew.core.device import pick_device
 
-    request = options.request(source, target, method, fine_tune)
-    check_out(folder)
-    found = watch(adapted(request, folder, pick_device(options.device)))
+    found = watch(adapted(request, folder, pick_device(device)))
     write_artifacts(found, folder)
     if found.setup.data.target.labels_ignored:
         print_note("The target's labels were not read.")
@@ -140,80 +187,20 @@ def _print_label_distribution(diagnosis: Diagnosis, data: CustomData) -> None:
     )
 
 
-# --- audit ---
+# --- choose ---
 
 
 @app.command(rich_help_panel=OWN_DATA)
-def audit(
+def choose(
     folder: Annotated[Path, typer.Argument(metavar="OUT", help="Folder that `askew adapt … -o OUT` wrote.")],
-    labels: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="LABELS", help="Labels of target images: a list of path,label, a folder, or an array with y."
-        ),
-    ] = None,
-    draw: Annotated[int, typer.Option("--draw", help="Sample this many target images at random to label.")] = 0,
-    sheet: Annotated[
-        Path | None, typer.Option("-o", "--out", help="File for the sampled images; default: OUT/to-label.csv.")
-    ] = None,
+    method: Annotated[str, typer.Argument(metavar="METHOD", help="One of the methods in its table, such as source.")],
+    device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Evaluate an adaptation on target labels collected afterwards; a few are enough.
+    """Hand out another of the networks that `askew adapt` trained: its model, predictions and report; no training."""
+    from askew.adaptation.artifacts import earlier_request
 
-    The labels are used for evaluation only.
-    """
-    from askew.adaptation.audit import audit as audited
-
-    if labels is None:
-        _sample_to_label(folder, draw, sheet or folder / "to-label.csv", as_json)
-        return
-    if draw or sheet:
-        raise UserError("--draw and --out sample images to label, and cannot be used with LABELS.", "leave them out.")
-    found = audited(folder, labels)
-    if as_json:
-        print_json(found.as_dict())
-    else:
-        _print_audit(found)
-
-
-def _sample_to_label(folder: Path, draw: int, sheet: Path, as_json: bool) -> None:
-    from askew.adaptation.audit import draw_sheet
-
-    if not draw:
-        raise UserError(
-            "There are no labels to evaluate on.", f"askew audit {folder} --draw 100 samples images to label."
-        )
-    at_least("--draw", draw, 1)
-    drawn = draw_sheet(folder, draw, sheet)
-    if as_json:
-        print_json({"sheet": str(sheet), "images": drawn})
-    else:
-        print_text(f"{drawn} target images in {sheet}: fill in the labels, then `askew audit {folder} {sheet}`.")
-
-
-def _print_audit(found: Audit) -> None:
-    head = ["method", "per-class mean, %", "above source", "verdict", "without labels", "overall, %", "worst class, %"]
-    print_table(
-        [*head, ""],
-        [
-            [
-                m.name, str(m.accuracy), "–" if m.gain is None else f"{m.gain}", m.verdict, m.label_free or "–",
-                f"{m.scores['overall']:.1f}", f"{m.scores['worst']:.1f} {found.classes[m.scores['worst_class']]}",
-                "chosen" if m.chosen else "",
-            ]
-            for m in found.methods
-        ],
-    )  # fmt: skip
-    print_text(found.sentence)
-    shares = zip(found.classes, found.counts, found.target_prior, strict=True)
-    print_table(
-        ["class", "labels", "labels, %", "target, estimated, %"],
-        [[name, str(n), f"{100 * n / found.labelled:.1f}", f"{100 * share:.1f}"] for name, n, share in shares],
-    )
-    if found.unseen:
-        print_note(f"Classes without a label, which the means leave out: {', '.join(found.unseen)}.")
-    if found.labelled < found.images:
-        print_note("This assumes that the labelled images are a random sample; `--draw` draws one.")
+    _adapt(replace(earlier_request(folder), take=method), folder, device, as_json)
 
 
 # --- diagnose ---

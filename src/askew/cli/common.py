@@ -14,6 +14,7 @@ from askew.cli.terminal import print_note
 from askew.core.errors import UserError
 
 if TYPE_CHECKING:
+    from askew.methods.base import Method
     from askew.runs.config import RunRequest
     from askew.runs.execute import Execution
     from askew.runs.launch.jobs import Launcher
@@ -119,14 +120,26 @@ def check_file_methods(requests: Sequence[RunRequest]) -> None:
     """Check each method that comes from a user's file against the contract before anything is trained."""
     from askew.methods import METHODS
     from askew.runs.config import prepare
-    from askew.testing import check_method
 
     first = {request.method: request for request in reversed(requests) if request.method not in METHODS}
     for request in first.values():
-        run, _ = prepare(request)
-        try:
-            check_method(run.method, strict=False)
-        except AssertionError as error:
-            raise UserError(
-                str(error), "docs/add-a-method.md explains the contract; askew.check_method tests it in Python."
-            ) from None
+        _check_contract(prepare(request)[0].method)
+
+
+def check_file_method(name: str) -> None:
+    """The same for a method by its name, with its hyper-parameters as they are."""
+    from askew.methods import make_method
+
+    if ".py:" in name:
+        _check_contract(make_method(name, {}))
+
+
+def _check_contract(method: Method) -> None:
+    from askew.testing import check_method
+
+    try:
+        check_method(method, strict=False)
+    except AssertionError as error:
+        raise UserError(
+            str(error), "docs/add-a-method.md explains the contract; askew.check_method tests it in Python."
+        ) from None

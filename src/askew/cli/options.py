@@ -73,6 +73,12 @@ TrainingSettings = Annotated[
         rich_help_panel=TRAINING,
     ),
 ]
+PathColumn = Annotated[
+    str, typer.Option("--path-column", help="Column of paths in a .csv or .tsv list.", rich_help_panel=DATA)
+]
+LabelColumn = Annotated[
+    str, typer.Option("--label-column", help="Column of labels in a .csv or .tsv list.", rich_help_panel=DATA)
+]
 Seed = Annotated[int, typer.Option("--seed", help="Random seed of training.", rich_help_panel=TRAINING)]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:N or mps.", rich_help_panel=EXECUTION)]
 Curve = Annotated[

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from askew.cli.common import app
-from askew.cli.options import CLUSTER, EXECUTION, OWN_DATA, Address, AsJson, Device, Gpus
+from askew.cli.options import CLUSTER, EXECUTION, OWN_DATA, Address, AsJson, Device, Gpus, PathColumn
 from askew.cli.terminal import print_json, print_note
 from askew.core.errors import UserError
 
 if TYPE_CHECKING:
     from askew.inference.predict_files import PredictionCounts
-    from askew.inference.predictor import Prior
+    from askew.inference.predictor import Predictor, Prior
 
 
 Model = Annotated[
@@ -30,6 +30,10 @@ PriorOption = Annotated[
         help="Label distribution to predict for: uniform, source, target (as estimated), seen (in training), or one "
         "share per class, separated by commas.",
     ),
+]
+OwnMethod = Annotated[
+    str,
+    typer.Option("--method", help="file.py:Class, for a model whose method is from a file and predicts by its code."),
 ]
 _SHOWN = 12  # classes whose shares are printed
 
@@ -59,6 +63,8 @@ def predict(
     file: Annotated[
         Path | None, typer.Option("-o", "--output", help="A .csv or .parquet file; default: CSV on stdout.")
     ] = None,
+    path_column: PathColumn = "",
+    method: OwnMethod = "",
     prior: PriorOption = "uniform",
     batch: Annotated[
         int, typer.Option("--batch", help="Images per batch; 0: as many as fit.", min=0, rich_help_panel=EXECUTION)
@@ -76,31 +82,40 @@ def predict(
     as_json: AsJson = False,
 ) -> None:
     """Predict a class for every image, one row per image, in a stable order; files that cannot be read are listed."""
-    if as_json and file is None:
-        raise UserError("--json prints a summary where the predictions go.", "name a file for them with -o.")
     if on is PredictOn.ray:
+        if method or path_column:
+            raise UserError("--method and --path-column are for predictions on one machine.", "leave --on ray out.")
         _predict_by_ray(model, images, file, _prior(prior), device, (address, jobs, gpus), as_json)
     elif address or gpus or jobs:
         raise UserError("--address, --gpus and --jobs have no meaning on one machine.", "--on ray")
     else:
-        _predict_here(model, images, file, _prior(prior), device, batch, as_json)
+        from askew.inference.predictor import load
+        from askew.inference.writers import writer_for
+
+        if file is not None:
+            writer_for(file)  # a file that cannot be written is refused before the work
+        _predict_here(load(model, device, method), images, file, _prior(prior), batch, path_column, as_json)
 
 
 def _predict_here(
-    model: Path, images: list[Path], file: Path | None, prior: Prior, device: str, batch: int, as_json: bool
+    predictor: Predictor,
+    images: list[Path],
+    file: Path | None,
+    prior: Prior,
+    batch: int,
+    path_column: str,
+    as_json: bool,
 ) -> None:
     from askew.cli.progress import count_images
+    from askew.data.image_lists import Columns
     from askew.inference.predict_files import PredictionCounts, write_predictions
-    from askew.inference.predictor import load
-    from askew.inference.writers import writer_for
+    from askew.inference.writers import RowCollector
 
-    if file is not None:
-        writer_for(file)  # a file that cannot be written is refused before the work
-    predictor = load(model, device)
     counts = PredictionCounts(predictor.classes)
+    rows = RowCollector(predictor.classes) if as_json and file is None else None
     try:
         with count_images() as count:
-            for done in write_predictions(predictor, images, file, prior, batch):
+            for done in write_predictions(predictor, images, rows or file, prior, batch, Columns(path_column)):
                 count(len(done.names))
                 counts.add(done)
                 for name, problem in zip(done.names, done.problems, strict=True):
@@ -110,7 +125,7 @@ def _predict_here(
     except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return
-    _print_counts(counts, "file", file, as_json)
+    _print_counts(counts, "file", file, as_json, None if rows is None else rows.rows)
 
 
 def _predict_by_ray(
@@ -146,11 +161,14 @@ def _prior(text: str) -> Prior:
         return text
 
 
-def _print_counts(counts: PredictionCounts, kind: str, path: Path | None, as_json: bool) -> None:
+def _print_counts(
+    counts: PredictionCounts, kind: str, path: Path | None, as_json: bool, rows: list[dict[str, Any]] | None = None
+) -> None:
     """How many images there were, where their predictions are, and how they are distributed over the classes."""
     if as_json:
-        summary: dict[str, Any] = {kind: str(path), "images": counts.images, "broken": counts.broken}
-        print_json(summary | {"mix": counts.distribution})
+        summary: dict[str, Any] = {} if path is None else {kind: str(path)}
+        summary |= {"images": counts.images, "broken": counts.broken, "mix": counts.distribution}
+        print_json(summary | ({} if rows is None else {"predictions": rows}))
         return
     where = "" if path is None else f" in {path}"
     broken = f", {counts.broken} of them broken" if counts.broken else ""
@@ -170,6 +188,7 @@ def export(
         typer.Option("--to", help="onnx, torchscript, program (torch.export), or safetensors: askew's own format."),
     ] = Form.onnx,
     prior: PriorOption = "uniform",
+    method: OwnMethod = "",
     as_json: AsJson = False,
 ) -> None:
     """Export a model, from raw pixels to logits, and check that the outputs are the same."""
@@ -177,7 +196,7 @@ def export(
         raise UserError("A model in askew's own format gets its prior when it is used.", "leave --prior out.")
     from askew.inference.predictor import load
 
-    predictor = load(model, "cpu")
+    predictor = load(model, "cpu", method)
     if to is Form.safetensors:
         predictor.save(file)
         worst = 0.0

@@ -53,6 +53,10 @@ def loaded_plugins(group: str) -> dict[str, Any]:
     return found
 
 
+FROM_FILE = "askew_file_"
+"""How the module of a file is called, before the file's hash."""
+
+
 def load_file(file: str | Path, kind: str, example: str) -> ModuleType:
     """A Python file as a module, run once for each content; `example` tells how such a file is named."""
     path = Path(file)
@@ -63,7 +67,7 @@ def load_file(file: str | Path, kind: str, example: str) -> ModuleType:
 
 @functools.cache
 def _loaded(path: Path, digest: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"askew_file_{digest}", path)
+    spec = importlib.util.spec_from_file_location(f"{FROM_FILE}{digest}", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

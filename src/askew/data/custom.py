@@ -15,7 +15,7 @@ from askew.data import label_shift
 from askew.data.array_files import ARRAYS, label_names, read_array
 from askew.data.domains import Labeled, Rows, RowSubset, Unlabeled
 from askew.data.image_cache import pictures
-from askew.data.image_lists import LISTS, Listing, in_order, read_folder, read_listing
+from askew.data.image_lists import LISTS, USUAL, Columns, Listing, in_order, read_folder, read_listing
 from askew.data.task import Task, make_unlabeled_task
 
 Kind = Literal["rows", "images", "pictures"]
@@ -82,7 +82,7 @@ class CustomData:
 
 
 def read_domain(
-    path: Path, which: Literal["source", "target"], skip_broken: bool = False, most: int = 0
+    path: Path, which: Literal["source", "target"], skip_broken: bool = False, most: int = 0, columns: Columns = USUAL
 ) -> CustomDomain:
     """Read a folder, a list or an array file. A target's labels are ignored, but for their names.
 
@@ -94,7 +94,7 @@ def read_domain(
     if path.is_dir():
         domain = _decoded(path, _some(read_folder(path), which, most), which, skip_broken)
     elif suffix in LISTS:
-        domain = _decoded(path, _some(read_listing(path), which, most), which, skip_broken)
+        domain = _decoded(path, _some(read_listing(path, columns), which, most), which, skip_broken)
     elif suffix in ARRAYS:
         found = read_array(path)
         names = tuple(str(row) for row in range(len(found.x)))
@@ -145,12 +145,14 @@ def _decoded(path: Path, listing: Listing, which: str, skip_broken: bool) -> Cus
     return CustomDomain(path, found.x, names, labels, listing.root, broken, ignored)
 
 
-def load_custom_data(source_path: Path, target_path: Path, skip_broken: bool = False, most: int = 0) -> CustomData:
+def load_custom_data(
+    source_path: Path, target_path: Path, skip_broken: bool = False, most: int = 0, columns: Columns = USUAL
+) -> CustomData:
     """Both domains as a task without test labels; of each source class, a tenth is held out for validation."""
     _apart(source_path, target_path)
     source, target = (
-        read_domain(source_path, "source", skip_broken, most),
-        read_domain(target_path, "target", skip_broken, most),
+        read_domain(source_path, "source", skip_broken, most, columns),
+        read_domain(target_path, "target", skip_broken, most, columns),
     )
     if len(target.names) < 2:
         raise UserError(

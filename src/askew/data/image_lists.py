@@ -18,6 +18,17 @@ _PATH, _LABEL = ("path", "file", "filename", "image"), ("label", "class", "y")
 
 
 @dataclass(frozen=True)
+class Columns:
+    """The columns of a table that hold paths and labels, by name; empty: the usual names, or the first two columns."""
+
+    path: str = ""
+    label: str = ""
+
+
+USUAL = Columns()
+
+
+@dataclass(frozen=True)
 class Listing:
     """Pictures by their paths below a root, and labels where there are some."""
 
@@ -67,14 +78,17 @@ def read_folder(folder: Path) -> Listing:
 Line = tuple[int, str, str]  # number, path, label or nothing
 
 
-def read_lines(file: Path) -> list[Line]:
+def read_lines(file: Path, columns: Columns = USUAL) -> list[Line]:
     """The lines of a list: CSV, TSV, or text with `path label` or just `path` per line. No path comes twice."""
     try:
         text = file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"The list {file} cannot be read: {error}.", _FORM) from None
     lines = text.splitlines()
-    rows = list(_table(file, lines) if file.suffix.lower() in (".csv", ".tsv") else _text(file.parent, lines))
+    if file.suffix.lower() in (".csv", ".tsv"):
+        rows = list(_table(file, lines, columns))
+    else:
+        rows = list(_text(file.parent, lines))
     if not rows:
         raise UserError(f"The list {file} is empty.", _FORM)
     seen: dict[str, int] = {}
@@ -88,9 +102,9 @@ def read_lines(file: Path) -> list[Line]:
     return rows
 
 
-def read_listing(file: Path) -> Listing:
+def read_listing(file: Path, columns: Columns = USUAL) -> Listing:
     """A list of pictures of which all are labelled, or none. Missing files are found when they are decoded."""
-    root, rows = file.parent, read_lines(file)
+    root, rows = file.parent, read_lines(file, columns)
     unlabelled = [number for number, _, label in rows if not label]
     if unlabelled and len(unlabelled) < len(rows):
         raise UserError(f"Line {unlabelled[0]} of {file} has no label, and others have one.", _FORM)
@@ -98,16 +112,15 @@ def read_listing(file: Path) -> Listing:
     return Listing(root, tuple(path for _, path, _ in rows), labels)
 
 
-def _table(file: Path, lines: list[str]) -> Iterator[Line]:
+def _table(file: Path, lines: list[str], columns: Columns) -> Iterator[Line]:
     rows = csv.reader(lines, delimiter="\t" if file.suffix.lower() == ".tsv" else _delimiter(lines))
     at, of = 0, 1
     try:
         for first, row in enumerate(rows):
             cells = [cell.strip() for cell in row]
-            head = [cell.lower() for cell in cells]
-            if first == 0 and any(name in head for name in _PATH):
-                at = next(head.index(name) for name in _PATH if name in head)
-                of = next((head.index(name) for name in _LABEL if name in head), len(head))
+            header = _header(file, cells, columns) if first == 0 else None
+            if header is not None:
+                at, of = header
             elif any(cells):
                 if at >= len(cells) or not cells[at]:
                     raise UserError(f"Line {rows.line_num} of {file} names no picture.", _FORM)
@@ -116,10 +129,31 @@ def _table(file: Path, lines: list[str]) -> Iterator[Line]:
         raise UserError(f"Line {rows.line_num} of {file} cannot be read: {error}.", _FORM) from None
 
 
+def _header(file: Path, cells: list[str], columns: Columns) -> tuple[int, int] | None:
+    """Where paths and labels are by the first line; None if it is no header. UserError if a named column is missing.
+
+    A list without labels, such as a target's, need not have the column of labels.
+    """
+    head = [cell.lower() for cell in cells]
+    paths, labels = ((wanted.lower(),) if wanted else usual for wanted, usual in
+                     ((columns.path, _PATH), (columns.label, _LABEL)))  # fmt: skip
+    of = next((head.index(name) for name in labels if name in head), len(head))
+    if any(name in head for name in paths):
+        return next(head.index(name) for name in paths if name in head), of
+    if columns.path:
+        raise UserError(
+            f"{file} has no column '{columns.path}': its first line is {', '.join(cells)}.",
+            "--path-column and --label-column name columns of the first line.",
+        )
+    if columns.label and of < len(head):
+        return 0 if of else 1, of
+    return None
+
+
 def _delimiter(lines: list[str]) -> str:
-    """A semicolon, which spreadsheets write where the comma is a decimal sign, if the first line has no comma."""
+    """A semicolon, which spreadsheets write where the comma is a decimal sign, if the first line has more of them."""
     first = next((line for line in lines if line.strip()), "")
-    return ";" if ";" in first and "," not in first else ","
+    return ";" if first.count(";") > first.count(",") else ","
 
 
 def _text(root: Path, lines: list[str]) -> Iterator[Line]:

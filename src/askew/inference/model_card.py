@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 from askew.core.errors import UserError
 from askew.core.options import checked
+from askew.core.plugins import FROM_FILE, plugins
 from askew.methods import METHODS, make_method
 from askew.methods.base import Method
 from askew.nets.network import check
@@ -93,12 +95,8 @@ class ModelCard:
         cls = type(self.rule)
         if cls is Method:
             return None
-        if METHODS.get(cls.id) is not cls:
-            raise UserError(
-                f"The method {cls.id} predicts by code of its own, which a model file cannot hold.",
-                "keep the run's folder, and predict from Python.",
-            )
-        return {"method": cls.id, "options": dataclasses.asdict(self.rule)}
+        rule = {"method": cls.id, "options": dataclasses.asdict(self.rule)}
+        return rule if METHODS.get(cls.id) is cls else rule | {"file": _file_of(cls), "revision": cls.revision}
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -114,8 +112,11 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def read_card(path: Path) -> tuple[ModelCard, dict[str, Any]]:
-    """The card in a model's JSON, every field checked, and the whole JSON object."""
+def read_card(path: Path, method: str = "") -> tuple[ModelCard, dict[str, Any]]:
+    """The card in a model's JSON, every field checked, and the whole JSON object.
+
+    A model that predicts by code of a file needs its user to name that file, as `method`.
+    """
     values = read_json(path)
     if values.get("what") != "askew model":
         raise _wrong(path, 'its "what" is not "askew model"')
@@ -124,8 +125,9 @@ def read_card(path: Path) -> tuple[ModelCard, dict[str, Any]]:
             f"{path} is a model of form {values.get('form')!r}, and this askew reads form {FORM}.",
             "use the askew that wrote it, or a newer one.",
         )
+    rule = _rule_from_file(path, values.get("rule"), method)
     try:
-        card = _card(values)
+        card = _card(values, rule)
         check(card.net, card.shape)
     except UserError as error:
         raise _wrong(path, error.sentence.rstrip(".")) from None
@@ -134,14 +136,14 @@ def read_card(path: Path) -> tuple[ModelCard, dict[str, Any]]:
     return card, values
 
 
-def _card(values: Mapping[str, Any]) -> ModelCard:
+def _card(values: Mapping[str, Any], rule: Method | None) -> ModelCard:
     classes = tuple(_text(name) for name in _list(values["classes"], "classes"))
     if len(classes) < 1 or len(set(classes)) < len(classes):
         raise ValueError("classes must be names that differ")
     c, source, target = len(classes), values["source_mix"], values["target_mix"]
     return ModelCard(
         net=net_spec(values["net"]),
-        rule=rule_of(values["rule"]),
+        rule=rule or rule_of(values["rule"]),
         shape=shape_of(values["input"]["shape"]),
         classes=classes,
         training_prior=prior_of(values["seen_mix"], c, "seen_mix"),
@@ -185,6 +187,49 @@ def _shares(value: Any, classes: int, name: str) -> Shares:
 def _target_prior(value: Mapping[str, Any], classes: int) -> TargetPrior:
     low, high = (None if value[k] is None else _shares(value[k], classes, k) for k in ("low", "high"))
     return TargetPrior(prior_of(value["mix"], classes, "target_mix"), _text(value["estimator"]), low, high)
+
+
+def _file_of(cls: type[Method]) -> str:
+    """How a method that is not ours was named: file.py:Class, or a plug-in; UserError if it has no such name."""
+    if cls.id in plugins("askew.methods"):
+        return cls.id
+    if not cls.__module__.startswith(FROM_FILE):
+        raise UserError(
+            f"The method {cls.id} predicts by code of its own, which a model file cannot hold.",
+            "name it as file.py:Class, and the model will ask for that file.",
+        )
+    return f"{Path(str(sys.modules[cls.__module__].__file__)).name}:{cls.__name__}"
+
+
+def _rule_from_file(path: Path, value: Any, method: str) -> Method | None:
+    """The method that a model predicts by, from the file that its user names; None if it needs none.
+
+    What a model says is never imported: whoever made it does not choose what runs here.
+    """
+    if not (isinstance(value, dict) and "file" in value):
+        return None
+    if not method:
+        raise UserError(
+            f"{path} predicts by code of its own, {value['file']}, which a model does not hold.",
+            f"name the file if you trust it: --method {value['file']}, or askew.load(…, method=…).",
+        )
+    rule = make_method(method, dict(value["options"]))
+    if (rule.id, rule.revision) != (value["method"], value["revision"]):
+        raise UserError(
+            f"{method} is not the code that {path} was made with: it has changed, or is another method.",
+            f"name the {value['file']} of that time, or adapt again.",
+        )
+    return rule
+
+
+def run_rule(folder: Path, method: str) -> Method | None:
+    """The same for a finished run; None if its method is one of ours, or its record is of another form."""
+    try:
+        own = read_json(folder / "run.json")["run"]["plan"][-1]["method"]
+        value = {"method": own["id"], "options": own["options"], "revision": own["revision"], "file": "FILE.py:CLASS"}
+    except (KeyError, TypeError, IndexError):
+        return None
+    return None if own["id"] in METHODS else _rule_from_file(folder, value, method)
 
 
 def rule_of(value: Any) -> Method:

@@ -19,7 +19,7 @@ from askew.core.errors import UserError
 from askew.core.files import whole_file
 from askew.data.array_files import ARRAYS, read_array
 from askew.data.decode import decoding
-from askew.data.image_lists import LISTS, find_pictures, read_listing
+from askew.data.image_lists import LISTS, USUAL, Columns, find_pictures, read_listing
 from askew.inference.inputs import as_input, as_picture
 from askew.inference.model_card import ModelCard
 from askew.inference.predictor import Predictor, Prior
@@ -56,11 +56,11 @@ class PredictionCounts:
 
 
 def predict_sources(
-    predictor: Predictor, sources: Sequence[Path], prior: Prior = "uniform", batch: int = 0
+    predictor: Predictor, sources: Sequence[Path], prior: Prior = "uniform", batch: int = 0, columns: Columns = USUAL
 ) -> Iterator[PredictionBatch]:
     """Predictions for all that the sources hold: folders, lists, pictures, arrays (.npy, .npz, .parquet)."""
     predictor.prior_shift(prior)  # a wrong prior is an error before the first picture is read
-    shards = [shard for source in sources for shard in split_source(source, predictor.card)]
+    shards = [shard for source in sources for shard in split_source(source, predictor.card, columns=columns)]
     inputs = (one for shard in shards for one in shard_inputs(shard, predictor.card))
     yield from predict_inputs(predictor, inputs, prior, batch)
 
@@ -83,15 +83,20 @@ def predict_inputs(
 
 
 def write_predictions(
-    predictor: Predictor, sources: Sequence[Path], file: Path | None, prior: Prior = "uniform", batch: int = 0
+    predictor: Predictor,
+    sources: Sequence[Path],
+    file: Path | Writer | None,
+    prior: Prior = "uniform",
+    batch: int = 0,
+    columns: Columns = USUAL,
 ) -> Iterator[PredictionBatch]:
-    """The same, each batch written to a .csv or .parquet file, or to stdout, before it is yielded.
+    """The same, each batch written to a .csv or .parquet file, to a writer, or to stdout, before it is yielded.
 
     The file appears once all is written, and not at all if nothing could be read.
     """
-    batches = predict_sources(predictor, sources, prior, batch)
-    if file is None:
-        yield from _write_each(batches, CsvWriter(sys.stdout, predictor.classes))
+    batches = predict_sources(predictor, sources, prior, batch, columns)
+    if not isinstance(file, Path):
+        yield from _write_each(batches, file or CsvWriter(sys.stdout, predictor.classes))
         return
     open_writer = writer_for(file)
     with (
@@ -123,7 +128,7 @@ Shard = Mapping[str, Any]
 """Some of a source's inputs, as JSON: {"pictures": paths}, or {"file": path, "start": row, "stop": row}."""
 
 
-def split_source(source: Path, card: ModelCard, size: int = sys.maxsize) -> Iterator[Shard]:
+def split_source(source: Path, card: ModelCard, size: int = sys.maxsize, columns: Columns = USUAL) -> Iterator[Shard]:
     """The inputs of a source in shards of at most `size`; UserError before the first of them if it cannot be read."""
     if not os.path.lexists(source):
         raise UserError(f"There is no {source}.", "name a folder, a list, pictures, or a .npy, .npz or .parquet file.")
@@ -132,7 +137,7 @@ def split_source(source: Path, card: ModelCard, size: int = sys.maxsize) -> Iter
         for start in range(0, images, size):
             yield {"file": str(source), "start": start, "stop": min(start + size, images)}
         return
-    paths = _picture_paths(source)
+    paths = _picture_paths(source, columns)
     if not card.images:
         raise UserError(
             f"The model takes {card.input}, and not pictures.", "name a .npy, .npz or .parquet file of embeddings."
@@ -141,7 +146,7 @@ def split_source(source: Path, card: ModelCard, size: int = sys.maxsize) -> Iter
         yield {"pictures": [str(path) for path in paths[start : start + size]]}
 
 
-def _picture_paths(source: Path) -> list[Path]:
+def _picture_paths(source: Path, columns: Columns) -> list[Path]:
     """The pictures in a folder, in a list, or the one that `source` is."""
     if source.is_dir():
         paths = [source / path for path in find_pictures(source)]
@@ -149,7 +154,7 @@ def _picture_paths(source: Path) -> list[Path]:
             raise UserError(f"The folder {source} holds no picture.", "name a folder that does; it is searched.")
         return paths
     if source.suffix.lower() in LISTS:
-        listing = read_listing(source)
+        listing = read_listing(source, columns)
         return [listing.root / path for path in listing.paths]
     return [source]
 

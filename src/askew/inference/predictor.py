@@ -32,6 +32,7 @@ from askew.inference.model_card import (
     read_card,
     read_json,
     rule_of,
+    run_rule,
     shape_of,
 )
 from askew.inference.weights import CARD_FILE, HOW, empty_network, fitting_weights, read_weights, weights_file
@@ -194,8 +195,12 @@ class Predictor:
         device: str = "auto",
         target_prior: TargetPrior | None = None,
         made: Mapping[str, Any] | None = None,
+        rule: Method | None = None,
     ) -> Predictor:
-        """The model of a finished run; the target prior is the run's own estimate, unless a better one is given."""
+        """The model of a finished run; the target prior is the run's own estimate, unless a better one is given.
+
+        The run of a method from a file needs that method, as `rule`.
+        """
         from askew.runs.store import RunFolder  # a model folder is loaded without what runs need
 
         path = Path(folder)
@@ -203,7 +208,7 @@ class Predictor:
             raise UserError(f"The run in {path} is not finished.", "start its command again to go on.")
         record = read_json(path / "run.json")
         try:
-            card = _run_card(path, record, target_prior, made)
+            card = _run_card(path, record, target_prior, made, rule)
             weights = predicting_weights(read_tensors(path / "weights.safetensors")[0])
         except (KeyError, TypeError, ValueError, IndexError, OSError) as error:
             raise UserError(
@@ -213,8 +218,11 @@ class Predictor:
         return cls(card, weights, device)
 
 
-def load(path: Path | str, device: str = "auto") -> Predictor:
-    """The model in a folder, in the folder `model` within it, or of a finished run. Runs none of its maker's code."""
+def load(path: Path | str, device: str = "auto", method: str = "") -> Predictor:
+    """The model in a folder, in the folder `model` within it, or of a finished run. Runs none of its maker's code.
+
+    `method` is `file.py:Class` of a model whose method is from a file; nothing but that file is run.
+    """
     folder = Path(path)
     if not folder.exists():
         raise UserError(f"There is no model {folder}.", HOW)
@@ -223,15 +231,19 @@ def load(path: Path | str, device: str = "auto") -> Predictor:
     if not (folder / CARD_FILE).is_file() and (folder / "model" / CARD_FILE).is_file():
         folder = folder / "model"
     if (folder / CARD_FILE).is_file():
-        card, values = read_card(folder / CARD_FILE)
+        card, values = read_card(folder / CARD_FILE, method)
         return Predictor(card, read_weights(folder, values.get("weights_sha256")), device)
     if (folder / "run.json").is_file():
-        return Predictor.of_run(folder, device)
+        return Predictor.of_run(folder, device, rule=run_rule(folder, method))
     raise UserError(f"{folder} is not a model of askew's: it holds no {CARD_FILE}.", HOW)
 
 
 def _run_card(
-    path: Path, record: dict[str, Any], target_prior: TargetPrior | None, made: Mapping[str, Any] | None
+    path: Path,
+    record: dict[str, Any],
+    target_prior: TargetPrior | None,
+    made: Mapping[str, Any] | None,
+    rule: Method | None,
 ) -> ModelCard:
     run = record["run"]
     classes = tuple(str(name) for name in record["classes"])
@@ -244,7 +256,7 @@ def _run_card(
     sizes = record["source_sizes"]
     return ModelCard(
         net=net_spec(run["net"]),
-        rule=rule_of({"method": method["id"], "options": method["options"]}),
+        rule=rule or rule_of({"method": method["id"], "options": method["options"]}),
         shape=shape_of(record["shape"]),
         classes=classes,
         training_prior=training_prior,

@@ -113,6 +113,23 @@ class CsvWriter:
                 self.rows.writerow([name, self.classes[best], f"{p[best]:.6g}", "", *(f"{q:.6g}" for q in p)])
 
 
+class RowCollector:
+    """Keeps the rows as JSON values."""
+
+    def __init__(self, classes: Sequence[str]) -> None:
+        self.classes = classes
+        self.rows: list[dict[str, Any]] = []
+
+    def write(self, batch: PredictionBatch) -> None:
+        for name, problem, p in zip(batch.names, batch.problems, batch.probabilities, strict=True):
+            row: dict[str, Any] = {"path": name, "class": None, "probability": None, "problem": problem or None}
+            if not problem:
+                best = int(p.argmax())
+                row |= {"class": self.classes[best], "probability": float(p[best])}
+                row["probabilities"] = {of: float(share) for of, share in zip(self.classes, p, strict=True)}
+            self.rows.append(row)
+
+
 # --- Parquet ---
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from unicodedata import east_asian_width
 
 from markupsafe import Markup
 
@@ -31,16 +32,25 @@ def _svg(width: float, height: float, label: str, parts: Sequence[Markup], kind:
 def _name(x: float, y: float, name: str, anchor: str, most: int) -> Markup:
     """A name beside what it names; one that is longer than `most` is cut, and whole when it is pointed at."""
     text = _TEXT.format(x, y, anchor, "name", clip(name, most))
-    return text if len(name) <= most else Markup("<g><title>{}</title>{}</g>").format(name, text)
+    return text if columns(name) <= most else Markup("<g><title>{}</title>{}</g>").format(name, text)
 
 
 def _polyline(kind: str, points: Points) -> Markup:
     return _CURVE.format(kind, " ".join(f"{x:.1f},{y:.1f}" for x, y in points))
 
 
+def columns(name: str) -> int:
+    """How many narrow letters are as wide as a name: East Asian ones count twice."""
+    return sum(2 if east_asian_width(letter) in "WF" else 1 for letter in name)
+
+
 def clip(name: str, most: int) -> str:
-    """A name of at most so many characters."""
-    return name if len(name) <= most else f"{name[: most - 1].rstrip()}…"
+    """A name that is at most as wide as so many narrow letters."""
+    if columns(name) <= most:
+        return name
+    while columns(name) > most - 1:
+        name = name[:-1]
+    return f"{name.rstrip()}…"
 
 
 def short(number: float) -> str:
@@ -51,8 +61,8 @@ def short(number: float) -> str:
 def bars(series: Mapping[str, Sequence[float]], names: Sequence[str], label: str) -> Markup:
     """One group of bars per name, one bar per series."""
     group = max(18.0, min(64.0, 620 / max(len(names), 1)))
-    slanted = any(len(name) > 0.16 * group for name in names)
-    longest = max((len(clip(name, 22)) for name in names), default=0)
+    slanted = any(columns(name) > 0.16 * group for name in names)
+    longest = max((columns(clip(name, 22)) for name in names), default=0)
     left = max(34.0, 4.4 * longest - group / 2 + 6) if slanted else 34.0
     top, height, bottom = 8.0, 150.0, 16 + 4.0 * longest if slanted else 20.0
     width = left + group * len(names) + 6
@@ -165,7 +175,7 @@ def dots(
 
 def _margin(names: Sequence[str], most: int) -> float:
     """Room for the longest of these names, at the left of a chart."""
-    return 14 + 6.9 * max((min(len(name), most) for name in names), default=0)
+    return 14 + 6.9 * max((min(columns(name), most) for name in names), default=0)
 
 
 def ranges(rows: Sequence[tuple[str, float, float, float, float]], label: str) -> Markup:

@@ -1,0 +1,199 @@
+"""What a user knows of the target, a few labels or the shares of its classes, and training data that make use of it."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePath
+
+import numpy as np
+from numpy.typing import NDArray
+
+from askew.core.errors import UserError, unknown
+from askew.data.array_files import ARRAYS, label_names, read_array
+from askew.data.domains import Labeled, RowSubset
+from askew.data.image_lists import LISTS, USUAL, Columns, read_folder, read_lines
+from askew.data.task import Task
+from askew.evaluation.logits import Floats
+from askew.evaluation.metrics import Estimate, Z, accuracy_gain, mean_accuracy
+
+_FORM = "a list of path,label (empty labels are skipped), a folder with one sub-folder per class, or an array with y."
+_SHARES = 'lines of class,share, or JSON: {"cat": 0.7, "dog": 0.3}; every class of the source, in any unit.'
+
+Labels = NDArray[np.int64]
+
+
+# --- a few labels ---
+
+
+@dataclass(frozen=True, eq=False)
+class TargetLabels:
+    """Labels of some target images."""
+
+    rows: Labels
+    """Which images. (n,)"""
+    y: Labels
+    """(n,)"""
+    classes: int
+
+    def accuracy(self, predicted: Labels) -> Estimate:
+        """Mean accuracy over the classes that have labels, of the classes predicted for all images. (n_t,)"""
+        return mean_accuracy(self.y, predicted[self.rows], self.classes)
+
+    def gain(self, before: Labels, after: Labels) -> Estimate:
+        """The difference of two of them. (n_t,), (n_t,)"""
+        return accuracy_gain(self.y, before[self.rows], after[self.rows], self.classes)
+
+    def better(self, before: Labels, after: Labels) -> bool:
+        """Whether the second is better by more than a standard error."""
+        gain = self.gain(before, after)
+        return gain.value > (gain.value - gain.low) / Z
+
+    def choose(self, predicted: Sequence[Labels], preferred: int) -> int:
+        """The network with the best accuracy, unless it is within a standard error of the one preferred without labels.
+
+        A handful of labels cannot tell networks apart that differ little, and the scores then know more. (n_t,) each
+        """
+        best = int(np.argmax([self.accuracy(own).value for own in predicted]))
+        return best if self.better(predicted[preferred], predicted[best]) else preferred
+
+
+def taught(task: Task, labels: TargetLabels) -> Task:
+    """The task with the labelled target images in its source, where they make half of every class that has some.
+
+    Semi-supervised methods draw half of a batch's labelled images from the target (MME, Saito et al. 2019); here each
+    is repeated as often as that takes.
+    """
+    data = task.training_data
+    sizes, own = data.source.sizes(labels.classes), np.bincount(labels.y, minlength=labels.classes)
+    times = np.maximum(1, sizes // np.maximum(1, own))[labels.y]
+    rows = np.repeat(labels.rows, times)
+    x = data.target.x
+    target = Labeled(x.pick(rows) if isinstance(x, RowSubset) else x[rows], np.repeat(labels.y, times))
+    return replace(task, training_data=replace(data, source=data.source.followed_by(target)))
+
+
+# --- a known prior ---
+
+
+def read_prior(file: Path, classes: Sequence[str]) -> Floats:
+    """The target's share of each class, in their order and with the sum one. (c,)"""
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"The shares {file} cannot be read: {error}.", _SHARES) from None
+    try:
+        shares = {name: float(share) for name, share in _shares(text).items()}
+    except (ValueError, TypeError, AttributeError):
+        raise UserError(f"{file} holds something else than the shares of classes.", _SHARES) from None
+    for name in shares:
+        if name not in classes:
+            raise unknown("class", name, classes, f"{file} names it, and the source does not have it.")
+    missing = [name for name in classes if name not in shares]
+    prior = np.array([shares.get(name, 0.0) for name in classes])
+    if missing or not np.isfinite(prior).all() or prior.min() < 0 or prior.sum() <= 0:
+        what = f"has no share of {missing[0]}" if missing else "has a share that is negative or no number"
+        raise UserError(f"{file} {what}.", _SHARES)
+    found: Floats = prior / prior.sum()
+    return found
+
+
+def _shares(text: str) -> dict[str, str | float]:
+    """By class, as they stand in the text."""
+    if text.lstrip().startswith("{"):
+        return dict(json.loads(text))
+    lines = [line for line in text.splitlines() if line.strip()]
+    delimiter = next((mark for mark in ("\t", ";", ",") if mark in (lines or [""])[-1]), " ")
+    cells = [[cell.strip() for cell in row] for row in csv.reader(lines, delimiter=delimiter)]
+    if cells and not _is_number(cells[0][-1]):
+        cells = cells[1:]  # a header
+    return {" ".join(row[:-1]): row[-1].replace(",", ".") for row in cells}
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text.replace(",", "."))
+    except ValueError:
+        return False
+    return True
+
+
+def in_shares(task: Task, prior: Floats, seed: int = 0) -> Task:
+    """The task with source images drawn in the target's shares, to be sampled as they come.
+
+    Twice as many as there were, so that hardly any is lost; a class that the target lacks keeps two, which teach the
+    network what it looks like.
+    """
+    source, rng = task.training_data.source, np.random.default_rng(seed)
+    sizes = source.sizes(len(prior))
+    counts = np.where(sizes > 0, np.maximum(2, np.round(2 * len(source) * prior)), 0).astype(np.int64)
+    rows = []
+    for k, n in enumerate(counts):
+        own = rng.permutation(np.flatnonzero(source.y == k))
+        rows.append(np.resize(own, n) if n else own)
+    data = replace(task.training_data, source=source.take(np.concatenate(rows)))
+    return replace(task, training_data=data)
+
+
+# --- reading labels ---
+
+
+def read_truth(
+    file: Path, names: Sequence[str], classes: Sequence[str], columns: Columns = USUAL
+) -> tuple[Labels, Labels]:
+    """The rows of the target images that have labels, and those labels. (n,), (n,)"""
+    found = [(name, label) for name, label in _labels(file, columns) if label]
+    if not found:
+        raise UserError(f"There is no label in {file}.", _FORM)
+    number = {name: k for k, name in enumerate(classes)}
+    for _, label in found:
+        if label not in number:
+            error = unknown("class", label, classes)
+            raise UserError(
+                f"{file} holds the label '{label}', which is not a class of the source.",
+                f"{error.hint} Leave labels empty where no class fits.",
+            )
+    rows = _rows([name for name, _ in found], names, file)
+    return np.array(rows, dtype=np.int64), np.array([number[label] for _, label in found], dtype=np.int64)
+
+
+def _labels(file: Path, columns: Columns) -> list[tuple[str, str]]:
+    """Names of images and their labels, some of which may be empty."""
+    suffix = file.suffix.lower()
+    if not file.exists():
+        raise UserError(f"The labels {file} do not exist.", _FORM)
+    if file.is_dir():
+        listing = read_folder(file)
+        return list(zip(listing.paths, listing.labels or [""] * len(listing.paths), strict=True))
+    if suffix in LISTS:
+        return [(path, label) for _, path, label in read_lines(file, columns)]
+    if suffix in ARRAYS:
+        array = read_array(file)
+        labels = () if array.y is None else label_names(array.y, len(array.x), file)
+        return [(str(row), label) for row, label in enumerate(labels)]
+    raise UserError(f"{file} is neither a list nor a folder nor an array.", _FORM)
+
+
+def _rows(wanted: Sequence[str], names: Sequence[str], file: Path) -> list[int]:
+    """The target's row of each name: by the whole path, else by as much of its end as is unique."""
+    whole = {name: row for row, name in enumerate(names)}
+    ends: dict[tuple[str, ...], list[int]] = defaultdict(list)
+    for row, name in enumerate(names):
+        parts = PurePath(name).parts
+        for start in range(len(parts)):
+            ends[parts[start:]].append(row)
+    found: dict[int, str] = {}
+    for name in wanted:
+        parts = PurePath(name).parts
+        matches = next((ends[parts[k:]] for k in range(len(parts)) if parts[k:] in ends), [])
+        row = whole.get(name, matches[0] if len(matches) == 1 else -1)
+        if row < 0:
+            what = "could be several of the target's images" if matches else "is none of the target's images"
+            raise UserError(f"{name} in {file} {what}.", "name images as predictions.csv does.")
+        if row in found:
+            raise UserError(f"{file} names one image twice, as {found[row]} and as {name}.", "name it once.")
+        found[row] = name
+    return list(found)

@@ -1,0 +1,89 @@
+"""askew audit: labels of target images, to draw and to evaluate on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from askew.cli.common import app, at_least
+from askew.cli.options import OWN_DATA, AsJson
+from askew.cli.terminal import print_json, print_note, print_table, print_text
+from askew.core.errors import UserError
+
+if TYPE_CHECKING:
+    from askew.adaptation.audit import Audit
+
+
+@app.command(rich_help_panel=OWN_DATA)
+def audit(
+    folder: Annotated[Path, typer.Argument(metavar="OUT", help="Folder that `askew adapt … -o OUT` wrote.")],
+    labels: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="LABELS", help="Labels of target images: a list of path,label, a folder, or an array with y."
+        ),
+    ] = None,
+    draw: Annotated[int, typer.Option("--draw", help="Sample this many target images at random to label.")] = 0,
+    sheet: Annotated[
+        Path | None, typer.Option("-o", "--out", help="File for the sampled images; default: OUT/to-label.csv.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Evaluate an adaptation on target labels collected afterwards; a few are enough.
+
+    The labels are used for evaluation only.
+    """
+    from askew.adaptation.audit import audit as audited
+
+    if labels is None:
+        _sample_to_label(folder, draw, sheet or folder / "to-label.csv", as_json)
+        return
+    if draw or sheet:
+        raise UserError("--draw and --out sample images to label, and cannot be used with LABELS.", "leave them out.")
+    found = audited(folder, labels)
+    if as_json:
+        print_json(found.as_dict())
+    else:
+        _print_audit(found)
+
+
+def _sample_to_label(folder: Path, draw: int, sheet: Path, as_json: bool) -> None:
+    from askew.adaptation.audit import draw_sheet
+
+    if not draw:
+        raise UserError(
+            "There are no labels to evaluate on.", f"askew audit {folder} --draw 100 samples images to label."
+        )
+    at_least("--draw", draw, 1)
+    drawn = draw_sheet(folder, draw, sheet)
+    if as_json:
+        print_json({"sheet": str(sheet), "images": drawn})
+    else:
+        print_text(f"{drawn} target images in {sheet}: fill in the labels, then `askew audit {folder} {sheet}`.")
+
+
+def _print_audit(found: Audit) -> None:
+    head = ["method", "per-class mean, %", "above source", "verdict", "without labels", "overall, %", "worst class, %"]
+    print_table(
+        [*head, ""],
+        [
+            [
+                m.name, str(m.accuracy), "–" if m.gain is None else f"{m.gain}", m.verdict, m.label_free or "–",
+                f"{m.scores['overall']:.1f}", f"{m.scores['worst']:.1f} {found.classes[m.scores['worst_class']]}",
+                "chosen" if m.chosen else "",
+            ]
+            for m in found.methods
+        ],
+    )  # fmt: skip
+    print_text(found.sentence)
+    shares = zip(found.classes, found.counts, found.target_prior, strict=True)
+    print_table(
+        ["class", "labels", "labels, %", "target, estimated, %"],
+        [[name, str(n), f"{100 * n / found.labelled:.1f}", f"{100 * share:.1f}"] for name, n, share in shares],
+    )
+    if found.unseen:
+        print_note(f"Classes without a label, which the means leave out: {', '.join(found.unseen)}.")
+    if found.labelled < found.images:
+        print_note("This assumes that the labelled images are a random sample; `--draw` draws one.")

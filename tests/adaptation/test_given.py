@@ -1,0 +1,181 @@
+"""What a user knows of the target: labels that choose and teach, a prior, and a choice that can be changed."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from adaptations import LENGTH
+from commands import assert_refused
+from conftest import Command
+from test_pipeline import NAMES, drawn
+
+from askew.adaptation.given import TargetLabels, in_shares, read_prior, taught
+from askew.core.errors import UserError
+from askew.data.domains import Labeled, Unlabeled
+from askew.data.task import Task, make_unlabeled_task
+from askew.inference.predictor import load
+
+SHORT = [word for name, value in LENGTH.items() for word in ("-t", f"{name}={value}")]
+TRUTH = np.arange(300) % 3
+
+
+def right_on(share: float, seed: int) -> np.ndarray:
+    wrong = np.random.default_rng(seed).random(300) > share
+    return np.where(wrong, (TRUTH + 1) % 3, TRUTH)
+
+
+# --- labels ---
+
+
+def test_many_labels_overrule_the_choice_without_labels_and_a_handful_do_not() -> None:
+    networks = [right_on(0.6, 0), right_on(0.7, 1), right_on(0.75, 2)]
+    rows = np.random.default_rng(0).permutation(300)
+    assert TargetLabels(rows, TRUTH[rows], 3).choose(networks, 0) == 2
+    assert TargetLabels(rows[:1], TRUTH[rows[:1]], 3).choose(networks, 0) == 0
+    equal = TargetLabels(rows, TRUTH[rows], 3)
+    assert [equal.choose([networks[2]] * 3, k) for k in range(3)] == [0, 1, 2], "of equals, the preferred one"
+
+
+def toy() -> Task:
+    x = np.arange(120, dtype=np.float32)[:, None]
+    source = Labeled(x[:60], np.repeat([0, 1, 2], [40, 15, 5]))
+    return make_unlabeled_task("own/rows", source, Unlabeled(x[60:]), ("a", "b", "c"))
+
+
+def test_labelled_target_images_make_half_of_each_class_that_has_some() -> None:
+    task = toy()
+    before = task.training_data.source
+    after = taught(task, TargetLabels(np.array([3, 4, 7]), np.array([0, 0, 2]), 3)).training_data
+    target = np.asarray(after.source.x)[:, 0] >= 60
+    assert after.source.y[~target].tolist() == before.y.tolist()
+    assert set(np.asarray(after.source.x)[target, 0].tolist()) == {63.0, 64.0, 67.0}
+    shares = [target[after.source.y == k].mean() for k in range(3)]
+    assert shares[0] == pytest.approx(0.5, abs=0.02)
+    assert shares[1] == 0
+    assert shares[2] == 0.5
+    assert after.source_val is task.training_data.source_val, "nothing that is held out is taught"
+
+
+# --- a prior ---
+
+
+def test_source_images_are_drawn_in_the_target_s_shares() -> None:
+    task = toy()
+    data = in_shares(task, np.array([0.1, 0.2, 0.7])).training_data
+    shares = data.source.sizes(3) / len(data.source)
+    assert shares.tolist() == pytest.approx([0.1, 0.2, 0.7], abs=0.02)
+    own = {float(x): int(y) for x, y in zip(np.asarray(task.training_data.source.x)[:, 0],
+                                            task.training_data.source.y, strict=True)}  # fmt: skip
+    assert all(own[float(x)] == y for x, y in zip(np.asarray(data.source.x)[:, 0], data.source.y, strict=True))
+    absent = in_shares(task, np.array([0.5, 0.5, 0.0])).training_data.source.sizes(3)
+    assert absent[2] == 2, "a class that the target lacks is still known"
+
+
+@pytest.mark.parametrize(
+    "text", ["cat,0.2\ndog,0.8\n", "class;share\ndog;80,0\ncat;20,0\n", '{"dog": 4, "cat": 1}', "cat 1\ndog 4\n"]
+)
+def test_shares_come_in_any_unit_order_and_notation(tmp_path: Path, text: str) -> None:
+    (tmp_path / "p").write_text(text)
+    assert read_prior(tmp_path / "p", ("cat", "dog")).tolist() == pytest.approx([0.2, 0.8])
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("cat,1\n", "has no share of dog"),
+        ("cat,1\ndog,-1\n", "negative"),
+        ("cat,1\nowl,1\n", "There is no class 'owl'"),
+        ("[1, 2]", "has no share of cat"),
+        ("cat\ndog\n", "something else"),
+        ('{"cat": {}, "dog": 1}', "something else"),
+    ],
+)
+def test_what_is_no_prior_is_refused(tmp_path: Path, text: str, why: str) -> None:
+    (tmp_path / "p").write_text(text)
+    with pytest.raises(UserError, match=why):
+        read_prior(tmp_path / "p", ("cat", "dog"))
+
+
+# --- through the command ---
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Callable[..., list[str]]:
+    """Two domains with a few labels and a prior beside them; the words of a command that adapts."""
+    xs, ys = drawn(120, [0.6, 0.3, 0.1], 0.0, 0)
+    xt, yt = drawn(102, [0.1, 0.3, 0.6], 0.4, 1)
+    np.savez(tmp_path / "source.npz", x=xs, y=NAMES[ys])
+    np.savez(tmp_path / "target.npz", x=xt)
+    with (tmp_path / "labels.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([("row", "species"), *((i, NAMES[yt[i]]) for i in range(0, 102, 4))])
+    (tmp_path / "prior.json").write_text(json.dumps({"ant": 0.1, "bee": 0.3, "cat": 0.6}))
+    return lambda *words: ["adapt", "source.npz", "target.npz", "-o", "out", *SHORT, *words]
+
+
+def record(folder: Path) -> dict[str, object]:
+    told: dict[str, object] = json.loads((folder / "out" / "summary.json").read_text())
+    return told
+
+
+def test_labels_choose_teach_and_another_network_is_handed_out_without_training(
+    cli: Command, own: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    columns = ("--path-column", "row", "--label-column", "species")
+    answer = cli(*own("--labels", "labels.csv", *columns, "--train-labels", "-m", "coal"))
+    assert answer.code == 0, answer.err
+    told = record(tmp_path)
+    assert [m["name"] for m in told["methods"]] == ["source", "coal", "coal, with labels"]  # type: ignore[attr-defined]
+    assert told["chosen"] == "coal, with labels"
+    assert told["labels"]["count"] == 26  # type: ignore[index]
+    assert set(told["labels"]["accuracy"]) == {"source", "coal"}, "its own teachers cannot judge it"  # type: ignore[index]
+    assert "was trained with 26 labels of the target" in answer.out
+    before = {p: p.stat().st_mtime_ns for p in (tmp_path / "out" / "runs").rglob("*")}
+    first = (tmp_path / "out" / "predictions.csv").read_text()
+    (tmp_path / "elsewhere").mkdir()
+    switched = cli("choose", "out", "source")
+    assert switched.code == 0, switched.err
+    assert "The network of source was saved because it was asked for." in switched.out
+    assert {p: p.stat().st_mtime_ns for p in (tmp_path / "out" / "runs").rglob("*")} == before, "nothing is trained"
+    assert record(tmp_path)["chosen"] == "source"
+    assert load(tmp_path / "out", "cpu").card.made["method"] == "source"
+    assert (tmp_path / "out" / "predictions.csv").read_text() != first
+    back = cli("choose", "out", "coal, with labels")
+    assert back.code == 0, back.err
+    assert (tmp_path / "out" / "predictions.csv").read_text() == first
+    wrong = cli("choose", "out", "dann")
+    assert_refused(wrong)
+    assert "There is no method 'dann'." in wrong.err
+
+
+def test_a_known_prior_is_learnt_and_decided_under(cli: Command, own: Callable[..., list[str]], tmp_path: Path) -> None:
+    answer = cli(*own("--target-prior", "prior.json", "-m", "source"))
+    assert answer.code == 0, answer.err
+    assert record(tmp_path)["known_mix"] == [0.1, 0.3, 0.6]
+    model = load(tmp_path / "out", "cpu")
+    assert model.card.target_prior is not None
+    assert (model.card.target_prior.prior, model.card.target_prior.estimator) == ((0.1, 0.3, 0.6), "known")
+    assert model.card.training_prior == pytest.approx((0.1, 0.3, 0.6), abs=0.02)
+    with (tmp_path / "out" / "predictions.csv").open(newline="") as lines:
+        p = np.array([[float(row[f"p_{name}"]) for name in NAMES] for row in csv.DictReader(lines)])
+    rows = np.load(tmp_path / "target.npz")["x"]
+    np.testing.assert_allclose(p, model.predict_proba(rows, prior="target"), atol=5e-3)
+
+
+def test_labels_that_do_not_fit_are_refused_before_anything_is_trained(
+    cli: Command, own: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    (tmp_path / "wrong.csv").write_text("path,label\n0,zebra\n")
+    for words, why in (
+        (("--labels", "wrong.csv"), "'zebra', which is not a class of the source"),
+        (("--train-labels",), "no labels to train with"),
+        (("--target-prior", "wrong.csv"), "something else than the shares"),
+    ):
+        answer = cli(*own(*words))
+        assert_refused(answer)
+        assert why in answer.err
+        assert not (tmp_path / "out").exists()
