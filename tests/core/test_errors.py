@@ -16,7 +16,8 @@ from askew.data.domains import Labeled, Unlabeled
 from askew.data.paths import data_folder
 from askew.data.task import Shift, TrainingData
 from askew.methods import COAL, make_method, method_class
-from askew.runs.config import Training, read_settings
+from askew.runs.config import Training
+from askew.runs.recipes import read_settings
 
 
 def test_an_error_reads_as_a_sentence_a_blank_line_and_a_hint() -> None:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from askew.core.errors import UserError
 from askew.core.options import options
 from askew.methods import METHODS
-from askew.runs.config import read_settings
+from askew.runs.recipes import read_settings
 from askew.runs.tune import Result, Trial, best, check_tasks, to_toml, trials, tuned
 
 some = examples(max_examples=40)
@@ -212,7 +212,7 @@ def test_chosen_values_replace_the_present_ones_and_nothing_else() -> None:
     }
     assert (found["train"], found["task"]) == (settings["train"], settings["task"])
     assert json.dumps(settings) == before
-    assert tuned({}, []) == {"method": {}}
+    assert tuned({}, []) == {}
 
 
 def test_a_method_from_a_file_is_written_under_its_id(own: Any) -> None:
@@ -220,7 +220,7 @@ def test_a_method_from_a_file_is_written_under_its_id(own: Any) -> None:
 
 
 names = st.text("abcdefghijklmnopqrstuvwxyz0123456789_-", min_size=1).filter(
-    lambda name: name not in ("train", "method", "task")
+    lambda name: name not in ("train", "method", "task", "recipe")
 )
 texts = st.text(st.characters(exclude_categories=["Cc", "Cs"])) | st.text("\"\\ #=[]'n\t")
 plain = st.dictionaries(names, st.integers(-(10**9), 10**9) | st.floats(allow_nan=False) | st.booleans() | texts)

@@ -16,7 +16,7 @@ from commands import assert_refused, files
 from conftest import TINY, Answer, Command
 from test_tune import own  # noqa: F401 -- a fixture
 
-from askew.runs.config import read_settings
+from askew.runs.recipes import read_settings
 
 TUNE = ("tune", "mini/syn-uci", "--draw", 1, "--seeds", 1, "--jobs", 1, *TINY)
 ASK = (*TUNE, "-m", "dann,source", "--trials", 2)

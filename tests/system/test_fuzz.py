@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from askew.core.errors import UserError
 from askew.core.options import checked, options, parse
 from askew.methods import METHODS, make_method
-from askew.runs.config import RunRequest, Training, read_settings
+from askew.runs.config import RunRequest, Training
 from askew.runs.grid import TYPES, Grid, read_grid
+from askew.runs.recipes import read_settings
 from askew.runs.tune import to_toml
 from askew.training.optim import Optim
 

@@ -18,7 +18,7 @@ import json
 import askew
 from askew.core.plugins import plugins
 from askew.methods import method_class
-from askew.runs.config import read_settings
+from askew.runs.recipes import read_settings
 
 cls = method_class("entmin")
 askew.check_method(cls())

@@ -105,6 +105,7 @@ def train_missing(requests: Sequence[RunRequest], how: Execution, launcher: Laun
     from askew.runs.launch.jobs import plan_jobs, write_plan
     from askew.runs.store import open_root
 
+    note_missing_views(requests)
     keys, pretrainings, runs = plan_jobs(requests, how)
     open_root(how.root)  # only now, so that a wrong command writes nothing
     if runs:
@@ -143,3 +144,49 @@ def _check_contract(method: Method) -> None:
         raise UserError(
             str(error), "docs/add-a-method.md explains the contract; askew.check_method tests it in Python."
         ) from None
+
+
+def note_missing_views(requests: Sequence[RunRequest]) -> None:
+    """Say which methods compare random views of an image where the run has views turned off."""
+    from askew.runs.config import prepare
+
+    first = {(request.method, request.recipe): request for request in reversed(requests)}
+    runs = [prepare(request)[0] for request in first.values()]
+    blind = sorted({run.method.id for run in runs if run.method.compares_views and run.views.views == "none"})
+    if blind:
+        print_note(
+            f"{', '.join(blind)}: random views of an image are to agree, and views are off (-t views=none), so nothing "
+            "of that is left. -t views=… or --recipe today turns them on; reports mark such runs (A009)."
+        )
+
+
+def print_costs(requests: Sequence[RunRequest], how: Execution, as_json: bool) -> None:
+    """What is missing of a grid, and what it takes."""
+    from dataclasses import asdict
+
+    from askew.cli.terminal import print_json, print_table, print_text
+    from askew.runs.launch.estimate import costs
+    from askew.runs.launch.jobs import plan_jobs
+
+    note_missing_views(requests)
+    keys, pretrainings, runs = plan_jobs(requests, how)
+    found = costs(pretrainings + runs)
+    if as_json:
+        print_json([asdict(cost) for cost in found])
+        return
+    minutes = ["–" if cost.minutes is None else f"{cost.minutes:.1f}" for cost in found]
+    print_table(
+        ["method", "network", "runs", "jobs", "steps of all runs", "GPU minutes"],
+        [
+            [c.method, c.network, f"{c.runs:,}", f"{c.jobs:.0f}", f"{c.steps:,}", time]
+            for c, time in zip(found, minutes, strict=True)
+        ],
+    )
+    total = sum(cost.minutes or 0 for cost in found)
+    unknown = "" if all(cost.minutes is not None for cost in found) else " for those whose speed is known"
+    before = sum(len(job.runs) for job in pretrainings)
+    print_text(
+        f"{sum(len(job.runs) for job in runs)} of {len(set(keys))} runs and {before} pre-trainings are missing: about "
+        f"{total:.1f} GPU minutes{unknown}, by speeds measured on one H200, plus some seconds for each of "
+        f"{len(pretrainings) + len(runs)} jobs."
+    )

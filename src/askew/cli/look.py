@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from askew.cli.common import app
-from askew.cli.options import BENCHMARKS, AsJson, Format, Reweight
-from askew.cli.terminal import print_json, print_rows, print_table, print_text
+from askew.cli.options import BENCHMARKS, AsJson, Data, TableOptions, expand_options
+from askew.cli.terminal import print_json, print_results, print_table, print_text
 from askew.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -97,11 +97,12 @@ def _print_training_settings() -> None:
 
 
 @app.command(rich_help_panel=BENCHMARKS)
+@expand_options
 def table(
     folder: Annotated[Path, typer.Argument(help="Folder of runs.")] = Path("runs"),
-    reweight: Reweight = False,
-    format: Format = None,
-    as_json: AsJson = False,
+    *,
+    data: Data = None,
+    shown: TableOptions,
 ) -> None:
     """Print the results of all finished runs in a folder."""
     from askew.reports.results import collect
@@ -110,7 +111,7 @@ def table(
     found = finished_runs(folder)
     if not found:
         raise UserError(f"The folder {folder} holds no finished run yet.", "`askew bench` trains some.")
-    print_rows(collect(found, reweight=reweight), as_json, format)
+    print_results(collect(found, reweight=shown.reweight), shown, data=data)
 
 
 def _first_line(doc: str | None) -> str:

@@ -109,6 +109,13 @@ Gpus = Annotated[
 Reweight = Annotated[
     bool, typer.Option("--reweight", help="Also score logits adjusted to the estimated target label distribution.")
 ]
+Compare = Annotated[
+    bool,
+    typer.Option(
+        "--compare",
+        help="Also paired differences to source-only and COAL over the same seeds, and the seeds' networks averaged.",
+    ),
+]
 Format = Annotated[
     TableFormat | None,
     typer.Option("--format", help="long: one row per method and task; the others: the paper's layout."),
@@ -135,6 +142,24 @@ class TrainingOptions:
             "--settings", help="TOML file to use instead of the benchmark's settings.", rich_help_panel=TRAINING
         ),
     ] = None
+    recipe: Annotated[
+        str,
+        typer.Option(
+            "--recipe",
+            help="Recipe of the settings, for every method alike, such as paper or today; default: each method's own.",
+            rich_help_panel=TRAINING,
+        ),
+    ] = ""
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """What a table of results shows."""
+
+    reweight: Reweight = False
+    compare: Compare = False
+    format: Format = None
+    as_json: AsJson = False
 
 
 @dataclass(frozen=True)
@@ -191,6 +216,14 @@ class LaunchOptions:
             rich_help_panel=CLUSTER,
         ),
     ] = field(default_factory=list)
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Print which runs are missing and how long one GPU takes for them; train nothing.",
+            rich_help_panel=EXECUTION,
+        ),
+    ] = False
 
 
 def expand_options(command: Callable[..., None]) -> Callable[..., None]:

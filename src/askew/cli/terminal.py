@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich import box
@@ -13,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from askew.cli.options import TableFormat
+from askew.cli.options import TableFormat, TableOptions
 
 if TYPE_CHECKING:
     from askew.reports.paper_table import Layout
@@ -68,12 +69,17 @@ def _print_plain(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequ
         sys.stdout.write(" " + "   ".join(cells).rstrip() + "\n")
 
 
-def print_rows(
-    rows: Sequence[Row], as_json: bool, format: TableFormat | None = None, variants: Sequence[str] = ()
+def print_results(
+    rows: Sequence[Row], shown: TableOptions, variants: Sequence[str] = (), data: Path | None = None
 ) -> None:
     """Results: one row per method and task, the paper's number beside ours; or in the paper's layout."""
-    if format in (None, TableFormat.long) or as_json:
-        _print_long(rows, as_json)
+    if shown.compare:
+        from askew.reports.paired import with_ensembles
+
+        rows = with_ensembles(rows, data)
+    format = shown.format or (TableFormat.wide if shown.compare else TableFormat.long)
+    if format == TableFormat.long or shown.as_json:
+        _print_long(rows, shown.as_json)
         return
     from askew.reports import formats
     from askew.reports.paper_table import layouts
@@ -83,6 +89,8 @@ def print_rows(
         case TableFormat.wide:
             for table in tables:
                 _print_wide(table)
+                if shown.compare:
+                    _print_comparisons(table)
         case TableFormat.json:
             print_json(formats.as_plain(tables))
         case TableFormat.csv:
@@ -90,7 +98,7 @@ def print_rows(
         case TableFormat.latex:
             sys.stdout.write(formats.latex(tables))
         case _:
-            sys.stdout.write(formats.markdown(tables))
+            sys.stdout.write(formats.markdown(tables, compared=shown.compare))
 
 
 def _print_wide(table: Layout) -> None:
@@ -107,6 +115,18 @@ def _print_wide(table: Layout) -> None:
     (out if out.is_terminal else Console(width=1000, highlight=False)).print(grid)
     for line in formats.notes_of(table):
         print_text(line)
+
+
+def _print_comparisons(table: Layout) -> None:
+    from askew.reports.formats import comparison_body
+    from askew.reports.paired import NOTE, comparisons
+
+    found = comparisons(table)
+    for comparison in found:
+        print_text(f"\n{table.title}. {comparison.title}")
+        print_table(["method", *comparison.columns], comparison_body(comparison))
+    if found:
+        print_text(NOTE)
 
 
 def _print_long(rows: Sequence[Row], as_json: bool) -> None:

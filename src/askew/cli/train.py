@@ -11,23 +11,34 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from askew.cli.common import app, at_least, check_file_methods, execution, launcher, names, pairs, train_missing
+from askew.cli.common import (
+    app,
+    at_least,
+    check_file_methods,
+    execution,
+    launcher,
+    names,
+    note_missing_views,
+    pairs,
+    print_costs,
+    train_missing,
+)
 from askew.cli.options import (
     BENCHMARKS,
     AsJson,
     Curve,
     ExecutionOptions,
-    Format,
     HyperParameters,
     LaunchOptions,
     Reweight,
     Seed,
     TableFormat,
+    TableOptions,
     TaskOptions,
     TrainingOptions,
     expand_options,
 )
-from askew.cli.terminal import print_json, print_note, print_rows, print_table, print_trials
+from askew.cli.terminal import print_json, print_note, print_results, print_table, print_trials
 from askew.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -43,7 +54,9 @@ def _request(task: TaskOptions, training: TrainingOptions, hyper: list[str] | No
     from askew.runs.config import RunRequest
 
     options, settings = pairs(hyper, "the method"), pairs(training.train, "training")
-    return RunRequest("", "", 0, task.draw, task.shift, options, settings, training.settings, task.data)
+    return RunRequest(
+        "", "", 0, task.draw, task.shift, options, settings, training.settings, task.data, training.recipe
+    )
 
 
 # --- run ---
@@ -93,6 +106,7 @@ def _train_one(request: RunRequest, how: Execution) -> str:
     from askew.runs.launch.local import Local
     from askew.runs.store import open_root
 
+    note_missing_views([request])
     (key,), pretrainings, runs = plan_jobs([request], how)
     open_root(how.root)  # only now, so that a wrong command writes nothing
     for failure in list(train_jobs(pretrainings + runs, how, Local(), request.task)):
@@ -144,36 +158,49 @@ def bench(
     execution_options: ExecutionOptions,
     launch: LaunchOptions,
     curve: Curve = False,
-    reweight: Reweight = False,
-    format: Format = None,
-    as_json: AsJson = False,
+    shown: TableOptions,
 ) -> None:
     """Train a benchmark's methods on its tasks over several seeds, and print the table of results.
 
     Only missing runs are trained. A method from a file is first checked against the contract of methods.
+    With --recipe, all methods are trained by that recipe; `--recipe paper,today` shows both side by side.
     """
+    recipes = names(training.recipe)
+    grid = _grid(name, names(tasks), names(methods), seeds, recipes, allow_code)
+    one = recipes[0] if len(recipes) == 1 else ""
+    requests = grid.requests(replace(_request(task_options, training, hyper), recipe=one))
+    check_file_methods(wanted := [request for _, request in requests])
+    how = execution(execution_options, launch, curve=curve)
+    if launch.dry_run:
+        print_costs(wanted, how, shown.as_json)
+        return
+    keys = train_missing(wanted, how, launcher(launch, how))
+    if not shown.format and (name.endswith(".toml") or recipes):
+        shown = replace(shown, format=TableFormat.wide)
+    named = dict(zip(keys, (variant for variant, _ in requests), strict=True))
+    _print_grid(grid, named, how.root, shown, task_options.data)
+
+
+def _print_grid(grid: Grid, keys: Mapping[str, str], root: Path, shown: TableOptions, data: Path | None) -> None:
+    """The table of a grid's runs, given the variant of each key; UserError if some could not be finished."""
     from askew.reports.results import collect
 
-    grid = _grid(name, names(tasks), names(methods), seeds, allow_code)
-    requests = grid.requests(_request(task_options, training, hyper))
-    check_file_methods([request for _, request in requests])
-    how = execution(execution_options, launch, curve=curve)
-    keys = train_missing([request for _, request in requests], how, launcher(launch, how))
-    variants = {key: variant for key, (variant, _) in zip(keys, requests, strict=True) if variant}
+    variants = {key: variant for key, variant in keys.items() if variant}
     if all(variant.shift.startswith("degree:") for variant in grid.variants):
         variants = dict.fromkeys(variants, "")  # the shift is the column's heading already
-    done = [how.root / key for key in dict.fromkeys(keys) if (how.root / key / "done").exists()]
-    default = TableFormat.wide if name.endswith(".toml") else TableFormat.long
-    rows = collect(done, reweight=reweight, names=variants or None)
-    print_rows(rows, as_json, format or default, [variant.name for variant in grid.variants])
-    if missing := len(set(keys)) - len(done):
-        raise UserError(f"{missing} of {len(set(keys))} runs failed and are missing from the table.", "see above.")
+    done = [root / key for key in keys if (root / key / "done").exists()]
+    rows = collect(done, reweight=shown.reweight, names=variants or None)
+    print_results(rows, shown, [variant.name or variant.recipe for variant in grid.variants], data)
+    if missing := len(keys) - len(done):
+        raise UserError(f"{missing} of {len(keys)} runs failed and are missing from the table.", "see above.")
 
 
-def _grid(name: str, tasks: list[str], methods: list[str], seeds: int | None, allow_code: bool) -> Grid:
+def _grid(
+    name: str, tasks: list[str], methods: list[str], seeds: int | None, recipes: Sequence[str], allow_code: bool
+) -> Grid:
     """The part of a grid file, or of a benchmark, that the user names; what is left out stands for all of it."""
     from askew.data.benchmarks import known_task
-    from askew.runs.grid import Grid, Variant, read_grid, whole_benchmark
+    from askew.runs.grid import read_grid, whole_benchmark
 
     if seeds is not None:
         at_least("--seeds", seeds, 1)
@@ -182,9 +209,10 @@ def _grid(name: str, tasks: list[str], methods: list[str], seeds: int | None, al
         if not allow_code:
             grid.check_code(methods)
         return grid
-    whole = whole_benchmark(name).variants[0]
+    whole = whole_benchmark(name, recipes)
     chosen = tuple(known_task(f"{name}/{task.removeprefix(f'{name}/')}") for task in tasks)
-    return Grid(name, seeds or 3, (Variant("", chosen or whole.tasks, tuple(methods) or whole.methods, ""),))
+    variants = [replace(v, tasks=chosen or v.tasks, methods=tuple(methods) or v.methods) for v in whole.variants]
+    return replace(whole, seeds=seeds or whole.seeds, variants=tuple(variants))
 
 
 # --- tune ---
@@ -211,7 +239,7 @@ def tune(
     from askew.core.files import check_file
     from askew.methods import METHODS
     from askew.runs import tune as tuning
-    from askew.runs.config import read_settings
+    from askew.runs.recipes import read_settings
 
     at_least("--trials", trials, 1)
     at_least("--seeds", seeds, 1)
@@ -219,12 +247,15 @@ def tune(
     settings = read_settings(tuning.check_tasks(chosen, task_options.draw), training.settings)
     check_file(write)
     base = _request(task_options, training)
-    tried = {id: tuning.trials(id, settings, trials) for id in names(methods) or METHODS}
+    tried = {id: tuning.trials(id, settings, trials, base.recipe) for id in names(methods) or METHODS}
     requests = [
         r for found in tried.values() for trial in found for r in tuning.requests_of(trial, chosen, seeds, base)
     ]
     check_file_methods(requests)
     how = execution(execution_options, launch)
+    if launch.dry_run:
+        print_costs(requests, how, as_json)
+        return
     train_missing(requests, how, launcher(launch, how))
     results = {id: [tuning.score(t, chosen, seeds, base, how.root) for t in tried[id]] for id in tried}
     _write_and_print(results, write, settings, f"Per-class mean on {', '.join(chosen)}, {seeds} seeds.", as_json)

@@ -9,7 +9,7 @@ from typing import Any
 from askew.core.errors import UserError, unknown
 from askew.core.options import checked
 from askew.core.plugins import content_hash, load_file, load_plugin, plugins, source_of
-from askew.methods.base import Method
+from askew.methods.base import ClosedForm, Method
 from askew.methods.bbse import BBSE
 from askew.methods.bsp import BSP
 from askew.methods.cdan import CDAN
@@ -38,6 +38,8 @@ GROUPS: dict[str, tuple[type[Method], ...]] = {
 """The twelve that the COAL paper compares, others that were published, and our own."""
 PAPER = tuple(cls.id for cls in GROUPS["paper"])
 """What a benchmark trains unless methods are named."""
+COMPARED = tuple(cls.id for group in GROUPS.values() for cls in group if not issubclass(cls, ClosedForm))
+"""What the recipes of a benchmark train: all that learn by gradients, and so can be given equal conditions."""
 METHODS: dict[str, type[Method]] = {cls.id: cls for group in GROUPS.values() for cls in group}
 
 __all__ = [
@@ -45,6 +47,7 @@ __all__ = [
     "BSP",
     "CDAN",
     "COAL",
+    "COMPARED",
     "DAN",
     "DANN",
     "ETN",

@@ -101,6 +101,11 @@ class Method:
         if "id" not in cls.__dict__:
             cls.id = cls.__name__.lower()
 
+    @property
+    def compares_views(self) -> bool:
+        """Whether it is about several views of one target image, so that little is left of it where views are off."""
+        return len(self.target_views) > 1
+
     def teacher_memory(self) -> int:
         """How many steps the teacher averages over; 1: it is the student."""
         return 100

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from askew.evaluation.metrics import mean
+from askew.reports.paired import NOTE, Comparison, Difference, comparisons
 from askew.reports.paper_table import Layout, Line
 from askew.reports.results import cell, std
 
@@ -19,6 +20,9 @@ def heading(table: Layout) -> list[str]:
     head = ["method", *table.columns]
     if table.has_average:
         head.append("average")
+    if table.has_ensemble:
+        head.append("ensemble")
+    if table.has_average:
         if table.has_paper:
             head.append("paper, same tasks")
         if table.has_printed:
@@ -37,6 +41,9 @@ def body(table: Layout, best: Mark = str, plain: Mark = str) -> list[list[str]]:
         if table.has_average:
             mark = best if line.averages and line.score(None) == table.best(None) else plain
             cells.append(mark(cell(line.averages)))
+        if table.has_ensemble:
+            cells.append(_number(line.ensemble))
+        if table.has_average:
             if table.has_paper:
                 cells.append(_number(line.paper_average))
             if table.has_printed:
@@ -49,16 +56,28 @@ def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f}"
 
 
-def markdown(tables: Sequence[Layout]) -> str:
+def markdown(tables: Sequence[Layout], *, compared: bool = False) -> str:
     parts = []
     for table in tables:
-        head = [_markdown(title) for title in heading(table)]
-        rule = ["---", *["---:"] * (len(head) - 1)]
         rows = body(table, lambda text: f"**{_markdown(text)}**", _markdown)
-        lines = "\n".join(f"| {' | '.join(cells)} |" for cells in (head, rule, *rows))
+        lines = _pipes([_markdown(title) for title in heading(table)], rows)
         notes = "\n".join(f"- {_markdown(text)}" for text in notes_of(table))
         parts.append(f"## {_markdown(table.title)}\n\n{lines}\n\n{notes}\n")
+        for found in comparisons(table) if compared else ():
+            rows = [[_markdown(text) for text in row] for row in comparison_body(found)]
+            head = [_markdown(title) for title in ("method", *found.columns)]
+            parts.append(f"### {_markdown(found.title)}\n\n{_pipes(head, rows)}\n\n- {_markdown(NOTE)}\n")
     return "\n".join(parts)
+
+
+def _pipes(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    rule = ["---", *["---:"] * (len(head) - 1)]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, rule, *rows))
+
+
+def comparison_body(found: Comparison) -> list[list[str]]:
+    """A comparison's cells as text."""
+    return [[label, *("–" if d is None else str(d) for d in cells)] for label, cells in found.rows]
 
 
 def _markdown(text: str) -> str:
@@ -123,6 +142,12 @@ def as_plain(tables: Sequence[Layout]) -> list[dict[str, Any]]:
             "lines": [
                 {"method": line.method, "variant": line.variant, "cells": _values(table, line)} for line in table.lines
             ],
+            "paired": {
+                found.title: {
+                    label: dict(zip(found.columns, _plain(cells), strict=True)) for label, cells in found.rows
+                }
+                for found in comparisons(table)
+            },
             "remarks": notes_of(table),
         }
         for table in tables
@@ -131,13 +156,14 @@ def as_plain(tables: Sequence[Layout]) -> list[dict[str, Any]]:
 
 def _values(table: Layout, line: Line) -> dict[str, dict[str, Any]]:
     values = {
-        column: _value(c.values, list(c.paper) if c.paper else None, len(c.seeds))
+        column: _value(c.values, list(c.paper) if c.paper else None, len(c.seeds)) | {"ensemble": c.ensemble}
         for column, c in zip(table.columns, line.cells, strict=True)
     }
     if table.has_average:
         paper = None if line.paper_average is None else [line.paper_average, None]
         fewest = min(len(c.seeds) for c in line.cells)
-        values["average"] = _value(line.averages, paper, fewest) | {"paper_printed": line.printed}
+        average = {"paper_printed": line.printed, "ensemble": line.ensemble}
+        values["average"] = _value(line.averages, paper, fewest) | average
     return values
 
 
@@ -149,3 +175,7 @@ def _value(values: Sequence[float], paper: list[float | None] | None, n: int) ->
         "values": list(values),
         "paper": paper,
     }
+
+
+def _plain(cells: Sequence[Difference | None]) -> list[dict[str, Any] | None]:
+    return [None if d is None else {"mean": d.mean, "half": d.half, "n": d.n, "clear": d.clear} for d in cells]

@@ -75,7 +75,7 @@ def printed_for(run: Mapping[str, Any]) -> Printed | None:
     """
     task: str = run["task"]
     method, options = run["plan"][-1]["method"]["id"], run["plan"][-1]["method"]["options"]
-    if run.get("target_sampler", "natural") != "natural":
+    if run.get("target_sampler", "natural") != "natural" or "views" in run:
         return None
     degree = degree_of(run["shift"])
     usual = run["shift"] == "natural" if task.startswith("domainnet/") else degree == 1

@@ -29,6 +29,8 @@ class Cell:
     seeds: tuple[int, ...] = ()
     values: tuple[float, ...] = ()
     paper: Printed | None = None
+    ensemble: float | None = None
+    """Of the mean of the seeds' networks."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,12 @@ class Line:
         """Of the paper's own cells of these tasks."""
         values = [c.paper[0] for c in self.cells if c.paper is not None]
         return recomputed_average(values) if len(values) == len(self.cells) else None
+
+    @cached_property
+    def ensemble(self) -> float | None:
+        """The average over tasks of the mean networks' scores."""
+        values = [c.ensemble for c in self.cells if c.ensemble is not None]
+        return mean(values) if len(values) == len(self.cells) else None
 
     def score(self, column: int | None) -> float | None:
         """Our mean in a column, or over all of them."""
@@ -101,6 +109,10 @@ class Layout:
         return self.has_average and any(line.printed is not None for line in self.lines)
 
     @property
+    def has_ensemble(self) -> bool:
+        return any(line.ensemble is not None for line in self.lines)
+
+    @property
     def usual_n(self) -> int:
         """The most seeds that a cell has; those with fewer are marked."""
         return max(len(c.seeds) for line in self.lines for c in line.cells)
@@ -132,6 +144,8 @@ class Layout:
             text += f" {fewer} of {len(cells)} cells have fewer seeds (n=…)."
         if missing:
             text += f" {missing} of {len(cells)} cells have no finished run (–)."
+        if self.has_ensemble:
+            text += " Ensemble: the seeds' networks, their probabilities averaged."
         return [text, *(_below(self, variant) for variant in self._variants_with_reference()), *self._misprints()]
 
     def _variants_with_reference(self) -> list[str]:
@@ -250,7 +264,7 @@ def _layout(
     lines = []
     for (method, variant), found in by_line.items():
         cells = tuple(_cell(found.get(key), key if averaged else rows[0].task, method, variant) for key in columns)
-        main = not variant and whole and all(c.paper for c in cells)
+        main = whole and all(c.paper for c in cells)
         lines.append(Line(method, variant, cells, printed_average(benchmark, method) if main else None))
     place = {name: i for i, name in enumerate(["", *variants])}
     lines.sort(
@@ -266,4 +280,4 @@ def _layout(
 def _cell(row: Row | None, task: str, method: str, variant: str) -> Cell:
     if row is None:  # the paper's number stands there all the same, where it is sure to be the one
         return Cell(paper=None if variant else paper_numbers().get(task, {}).get(method))
-    return Cell(row.seeds, row.values, None if row.reweighted else printed_for(row.run))
+    return Cell(row.seeds, row.values, None if row.reweighted else printed_for(row.run), row.ensemble)

@@ -8,17 +8,20 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
 from askew.evaluation.metrics import mean
 from askew.reports.paper import Printed, method_order, paper_numbers
+from askew.runs.recipes import nearest_recipe
 from askew.runs.store import RunFolder
 
 K = TypeVar("K", bound=Hashable)
 
 USUAL = {"sampler": "balanced", "target_sampler": "natural", "self_training": True, "minimax": True, "draw": 0}
 """How the paper's main tables were made; a table in its layout names only what differs from that."""
+USUAL_RECIPE = "paper"
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,8 @@ class Row:
     """What `Run.describe` gives for its runs, but for the seed."""
     folders: tuple[Path, ...] = ()
     """Of its runs, in the order of the seeds."""
+    ensemble: float | None = None
+    """Per-class mean accuracy of the mean of the seeds' networks, where it was asked for."""
 
     @property
     def label(self) -> str:
@@ -110,21 +115,22 @@ def collect(folders: Iterable[Path], *, reweight: bool = False, names: Mapping[s
 
 def _collect(folders: Sequence[Path], *, reweighted: bool, names: Mapping[str, str]) -> list[Row]:
     groups = _grouped(folders, reweighted)
-    on_task = _varying_among(groups, lambda group: (group.task, group.method))
+    on_task = _varying_among(groups, lambda group: (group.task, group.method, group.recipe))
     # Numbers of images and steps follow from the shift, which has a column of its own.
-    on_shift = _varying_among(groups, lambda group: (group.task, group.method, group.settings["shift"]))
-    on_any_task: dict[str, set[str]] = {}
-    for (_, method, _), varying in on_shift.items():
-        on_any_task.setdefault(method, set()).update(varying)
+    on_shift = _varying_among(groups, lambda group: (group.task, group.method, group.recipe, group.settings["shift"]))
+    on_any_task: dict[tuple[str, str], set[str]] = {}
+    for (_, method, recipe, _), varying in on_shift.items():
+        on_any_task.setdefault((method, recipe), set()).update(varying)
     rows = []
     for group in groups:
         unusual = {name for name, value in group.settings.items() if value != USUAL.get(name.rpartition(".")[2])}
-        across = _words(group.settings, on_any_task[group.method] & unusual)
+        across = _words(group.settings, on_any_task[group.method, group.recipe] & unusual)
+        variant = _words(group.settings, on_task[group.task, group.method, group.recipe])
         rows.append(
             _row(
                 group,
-                variant=_words(group.settings, on_task[group.task, group.method]),
-                across=names.get(group.runs[0].path.name, across),
+                variant=f"{group.recipe} {variant}".strip(),
+                across=names.get(group.runs[0].path.name, f"{group.recipe} {across}".strip()),
                 reweighted=reweighted,
             )
         )
@@ -184,6 +190,12 @@ class _Group:
         method: str = self.run["plan"][-1]["method"]["id"]
         return method
 
+    @cached_property
+    def recipe(self) -> str:
+        """The recipe that it was trained by; empty for the paper's, as for all that is usual."""
+        found = nearest_recipe(self.run)
+        return "" if found == USUAL_RECIPE else found
+
 
 def _grouped(folders: Sequence[Path], reweighted: bool) -> list[_Group]:
     groups: dict[str, _Group] = {}
@@ -233,6 +245,7 @@ def as_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
             "seeds": list(r.seeds),
             "n": len(r.seeds),
             "whole": {"mean": mean(r.values), "spread": std(r.values), "values": list(r.values)},
+            "ensemble": r.ensemble,
             "paper_exam": {
                 "mean": mean(r.paper_values),
                 "spread": std(r.paper_values),

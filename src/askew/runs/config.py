@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib import resources
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from askew.core.errors import UserError
 from askew.core.options import Between, checked, options
-from askew.core.plugins import plugins
-from askew.data.benchmarks import benchmarks, known_task, load_task, task_infos
+from askew.data.benchmarks import known_task, load_task, task_infos
 from askew.data.task import TARGET_FLOOR, Sampler, Shift, TargetSampler, Task, TrainingData
 from askew.methods import SourceOnly, make_method, method_class
 from askew.methods.base import Method
@@ -23,6 +19,7 @@ from askew.nets.augment import Views, check_views
 from askew.nets.network import check
 from askew.nets.spec import NetSpec, file_hash
 from askew.runs.claims import run_label
+from askew.runs.recipes import merged_settings, read_settings
 from askew.training.optim import Optim
 from askew.training.run import Run, Stage
 
@@ -77,73 +74,6 @@ class Training(Optim, Views):
     """CPU threads; part of a run's identity, since sums depend on their order."""
 
 
-Settings = dict[str, Any]
-
-
-def read_settings(benchmark: str, path: Path | None = None) -> Settings:
-    """A benchmark's settings: the committed ones, or a file of the same form."""
-    example = "see src/askew/runs/settings/digits.toml for the form."
-    try:
-        file = path or _committed(benchmark)
-        settings = tomllib.loads(file.read_text(encoding="utf-8")) if file else {}
-    except (FileNotFoundError, IsADirectoryError):
-        raise UserError(
-            f"The settings file {path} does not exist.", "leave --settings out for the committed ones."
-        ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"The settings file {path} is not TOML: {error}.", example) from None
-    for name in settings:
-        if name not in ("train", "method", "task"):
-            raise UserError(f"The settings file {path} has an unknown table '{name}'.", example)
-    for top, content in settings.items():
-        for name, table in _tables(top, content):
-            if not isinstance(table, dict):
-                raise UserError(f"The settings file {path} holds '{name}' = {table} where a table belongs.", example)
-    return settings
-
-
-def _committed(benchmark: str) -> Traversable | None:
-    """The settings file of a benchmark; None if it is another package's and brings none."""
-    if benchmark in plugins("askew.benchmarks"):
-        return getattr(benchmarks()[benchmark], "SETTINGS", None)
-    return resources.files("askew.runs.settings") / f"{benchmark}.toml"
-
-
-def _tables(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """What has to be a table in a settings file, by its dotted name: train, method.M, task.T, task.T.method.M."""
-    yield name, value
-    if name.rpartition(".")[2] in ("method", "task") and isinstance(value, dict):
-        for inner, table in value.items():
-            yield f"{name}.{inner}", table
-            for part in ("train", "method"):
-                if isinstance(table, dict) and part in table:
-                    yield from _tables(f"{name}.{inner}.{part}", table[part])
-
-
-def method_settings(settings: Settings, method: str) -> dict[str, Any]:
-    """A method's hyper-parameters on all tasks of a benchmark."""
-    return _hyper(settings.get("method", {}).get(method, {}))
-
-
-def _hyper(method_table: Settings) -> dict[str, Any]:
-    """The hyper-parameters in a method's table, which may hold training settings too."""
-    return {name: value for name, value in method_table.items() if name != "train"}
-
-
-def _merged_settings(settings: Settings, task: str, method: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Hyper-parameters and training settings of a method on a task.
-
-    The task's settings override those of all tasks, and the method's those of all methods on the same tasks.
-    """
-    task_table = settings.get("task", {}).get(task, {})
-    everywhere = settings.get("method", {}).get(method, {})
-    on_task = task_table.get("method", {}).get(method, {})
-    training: dict[str, Any] = {}
-    for table in (settings, everywhere, task_table, on_task):
-        training |= table.get("train", {})
-    return _hyper(everywhere) | _hyper(on_task), training
-
-
 @dataclass(frozen=True)
 class RunRequest:
     """What a user asks for; small enough to send to another process or machine."""
@@ -164,6 +94,8 @@ class RunRequest:
     """A file in place of the committed settings."""
     data: Path | None = None
     """The folder of real data."""
+    recipe: str = ""
+    """Which of the settings' recipes trains the method; empty: the method's own, if the settings name one."""
 
     def __post_init__(self) -> None:
         for name in ("seed", "draw"):
@@ -209,9 +141,8 @@ def prepare(request: RunRequest) -> tuple[Run, Task]:
 def plan_run(request: RunRequest, task: Task, network: str) -> Run:
     """The same for a task that is loaded already; `network` is the one that the setting `net=task` stands for."""
     benchmark, _, short = request.task.partition("/")
-    hyper, training = _merged_settings(
-        read_settings(benchmark, request.settings), short, method_class(request.method).id
-    )
+    settings = read_settings(benchmark, request.settings)
+    hyper, training = merged_settings(settings, short, method_class(request.method).id, request.recipe)
     method = make_method(request.method, hyper | dict(request.hyper))
     chosen = Training(**checked(Training, training | dict(request.training), "training"))
     net = _net_spec(chosen, network, method)

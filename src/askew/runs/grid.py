@@ -10,7 +10,7 @@ from typing import Any
 
 from askew.core.errors import UserError, unknown
 from askew.data.benchmarks import benchmark_named, known_task, task_infos
-from askew.methods import PAPER, is_file, known_method
+from askew.methods import COMPARED, PAPER, is_file, known_method
 from askew.runs.config import RunRequest, check_seeds
 
 EXAMPLE = "see benchmarks/grids/ablation.toml for the form."
@@ -23,9 +23,10 @@ TYPES: dict[str, tuple[type, str]] = {
     "shift": (str, "text"),
     "train": (dict, "a table"),
     "hyper": (dict, "a table"),
+    "recipe": (str, "text"),
     "variant": (dict, "a table"),
 }
-VARIANT_ENTRIES = ("tasks", "methods", "shift", "train", "hyper")
+VARIANT_ENTRIES = ("tasks", "methods", "shift", "train", "hyper", "recipe")
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,8 @@ class Variant:
     """Empty: the one that a task was published with."""
     train: Mapping[str, Any] = field(default_factory=dict)
     hyper: Mapping[str, Any] = field(default_factory=dict)
+    recipe: str = ""
+    """Of the benchmark's settings; empty: each method's own."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,7 @@ class Grid:
                     shift=base.shift or variant.shift or task_infos()[task].shift,
                     hyper={**variant.hyper, **base.hyper},
                     training={**variant.train, **base.training},
+                    recipe=base.recipe or variant.recipe,
                 ),
             )
             for variant in self.variants
@@ -109,9 +113,10 @@ def _task_of(known: set[str], name: str) -> str:
     return found[0]
 
 
-def whole_benchmark(name: str) -> Grid:
-    """The paper's methods on all reported tasks of a benchmark."""
-    return Grid(name, 3, (Variant("", _tasks_of(name), PAPER, ""),))
+def whole_benchmark(name: str, recipes: Sequence[str] = ()) -> Grid:
+    """The paper's methods on all reported tasks of a benchmark; or, by each of its recipes, all that are compared."""
+    tasks, methods = _tasks_of(name), COMPARED if recipes else PAPER
+    return Grid(name, 3, tuple(Variant("", tasks, methods, "", recipe=recipe) for recipe in recipes or [""]))
 
 
 def _tasks_of(benchmark: str) -> tuple[str, ...]:
@@ -163,4 +168,4 @@ def _variant(name: str, grid: Mapping[str, Any], variant: Mapping[str, Any]) -> 
     for method in methods:
         known_method(method)
     train, hyper = ({**grid.get(entry, {}), **variant.get(entry, {})} for entry in ("train", "hyper"))
-    return Variant(name, tuple(tasks), tuple(methods), both.get("shift", ""), train, hyper)
+    return Variant(name, tuple(tasks), tuple(methods), both.get("shift", ""), train, hyper, both.get("recipe", ""))

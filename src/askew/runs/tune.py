@@ -15,7 +15,8 @@ from askew.core.options import Option, Search, checked, options
 from askew.data.benchmarks import known_task, task_infos
 from askew.evaluation.metrics import mean
 from askew.methods import method_class
-from askew.runs.config import RunRequest, Settings, check_seeds, method_settings, prepare
+from askew.runs.config import RunRequest, check_seeds, prepare
+from askew.runs.recipes import Settings, method_settings, own_recipe
 from askew.runs.store import RunFolder
 
 MOST_TRIALS = 10_000
@@ -29,6 +30,8 @@ class Trial:
     method: str
     origin: str
     hyper: Mapping[str, Any]
+    recipe: str = ""
+    """The recipe that was asked for."""
 
     @property
     def label(self) -> str:
@@ -75,7 +78,7 @@ def check_tasks(tasks: Sequence[str], draw: int) -> str:
     return benchmarks.pop()
 
 
-def trials(method: str, settings: Settings, count: int) -> list[Trial]:
+def trials(method: str, settings: Settings, count: int, recipe: str = "") -> list[Trial]:
     """At most `count` trials: the present settings, the method's own defaults, then points of a Sobol sequence.
 
     Equal points are tried once, so a method with few options may have fewer.
@@ -86,17 +89,17 @@ def trials(method: str, settings: Settings, count: int) -> list[Trial]:
         )
     cls = method_class(method)
     searched = {name: option for name, option in options(cls).items() if option.search}
-    present = checked(cls, method_settings(settings, cls.id), f"method {cls.id}")
-    found = [Trial(method, "settings", {name: present.get(name, o.default) for name, o in searched.items()})]
+    present = checked(cls, method_settings(settings, cls.id, recipe), f"method {cls.id}")
+    found = [Trial(method, "settings", {n: present.get(n, o.default) for n, o in searched.items()}, recipe)]
     if searched:
         from torch.quasirandom import SobolEngine
 
         defaults = {name: option.default for name, option in searched.items()}
         points = SobolEngine(len(searched), scramble=True, seed=0).draw(count).tolist()  # type: ignore[no-untyped-call]
-        found.append(Trial(method, "default", defaults))
+        found.append(Trial(method, "default", defaults, recipe))
         for point in points:
             hyper = {name: _at(o, share) for (name, o), share in zip(searched.items(), point, strict=True)}
-            found.append(Trial(method, "searched", hyper))
+            found.append(Trial(method, "searched", hyper, recipe))
     distinct = {trial.label: trial for trial in reversed(found)}  # keeps the first of equal ones
     return [trial for trial in found if distinct[trial.label] is trial][:count]
 
@@ -138,12 +141,21 @@ def best(results: Sequence[Result]) -> Result | None:
 
 
 def tuned(settings: Settings, chosen: Sequence[Trial]) -> Settings:
-    """The settings with each method's hyper-parameters replaced by the chosen ones."""
-    methods = dict(settings.get("method", {}))
+    """The settings with each method's hyper-parameters replaced by the chosen ones, in the recipe it was tried by."""
     for trial in chosen:
         id = method_class(trial.method).id
-        methods[id] = {**methods.get(id, {}), **trial.hyper}
-    return {**settings, "method": {name: table for name, table in methods.items() if table}}
+        recipe = trial.recipe or own_recipe(settings, id)
+        path = [*(("recipe", recipe) if recipe else ()), "method", id]
+        settings = _with(settings, path, trial.hyper)
+    return settings
+
+
+def _with(table: Settings, path: Sequence[str], values: Mapping[str, Any]) -> Settings:
+    """A copy of nested tables, the one at the path with these values."""
+    if not path:
+        return {**table, **values}
+    name, *rest = path
+    return {**table, name: _with(table.get(name, {}), rest, values)}
 
 
 def to_toml(settings: Settings, comment: Sequence[str]) -> str:

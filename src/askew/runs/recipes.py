@@ -1,0 +1,141 @@
+"""Settings files, and the recipes in them: conditions that are equal for every method, by name."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any
+
+from askew.core.errors import UserError, unknown
+from askew.core.plugins import plugins
+from askew.data.benchmarks import benchmarks
+
+Settings = dict[str, Any]
+
+
+def read_settings(benchmark: str, path: Path | None = None) -> Settings:
+    """A benchmark's settings: the committed ones, or a file of the same form."""
+    example = "see src/askew/runs/settings/digits.toml for the form."
+    try:
+        file = path or _file(benchmark)
+        settings = tomllib.loads(file.read_text(encoding="utf-8")) if file else {}
+    except (FileNotFoundError, IsADirectoryError):
+        raise UserError(
+            f"The settings file {path} does not exist.", "leave --settings out for the committed ones."
+        ) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"The settings file {path} is not TOML: {error}.", example) from None
+    for name in settings:
+        if name not in ("train", "method", "task", "recipe"):
+            raise UserError(f"The settings file {path} has an unknown table '{name}'.", example)
+    for top, content in settings.items():
+        for name, table in _tables(top, content):
+            if not isinstance(table, dict):
+                raise UserError(f"The settings file {path} holds '{name}' = {table} where a table belongs.", example)
+    return settings
+
+
+def _file(benchmark: str) -> Traversable | None:
+    """The settings file of a benchmark; None if it is another package's and brings none."""
+    if benchmark in plugins("askew.benchmarks"):
+        return getattr(benchmarks()[benchmark], "SETTINGS", None)
+    return resources.files("askew.runs.settings") / f"{benchmark}.toml"
+
+
+def _tables(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """What has to be a table in a settings file, by its dotted name: train, method.M, task.T, task.T.method.M; and all
+    of them within recipe.R."""
+    yield name, value
+    if name.rpartition(".")[2] in ("method", "task", "recipe") and isinstance(value, dict):
+        for inner, table in value.items():
+            yield f"{name}.{inner}", table
+            for part in ("train", "method", "task"):
+                if isinstance(table, dict) and part in table:
+                    yield from _tables(f"{name}.{inner}.{part}", table[part])
+
+
+def merged_settings(
+    settings: Settings, task: str, method: str, recipe: str = ""
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Hyper-parameters and training settings of a method on a task.
+
+    The task's settings override those of all tasks, and the method's those of all methods on the same tasks; a recipe's
+    override all others, in the same order.
+    """
+    hyper: dict[str, Any] = {}
+    training: dict[str, Any] = {}
+    recipe = recipe or own_recipe(settings, method)
+    for layer in (settings, _recipe(settings, recipe)) if recipe else (settings,):
+        task_table = layer.get("task", {}).get(task, {})
+        everywhere = layer.get("method", {}).get(method, {})
+        on_task = task_table.get("method", {}).get(method, {})
+        for table in (layer, everywhere, task_table, on_task):
+            training |= table.get("train", {})
+        hyper |= _hyper(everywhere) | _hyper(on_task)
+    return hyper, training
+
+
+def method_settings(settings: Settings, method: str, recipe: str = "") -> dict[str, Any]:
+    """A method's hyper-parameters on all tasks of a benchmark."""
+    return merged_settings(settings, "", method, recipe)[0]
+
+
+def _hyper(method_table: Settings) -> dict[str, Any]:
+    """The hyper-parameters in a method's table, which may hold training settings and the name of a recipe too."""
+    return {name: value for name, value in method_table.items() if name not in ("train", "recipe")}
+
+
+def own_recipe(settings: Settings, method: str) -> str:
+    """The recipe that a method is trained by where none is asked for; empty: no recipe."""
+    return str(settings.get("method", {}).get(method, {}).get("recipe", ""))
+
+
+def recipes_of(settings: Settings) -> tuple[str, ...]:
+    """The recipes that settings have, in their order."""
+    return tuple(settings.get("recipe", {}))
+
+
+def _recipe(settings: Settings, name: str) -> Settings:
+    if name not in settings.get("recipe", {}):
+        raise unknown("recipe of these settings", name, recipes_of(settings))
+    found: Settings = settings["recipe"][name]
+    return found
+
+
+def nearest_recipe(run: Mapping[str, Any]) -> str:
+    """The recipe of its benchmark that a run, given as `Run.describe` does, shares most settings with.
+
+    The earlier of equally near ones; empty where the benchmark has none.
+    """
+    benchmark, _, task = run["task"].partition("/")
+    settings = _committed(benchmark)
+    method = run["plan"][-1]["method"]["id"]
+    apart = {name: _apart(run, merged_settings(settings, task, method, name)[1]) for name in recipes_of(settings)}
+    return min(apart, key=lambda name: apart[name], default="")
+
+
+def _apart(run: Mapping[str, Any], training: Mapping[str, Any]) -> float:
+    """The share of these training settings, among those that its description shows, in which a run differs."""
+    shown = {name: value for name in training if (value := _described(run, name)) is not None}
+    return sum(bool(shown[name] != training[name]) for name in shown) / max(len(shown), 1)
+
+
+@cache
+def _committed(benchmark: str) -> Settings:
+    try:
+        return read_settings(benchmark)
+    except UserError:  # a task of somebody's own
+        return {}
+
+
+def _described(run: Mapping[str, Any], name: str) -> Any:
+    """The value of a training setting in a run's description; none where that does not show it."""
+    last = run["plan"][-1]
+    for place in (run.get("views", {"views": "none"}), last.get("optim", {}), run.get("net", {}), run, last):
+        if name in place and not isinstance(place[name], Mapping):
+            return place[name]
+    return None
