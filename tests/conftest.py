@@ -189,7 +189,7 @@ def mini_runs(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
     from askew.core.device import pick_device
     from askew.runs.config import RunRequest, prepare
     from askew.runs.execute import Execution, execute
-    from askew.runs.store import open_root
+    from askew.runs.root import open_root
 
     root = open_root(tmp_path_factory.mktemp("looked-at") / "runs")
     how = Execution(root, pick_device("cpu"), curve=True)

@@ -112,7 +112,7 @@ def measure_ray(runs: int, seconds: float) -> None:
     from askew.runs.launch.jobs import Event, Finished, Job
     from askew.runs.launch.ray import Ray, _Backend
     from askew.runs.launch.remote import Environment, JobGroup, drive
-    from askew.runs.store import open_root
+    from askew.runs.root import open_root
 
     def nap(jobs: Sequence[Job], how: Execution, environment: Environment) -> list[Event]:
         time.sleep(seconds)

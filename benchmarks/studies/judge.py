@@ -28,7 +28,8 @@ from askew.evaluation.outputs import DomainOutputs
 from askew.evaluation.prior_estimators import ESTIMATORS, target_prior
 from askew.evaluation.validators import CHOOSERS, SCORES, ScoredNetwork, choose, score_networks
 from askew.evaluation.verdict import judge_transfers
-from askew.runs.store import RunFolder, finished_runs
+from askew.runs.root import finished_runs
+from askew.runs.store import RunFolder
 
 SOURCE_ONLY = "source"
 MATTERS = 1.0

@@ -42,7 +42,7 @@ from askew.evaluation.validators import choose, score_networks
 from askew.nets.spec import NetSpec, file_hash
 from askew.runs.config import RunRequest, plan_run
 from askew.runs.execute import Execution, execute
-from askew.runs.store import open_root
+from askew.runs.root import open_root
 
 DOMAINS = ("art_painting", "cartoon", "photo", "sketch")
 REPORTED = {("photo", "sketch"), ("cartoon", "photo"), ("sketch", "photo"), ("photo", "cartoon")}

@@ -9,7 +9,7 @@ import pytest
 from conftest import Command
 
 import askew
-from askew.runs.store import MARKER
+from askew.runs.root import MARKER
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 ADAPT = ("adapt", GOLDEN / "source.npz", GOLDEN / "target.npz", "-o", "out", "--backbone", "bare", "--method", "coal")

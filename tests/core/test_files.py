@@ -6,6 +6,7 @@ import inspect
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,12 +22,15 @@ from askew.core.files import (
     is_temporary,
     read_tensors,
     sweep,
+    temporary_folder,
     whole_file,
     whole_folder,
     write_bytes,
     write_json,
     write_tensors,
 )
+from askew.core.locks import try_lock
+from askew.runs.store import RunFolder
 
 
 def no_room(*_: object) -> None:
@@ -122,6 +126,29 @@ def test_temporary_names_cannot_be_foreseen_and_are_never_followed_elsewhere(
     with pytest.raises(UserError, match="File exists"):
         write_bytes(tmp_path / "a", b"secret")
     assert not victim.exists()
+
+
+def test_a_link_that_was_planted_under_a_name_of_ours_is_not_followed(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    for name in ("trace.jsonl", ".lock"):
+        (tmp_path / name).symlink_to(victim)
+    with pytest.raises(UserError, match="Cannot write"):
+        RunFolder(tmp_path).add_trace({"step": 1})
+    with pytest.raises(OSError, match="symbolic link"):
+        try_lock(tmp_path / ".lock")
+    assert victim.read_text() == "mine"
+
+
+def test_a_temporary_folder_is_nobody_else_s_and_is_swept_after_a_kill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    left_by_dead_process(tmp_path / "work")
+    with temporary_folder("work") as folder:
+        assert folder.stat().st_mode & 0o777 == 0o700
+        assert names(tmp_path) == [folder.name]
+    assert names(tmp_path) == []
 
 
 def test_a_file_with_the_longest_name_is_written(tmp_path: Path) -> None:

@@ -21,7 +21,8 @@ from askew.inference.predictor import Predictor, load
 from askew.methods import MCD
 from askew.methods.base import Method
 from askew.nets.spec import NetSpec
-from askew.runs.store import finished_runs
+from askew.runs.root import finished_runs
+from askew.runs.store import RunFolder
 
 # --- saved and loaded ---
 
@@ -234,11 +235,13 @@ def test_a_stranger_s_run_runs_no_file_that_it_names(mini_runs: Path, tmp_path: 
     record = json.loads((run / "run.json").read_text())
     record["run"]["plan"][-1]["method"]["id"] = f"{evil}:Evil"
     (run / "run.json").write_text(json.dumps(record))
+    RunFolder(run).finish()  # a stranger can write hashes too
     assert "code of its own" in refused(lambda: load(run, "cpu"))
     assert not (tmp_path / "ran").exists()
     (run / "weights.safetensors").unlink()
     record["run"]["plan"][-1]["method"]["id"] = "coal"
     (run / "run.json").write_text(json.dumps(record))
+    RunFolder(run).finish()
     assert "lacks what a model is made of" in refused(lambda: load(run, "cpu"))
     (run / "done").unlink()
     assert "is not finished" in refused(lambda: load(run, "cpu"))

@@ -19,7 +19,7 @@ from small_models import CLASSES, TARGET, images, predictor, rows
 
 import askew
 from askew.inference.predict_files import predict_sources
-from askew.runs.store import finished_runs
+from askew.runs.root import finished_runs
 
 HEAD = ["path", "class", "probability", "problem", *(f"p_{name}" for name in CLASSES)]
 

@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import Command
+from leftovers import left_by_dead_process
 
 from askew.core.errors import UserError
 from askew.inference.model_card import ModelCard
 from askew.inference.predictor import Predictor
-from askew.inference.ray_predict import ShardFolder, open_shards, predict_shard
+from askew.inference.ray_predict import INPUTS, REQUEST, ShardFolder, open_shards, predict_shard
 from askew.methods import METHODS
 from askew.nets.network import build
 from askew.nets.spec import NetSpec
@@ -69,6 +70,21 @@ def test_only_shards_that_are_missing_are_predicted(predictor: Predictor, rows: 
     predict_shard(predictor, again, 1, "uniform")
     assert names(again) == [f"{rows}:{i}" for i in range(ROWS)]
     assert shards.file(0).stat().st_mtime_ns == before
+
+
+def test_a_folder_whose_first_process_was_killed_while_it_split_the_inputs_is_split_again(
+    predictor: Predictor, rows: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    (folder / INPUTS).write_text("{")
+    for name in (INPUTS, REQUEST, "out"):
+        left_by_dead_process(folder / name)
+    shards = open_shards([rows], predictor, "uniform", folder, size=4)
+    assert len(shards.missing()) == 3
+    left_by_dead_process(shards.file(0))
+    open_shards([rows], predictor, "uniform", folder, size=4)
+    assert sorted(path.name for path in folder.iterdir()) == [REQUEST, INPUTS]
 
 
 @pytest.mark.parametrize("what", ["other images", "another prior", "something else"])

@@ -25,7 +25,7 @@ from askew.nets.augment import Views
 from askew.nets.layers import Dropout
 from askew.nets.network import build
 from askew.runs.execute import Execution, execute
-from askew.runs.store import open_root
+from askew.runs.root import open_root
 from askew.testing import check_method
 from askew.training import loop
 from askew.training.run import Run

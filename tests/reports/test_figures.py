@@ -20,7 +20,8 @@ from askew.reports.figures import save
 from askew.reports.results import collect
 from askew.reports.task_figures import sample_images, task_overview, view_sheet
 from askew.runs.config import RunRequest, prepare
-from askew.runs.store import RunFolder, finished_runs
+from askew.runs.root import finished_runs
+from askew.runs.store import RunFolder
 
 
 def drawn(path: Path) -> bool:
@@ -66,7 +67,7 @@ def test_features_are_mapped_with_few_images_a_domain(cli: Command, mini_runs: P
 def test_accuracy_by_degree_is_drawn_beside_the_paper_s(cli: Command, tmp_path: Path) -> None:
     from test_results import put
 
-    from askew.runs.store import open_root
+    from askew.runs.root import open_root
 
     root = open_root(tmp_path / "runs")
     for degree, score in (("0", 91.0), ("0.4", 85.0), ("1", 80.0)):

@@ -16,7 +16,7 @@ from askew.reports import formats
 from askew.reports.paper import paper_numbers
 from askew.reports.paper_table import Layout, layouts
 from askew.reports.results import collect
-from askew.runs.store import finished_runs, open_root
+from askew.runs.root import finished_runs, open_root
 
 TASKS = ("usps-mnist", "mnist-usps", "svhn-mnist", "syn-mnist")
 

@@ -9,7 +9,7 @@ import pytest
 from askew.evaluation.metrics import mean
 from askew.reports.paper import paper_numbers
 from askew.reports.results import as_json, cell, collect, std
-from askew.runs.store import open_root
+from askew.runs.root import open_root
 
 
 def put(root: Path, name: str, value: float, *, done: bool = True, scored: bool = True, **changes: Any) -> Path:

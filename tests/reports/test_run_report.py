@@ -18,7 +18,8 @@ from conftest import Command
 from askew.reports.findings import run_findings, unfinished_runs
 from askew.reports.results import collect
 from askew.reports.run_report import make_report
-from askew.runs.store import RunFolder, finished_runs, open_root
+from askew.runs.root import finished_runs, open_root
+from askew.runs.store import RunFolder
 
 EVIL = "\"'><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">{{script}}"
 VOID = {"meta", "br", "img"}
@@ -142,6 +143,50 @@ def edit(file: Path, **changes: Any) -> None:
 def codes(root: Path) -> dict[str, tuple[str, ...]]:
     found = run_findings(collect(finished_runs(root)), unfinished_runs(root))
     return {finding.code: finding.where for finding in found}
+
+
+def copied_run(mini_runs: Path, folder: Path) -> tuple[Path, Path]:
+    """A copy of the runs, and one of them."""
+    root = shutil.copytree(mini_runs, folder / "copy")
+    return root, finished_runs(root)[0]
+
+
+@pytest.mark.parametrize("name", ["run.json", "reweighted.json", "scores.json", "trace.jsonl"])
+@pytest.mark.parametrize("harm", ["torn", "a changed number", "of another kind", "missing"])
+def test_a_result_that_is_not_as_it_was_written_is_named_and_not_shown(
+    cli: Command, mini_runs: Path, tmp_path: Path, name: str, harm: str
+) -> None:
+    root, run = copied_run(mini_runs, tmp_path)
+    file = run / name
+    content = file.read_bytes()
+    if harm == "missing":
+        file.unlink()
+    elif harm == "torn":
+        file.write_bytes(content[: len(content) // 2])
+    elif harm == "of another kind":
+        file.write_bytes(b"[1]\n")
+    else:
+        digit = re.search(rb"[0-8]", content)
+        assert digit
+        file.write_bytes(content[: digit.start()] + b"9" + content[digit.end() :])
+    answer = cli("report", root, "-o", tmp_path / "page.html")
+    if (harm, name) in {("missing", "trace.jsonl"), ("missing", "reweighted.json")}:
+        assert answer.code == 0  # a page without curves, and without an estimate
+    elif (harm, name) == ("missing", "scores.json"):
+        assert answer.code == 0  # as if it had never been finished
+    else:
+        assert_refused(answer)
+        assert name in answer.err
+
+
+@pytest.mark.parametrize("content", ["[1]\n", "{}\n", '{"step": 1', "\ud800", "[" * 5000])
+def test_a_trace_that_no_hash_protects_is_named_where_it_is_damaged(
+    cli: Command, mini_runs: Path, tmp_path: Path, content: str
+) -> None:
+    root, run = copied_run(mini_runs, tmp_path)
+    (run / "done").write_bytes(b"")  # as early versions wrote it
+    (run / "trace.jsonl").write_bytes(content.encode(errors="surrogatepass"))
+    assert_refused(cli("report", root, "-o", tmp_path / "page.html"))
 
 
 def test_too_few_seeds_and_an_oracle_s_curve_are_found(mini_runs: Path) -> None:

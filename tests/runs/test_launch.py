@@ -24,8 +24,9 @@ from askew.runs.config import RunRequest, prepare
 from askew.runs.execute import Busy, Execution, Progress
 from askew.runs.launch.jobs import Event, Failed, Finished, Job, launch_jobs, plan_jobs, write_plan
 from askew.runs.launch.local import Local
+from askew.runs.root import open_root
 from askew.runs.status import read_status
-from askew.runs.store import RunFolder, open_root
+from askew.runs.store import RunFolder
 
 TRAINING = {"pretrain": 20, "rounds": 2, "round": 10, "batch": 16}
 # long enough to be interrupted, with something new on the disk every few hundredths of a second

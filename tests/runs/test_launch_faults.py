@@ -21,7 +21,8 @@ from askew.runs.config import RunRequest, prepare
 from askew.runs.execute import Execution
 from askew.runs.launch.jobs import Finished, launch_jobs, plan_jobs
 from askew.runs.launch.local import Local
-from askew.runs.store import RunFolder, open_root
+from askew.runs.root import open_root
+from askew.runs.store import RunFolder
 
 REQUEST = RunRequest("mini/syn-uci", "coal", training={"pretrain": 20, "rounds": 2, "round": 20, "batch": 16})
 ERRORS = (errno.ENOSPC, errno.EIO, errno.EROFS, errno.ESTALE, errno.EDQUOT)

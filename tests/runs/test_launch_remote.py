@@ -25,7 +25,8 @@ from askew.runs.launch import remote, slurm
 from askew.runs.launch.jobs import Event, Failed, Finished, Job
 from askew.runs.launch.remote import RETRIES, Environment, JobGroup, drive, run_jobs
 from askew.runs.launch.slurm import Slurm, _minutes
-from askew.runs.store import RunFolder, open_root
+from askew.runs.root import open_root
+from askew.runs.store import RunFolder
 
 REQUEST = RunRequest("mini/syn-uci", "source", training={"pretrain": 0, "rounds": 2, "round": 10, "batch": 16})
 

@@ -15,8 +15,9 @@ from many_runs import make_runs
 
 from askew.core.files import write_json
 from askew.reports.results import collect
+from askew.runs.root import finished_runs, open_root
 from askew.runs.status import read_status
-from askew.runs.store import RunFolder, finished_runs, open_root
+from askew.runs.store import RunFolder
 
 COUNT = 150
 

@@ -16,7 +16,8 @@ from leftovers import left_by_dead_process
 from askew.core.errors import UserError
 from askew.core.files import Damaged, Unwritable, write_json, write_tensors
 from askew.runs.claims import Taken
-from askew.runs.store import MARKER, RunFolder, finished_runs, open_root
+from askew.runs.root import MARKER, finished_runs, open_root
+from askew.runs.store import RunFolder
 
 
 def names(folder: Path) -> list[str]:
@@ -66,6 +67,23 @@ def test_only_runs_that_are_done_and_scored_are_finished(tmp_path: Path) -> None
         finished_runs(tmp_path)
 
 
+def test_what_killed_processes_left_in_run_folders_is_swept_by_the_next_command(tmp_path: Path) -> None:
+    root = open_root(tmp_path / "runs")
+    for name in ("done", "waiting", "held"):
+        (root / name).mkdir()
+        (root / name / "run.json").write_text("{}")
+    RunFolder(root / "done").finish()
+    for left in (root / "done" / "last.safetensors", root / "done" / "claim.1", root / "waiting" / "claim.2"):
+        left.touch()
+    left_by_dead_process(root / "done" / "run.json")
+    write_json(root / "waiting" / "failed.json", {"reason": "no luck"})
+    with RunFolder(root / "held").claimed():
+        open_root(root)
+        assert names(root / "held") == [".lock", "claim.1", "run.json"]
+    assert names(root / "done") == [".lock", "done", "run.json"]
+    assert names(root / "waiting") == [".lock", "failed.json", "run.json"]
+
+
 # --- a run's folder ---
 
 
@@ -81,13 +99,13 @@ def test_a_checkpoint_comes_back_as_it_was_saved(tmp_path: Path) -> None:
 
 def test_the_trace_is_cut_back_to_the_checkpoint(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
-    folder.add_trace({"step": 1})
+    folder.add_trace({"step": 1, "losses": {}})
     folder.save_checkpoint(1, {"w": torch.zeros(1)}, [])
-    folder.add_trace({"step": 2})
+    folder.add_trace({"step": 2, "losses": {}})
     with (tmp_path / "trace.jsonl").open("a") as file:
         file.write('{"step": 3, "los')  # killed while it was being written
     folder.resume()
-    assert folder.trace() == [{"step": 1}]
+    assert folder.trace() == [{"step": 1, "losses": {}}]
 
 
 def test_without_a_checkpoint_there_is_no_trace_either(tmp_path: Path) -> None:
@@ -116,12 +134,16 @@ def test_a_folder_is_held_by_one_at_a_time(tmp_path: Path) -> None:
     assert names(folder.path) == [".lock"]
 
 
-def test_claiming_a_folder_sweeps_what_a_killed_process_left_half_written_and_why_it_failed(tmp_path: Path) -> None:
+def test_claiming_a_folder_sweeps_what_a_killed_process_left_half_written_and_beginning_anew_why_it_failed(
+    tmp_path: Path,
+) -> None:
     folder = RunFolder(tmp_path)
     folder.save_checkpoint(1, {"w": torch.zeros(1)}, [])
     folder.fail("no idea")
     left_by_dead_process(tmp_path / "last.safetensors")
     with folder.claimed():
+        assert names(tmp_path) == [".lock", "claim.1", "failed.json", "last.safetensors"]
+        folder.reopen()
         assert names(tmp_path) == [".lock", "claim.1", "last.safetensors"]
 
 

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from grids import finished, results
 
 pytestmark = pytest.mark.soak
 
@@ -43,10 +44,6 @@ def written(root: Path) -> int:
     return max(times)
 
 
-def finished(root: Path) -> int:
-    return len(list(root.glob("*/done")))
-
-
 def kill_while_it_works(command: str, folder: Path, rng: random.Random) -> bool:
     """Start the bench and kill it a few writes later; False if it ended before."""
     root = folder / "runs"
@@ -72,11 +69,6 @@ def kill_while_it_works(command: str, folder: Path, rng: random.Random) -> bool:
         process.wait()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-
-
-def results(root: Path) -> dict[str, bytes]:
-    kept = ("weights.safetensors", "outputs.safetensors", "scores.json", "done")
-    return {str(p.relative_to(root)): p.read_bytes() for p in root.glob("*/*") if p.name in kept}
 
 
 def test_a_bench_that_is_killed_again_and_again_ends_in_the_table_of_an_undisturbed_one(

@@ -10,7 +10,8 @@ from unittest import mock
 from askew.core.files import write_json
 from askew.methods import METHODS
 from askew.runs.config import RunRequest, prepare
-from askew.runs.store import RunFolder, open_root
+from askew.runs.root import open_root
+from askew.runs.store import RunFolder
 
 TASKS = [f"office-home/{a}-{b}" for a, b in itertools.permutations(("art", "clipart", "product", "real"), 2)]
 TASKS += [f"domainnet/{a}-{b}" for a, b in itertools.permutations(("real", "clipart", "painting", "sketch"), 2)]

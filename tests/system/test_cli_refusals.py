@@ -127,7 +127,7 @@ def test_an_output_folder_that_is_not_ours_is_refused_and_left_alone(cli: Comman
 def test_a_table_of_a_foreign_or_empty_folder_is_refused(cli: Command, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     assert_refused(cli("table", "other"))
-    from askew.runs.store import open_root
+    from askew.runs.root import open_root
 
     open_root(tmp_path / "empty")
     answer = cli("table", "empty")

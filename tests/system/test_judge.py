@@ -103,7 +103,7 @@ def test_a_folder_of_runs_is_judged_from_its_files(
 def test_a_folder_without_a_choice_is_refused(
     judge: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from askew.runs.store import open_root
+    from askew.runs.root import open_root
 
     monkeypatch.setattr(sys, "argv", ["judge.py", str(open_root(tmp_path / "runs"))])
     with pytest.raises(SystemExit) as end:

@@ -24,7 +24,8 @@ from askew.methods import SourceOnly, make_method
 from askew.nets.augment import Views
 from askew.nets.spec import NetSpec
 from askew.runs.execute import Broken, Execution, execute, execute_lanes
-from askew.runs.store import RunFolder, open_root
+from askew.runs.root import open_root
+from askew.runs.store import RunFolder
 from askew.training.lane_groups import lane_shape, lanes_that_pay
 from askew.training.lanes import fit_lanes
 from askew.training.optim import Optim

@@ -23,7 +23,7 @@ from askew.nets.network import Net, build
 from askew.nets.spec import NetSpec
 from askew.reports.features import network_features
 from askew.runs.execute import Execution, execute
-from askew.runs.store import open_root
+from askew.runs.root import open_root
 from askew.training.lanes import fit_lanes
 from askew.training.optim import Optim
 from askew.training.run import Run, Stage

@@ -26,7 +26,8 @@ from askew.evaluation.verdict import Verdict, judge_transfers
 from askew.inference.predictor import load
 from askew.runs.config import RunRequest, Training, plan_run
 from askew.runs.execute import Execution, Progress, execute
-from askew.runs.store import RunFolder, open_root
+from askew.runs.root import open_root
+from askew.runs.store import RunFolder
 from askew.training.run import Run
 
 

@@ -21,7 +21,7 @@ from askew.methods import method_class
 from askew.nets.small import OWN
 from askew.nets.spec import NetSpec, file_hash
 from askew.runs.execute import Progress
-from askew.runs.store import MARKER, is_unmarked, open_root
+from askew.runs.root import MARKER, is_unmarked, open_root
 
 QUICK_IMAGES = 200
 """Images of each domain that a quick look takes."""

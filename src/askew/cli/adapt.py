@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
+import contextlib
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -226,12 +226,13 @@ def diagnose(
     from askew.adaptation.setup import check_out
     from askew.cli.progress import watch
     from askew.core.device import pick_device
+    from askew.core.files import temporary_folder
 
     request = options.request(source, target, "source", fine_tune=False)
     if folder is not None:
         check_out(folder)
-    with tempfile.TemporaryDirectory(prefix="askew-") as temporary:
-        found, data = watch(diagnosed(request, folder or Path(temporary), pick_device(options.device), model))
+    with contextlib.nullcontext(folder) if folder else temporary_folder("askew-diagnose") as out:
+        found, data = watch(diagnosed(request, out, pick_device(options.device), model))
     if as_json:
         print_json({"classes": list(data.task.training_data.classes), **found.as_dict()})
         return

@@ -51,7 +51,7 @@ def execution(options: ExecutionOptions, launch: LaunchOptions | None = None, *,
 
     from askew.core.device import pick_device
     from askew.runs.execute import Execution
-    from askew.runs.store import check_root
+    from askew.runs.root import check_root
 
     launch = launch or LaunchOptions()
     if launch.on == Cluster.local:
@@ -103,7 +103,7 @@ def train_missing(requests: Sequence[RunRequest], how: Execution, launcher: Laun
     """Train the runs that are missing, pre-trainings first, and print each failure when it happens; all keys."""
     from askew.cli.progress import train_jobs
     from askew.runs.launch.jobs import plan_jobs, write_plan
-    from askew.runs.store import open_root
+    from askew.runs.root import open_root
 
     note_missing_views(requests)
     keys, pretrainings, runs = plan_jobs(requests, how)

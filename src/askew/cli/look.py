@@ -106,7 +106,7 @@ def table(
 ) -> None:
     """Print the results of all finished runs in a folder."""
     from askew.reports.results import collect
-    from askew.runs.store import finished_runs
+    from askew.runs.root import finished_runs
 
     found = finished_runs(folder)
     if not found:

@@ -78,7 +78,7 @@ def figure(
 
 def _rows(folder: Path, tasks: list[str], methods: list[str]) -> list[Row]:
     from askew.reports.results import collect
-    from askew.runs.store import finished_runs
+    from askew.runs.root import finished_runs
 
     rows = [
         row

@@ -104,7 +104,7 @@ def _train_one(request: RunRequest, how: Execution) -> str:
     from askew.cli.progress import train_jobs
     from askew.runs.launch.jobs import plan_jobs
     from askew.runs.launch.local import Local
-    from askew.runs.store import open_root
+    from askew.runs.root import open_root
 
     note_missing_views([request])
     (key,), pretrainings, runs = plan_jobs([request], how)

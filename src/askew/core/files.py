@@ -10,10 +10,11 @@ import os
 import re
 import secrets
 import shutil
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from askew.core.errors import UserError
 from askew.core.processes import is_alive, process_space
@@ -42,11 +43,11 @@ class Unwritable(UserError):
 
 
 class Damaged(UserError):
-    """A file that is not as it was written."""
+    """A file that is not as it was written, or no longer there."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, how: str = "damaged") -> None:
         super().__init__(
-            f"The file {path} is damaged.",
+            f"The file {path} is {how}.",
             "start the command that made it again: runs with damaged results are done anew.",
         )
 
@@ -97,6 +98,15 @@ def _remove(path: Path) -> None:
 # --- whole or absent ---
 
 
+def open_own(path: Path, mode: str) -> IO[Any]:
+    """Open a file of ours under a name that others can foresee: a link that somebody planted there is not followed."""
+    return open(path, mode, opener=_no_link)
+
+
+def _no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
+
+
 @contextlib.contextmanager
 def whole_file(path: Path, hint: str) -> Iterator[Path]:
     """A new, empty file beside `path` to write to; it takes the path's place once it is on the disk."""
@@ -104,8 +114,7 @@ def whole_file(path: Path, hint: str) -> Iterator[Path]:
     temporary = _temporary_name(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_NOFOLLOW", 0)
-        os.close(os.open(temporary, flags, 0o666))
+        os.close(_no_link(str(temporary), os.O_CREAT | os.O_EXCL | os.O_WRONLY))
         yield temporary
         _sync(temporary)
         temporary.replace(path)
@@ -146,6 +155,22 @@ def whole_folder(path: Path, last: str, hint: str) -> Iterator[Path]:
         if isinstance(error, OSError):
             raise cannot_write(error, path, hint) from error
         raise
+
+
+@contextlib.contextmanager
+def temporary_folder(name: str) -> Iterator[Path]:
+    """A folder for a while, which nobody else can enter; one whose process was killed is swept by the next."""
+    place = Path(tempfile.gettempdir()) / name
+    sweep(place.parent, name)
+    folder = _temporary_name(place)
+    try:
+        folder.mkdir(0o700)
+    except OSError as error:
+        raise cannot_write(error, folder, "see that there is room for temporary files, or set TMPDIR.") from error
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _sync(file: Path) -> None:

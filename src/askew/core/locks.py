@@ -11,6 +11,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from askew.core.files import open_own
+
 fcntl: Any = import_module("fcntl") if find_spec("fcntl") else None  # Windows has none
 _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
 
@@ -30,7 +32,7 @@ def try_lock(path: Path, *, shared: bool = False) -> Release | None:
         return _try_portable_lock(path)
     kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     with contextlib.ExitStack() as undo:
-        file = undo.enter_context(path.open("r" if shared else "a"))
+        file = undo.enter_context(open_own(path, "r" if shared else "a"))
         for pause in (0.01, 0.02, 0.0):  # a shared lock is held for an instant
             try:
                 fcntl.flock(file, kind | fcntl.LOCK_NB)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -30,7 +30,6 @@ from askew.inference.model_card import (
     net_spec,
     prior_of,
     read_card,
-    read_json,
     rule_of,
     run_rule,
     shape_of,
@@ -39,6 +38,9 @@ from askew.inference.weights import CARD_FILE, HOW, empty_network, fitting_weigh
 from askew.methods.base import Method
 from askew.nets.forward import Inputs, chunk_rows, forward_in_chunks
 from askew.nets.network import Net, predicting_weights
+
+if TYPE_CHECKING:
+    from askew.runs.store import RunFolder
 
 __all__ = ["PRIORS", "Classifier", "ModelCard", "Predictor", "Prior", "TargetPrior", "load"]
 
@@ -206,9 +208,8 @@ class Predictor:
         path = Path(folder)
         if not RunFolder(path).done:
             raise UserError(f"The run in {path} is not finished.", "start its command again to go on.")
-        record = read_json(path / "run.json")
         try:
-            card = _run_card(path, record, target_prior, made, rule)
+            card = _run_card(RunFolder(path), target_prior, made, rule)
             weights = predicting_weights(read_tensors(path / "weights.safetensors")[0])
         except (KeyError, TypeError, ValueError, IndexError, OSError) as error:
             raise UserError(
@@ -239,20 +240,16 @@ def load(path: Path | str, device: str = "auto", method: str = "") -> Predictor:
 
 
 def _run_card(
-    path: Path,
-    record: dict[str, Any],
-    target_prior: TargetPrior | None,
-    made: Mapping[str, Any] | None,
-    rule: Method | None,
+    folder: RunFolder, target_prior: TargetPrior | None, made: Mapping[str, Any] | None, rule: Method | None
 ) -> ModelCard:
+    record, reweighting = folder.record(), folder.reweighting()
     run = record["run"]
     classes = tuple(str(name) for name in record["classes"])
     method = run["plan"][-1]["method"]
-    outputs = read_tensors(path / "outputs.safetensors")[0]
+    outputs = read_tensors(folder.path / "outputs.safetensors")[0]
     training_prior = prior_of(outputs["seen_mix"].tolist(), len(classes), "seen_mix")
-    if target_prior is None and (path / "reweighted.json").is_file():
-        estimate = prior_of(read_json(path / "reweighted.json")["target_mix"], len(classes), "target_mix")
-        target_prior = TargetPrior(estimate, "bbse")
+    if target_prior is None and reweighting:
+        target_prior = TargetPrior(prior_of(reweighting["target_mix"], len(classes), "target_mix"), "bbse")
     sizes = record["source_sizes"]
     return ModelCard(
         net=net_spec(run["net"]),

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from askew.core.errors import UserError
-from askew.core.files import whole_file, write_bytes, write_json
+from askew.core.files import as_json, is_temporary, sweep, whole_file, whole_folder
 from askew.inference.predict_files import PredictionCounts, Shard, predict_inputs, shard_inputs, split_source
 from askew.inference.predictor import Predictor, Prior, load
 from askew.inference.writers import writer_for
@@ -83,20 +83,23 @@ def open_shards(
             f"{folder} holds predictions of other images, by another model or under another prior.",
             "start the command that it was begun with, or name a new folder with -o.",
         )
+    sweep(folder)
     return ShardFolder(folder, _line_offsets(folder / INPUTS))
 
 
 def _split(sources: Sequence[Path], predictor: Predictor, folder: Path, size: int, request: dict[str, Any]) -> None:
     """Write one line of inputs per shard into a new folder."""
-    if folder.exists() and (not folder.is_dir() or any(p.name != INPUTS for p in folder.iterdir())):
+    if folder.exists() and not (folder.is_dir() and all(map(_is_leftover, folder.iterdir()))):
         raise UserError(f"{folder} holds other things than predictions in parts.", "name a new folder with -o.")
     shards = [shard for source in sources for shard in split_source(source, predictor.card, size)]
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"Cannot make the folder {folder}: {error.strerror}.", "name another with -o.") from None
-    write_bytes(folder / INPUTS, "".join(json.dumps(shard) + "\n" for shard in shards).encode())
-    write_json(folder / REQUEST, request)  # last: it says that the inputs are complete
+    with whole_folder(folder, REQUEST, "name another folder with -o.") as new:
+        (new / INPUTS).write_bytes("".join(json.dumps(shard) + "\n" for shard in shards).encode())
+        (new / REQUEST).write_bytes(as_json(request))
+
+
+def _is_leftover(path: Path) -> bool:
+    """Whether a file was left by a split that was stopped before it had written what was asked for."""
+    return is_temporary(path) or path.name == INPUTS
 
 
 def _line_offsets(file: Path) -> tuple[int, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from askew.core.errors import UserError
 from askew.core.files import read_tensors
 from askew.evaluation.logits import as_floats, as_labels
 from askew.evaluation.metrics import mean
@@ -92,7 +92,7 @@ def _scored_while_training(rows: Sequence[Row]) -> Iterator[str]:
 
 def _empty_classes(rows: Sequence[Row]) -> Iterator[str]:
     for row in rows:
-        record = _record(row.folders[0])
+        record = RunFolder(row.folders[0]).record()
         for test, scores in RunFolder(row.folders[0]).scores().items():
             classes = record.get("classes", [str(k) for k in range(len(scores.get("per_class", [])))])
             empty = [n for n, a in zip(classes, scores.get("per_class", []), strict=False) if a is None]
@@ -134,14 +134,18 @@ def _columns(rows: Sequence[Row]) -> dict[tuple[str, str, str], list[Row]]:
 
 def _unsure(rows: Sequence[Row]) -> Iterator[str]:
     for row in rows:
-        seeds = [str(s) for s, folder in zip(row.seeds, row.folders, strict=True) if reweighting(folder).get("unsure")]
+        seeds = [
+            str(s)
+            for s, folder in zip(row.seeds, row.folders, strict=True)
+            if RunFolder(folder).reweighting().get("unsure")
+        ]
         if seeds:
             yield f"{row.place}: seed {', '.join(seeds)}"
 
 
 def _mixed(rows: Sequence[Row]) -> Iterator[str]:
     for row in rows:
-        records = [_record(folder) for folder in row.folders]
+        records = [RunFolder(folder).record() for folder in row.folders]
         versions = (" ".join(f"{k} {v}" for k, v in r.get("versions", {}).items()) for r in records)
         made = dict.fromkeys(f"{r.get('device', '?')}, {v}" for r, v in zip(records, versions, strict=True))
         if len(made) > 1:
@@ -159,7 +163,7 @@ def _lost_classes(rows: Sequence[Row]) -> Iterator[str]:
         seeds: dict[str, list[int]] = {}
         for seed, folder in zip(row.seeds, row.folders, strict=True):
             if (folder / "outputs.safetensors").exists():
-                classes = _record(folder).get("classes")
+                classes = RunFolder(folder).record().get("classes")
                 for k in lost_classes(read_tensors(folder / "outputs.safetensors")[0]):
                     seeds.setdefault(classes[k] if classes else str(k), []).append(seed)
         named = [f"{name} (seed {', '.join(map(str, found))})" for name, found in seeds.items()]
@@ -180,18 +184,6 @@ def lost_classes(outputs: Mapping[str, Any]) -> list[int]:
     return [int(k) for k in np.flatnonzero((share < LOST / c) & known)]
 
 
-def _record(folder: Path) -> dict[str, Any]:
-    record: dict[str, Any] = json.loads((folder / "run.json").read_text())
-    return record
-
-
-def reweighting(folder: Path) -> dict[str, Any]:
-    """A run's reweighted.json, with the estimated label distribution of the target; empty where there is none."""
-    file = folder / "reweighted.json"
-    found: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
-    return found
-
-
 def unfinished_runs(root: Path) -> list[Path]:
     """Folders of runs that were started and not finished."""
     return sorted(p.parent for p in root.glob("*/run.json") if not (p.parent / "done").exists())
@@ -199,7 +191,7 @@ def unfinished_runs(root: Path) -> list[Path]:
 
 def _unfinished(folder: Path) -> str:
     try:
-        run = _record(folder)["run"]
+        run = RunFolder(folder).record()["run"]
         return f"{run_label(run['task'], run['plan'][-1]['method']['id'], run['seed'])} ({folder.name})"
-    except (ValueError, KeyError, TypeError, IndexError):
+    except (UserError, KeyError, TypeError, IndexError):
         return f"{folder.name}: its run.json cannot be read"

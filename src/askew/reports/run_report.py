@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from askew.data.label_distribution import LabelDistributions
 from askew.evaluation.metrics import mean
 from askew.reports import formats, svg
 from askew.reports.features import task_of
-from askew.reports.findings import reweighting, run_findings, unfinished_runs
+from askew.reports.findings import run_findings, unfinished_runs
 from askew.reports.html import (
     Cell,
     Cells,
@@ -30,7 +29,8 @@ from askew.reports.html import (
 from askew.reports.paper import paper_numbers
 from askew.reports.paper_table import REFERENCE, Layout, Line, layouts, reading_order
 from askew.reports.results import Row, cell, collect, printed, std
-from askew.runs.store import RunFolder, finished_runs
+from askew.runs.root import finished_runs
+from askew.runs.store import RunFolder
 
 
 def make_report(root: Path, data: Path | None = None) -> str:
@@ -163,8 +163,7 @@ def class_accuracy(row: Row) -> tuple[list[str], list[float | None]]:
 
 def _classes(row: Row, n: int) -> list[str]:
     """The names of a run's classes; numbers where its record has none."""
-    record = json.loads((row.folders[0] / "run.json").read_text())
-    return list(record.get("classes", map(str, range(n))))
+    return list(RunFolder(row.folders[0]).record().get("classes", map(str, range(n))))
 
 
 def _by_class(title: str, rows: Sequence[Row]) -> Table:
@@ -209,7 +208,7 @@ def _estimates(title: str, rows: Sequence[Row], classes: Sequence[str], labels: 
     """Estimated label distributions of the target, below those of the labels; none where no run has an estimate."""
     estimated = {}
     for row in rows:
-        estimates = [found["target_mix"] for folder in row.folders if (found := reweighting(folder))]
+        estimates = [found["target_mix"] for folder in row.folders if (found := RunFolder(folder).reweighting())]
         if estimates:
             estimated[row.line] = _percent(np.mean(estimates, axis=0))
     if not estimated:
@@ -234,7 +233,7 @@ def _training(rows: Sequence[Row]) -> dict[str, Any]:
 def _runs(row: Row) -> Table:
     lines: list[Cells] = []
     for seed, folder, value in zip(row.seeds, row.folders, row.values, strict=True):
-        record = json.loads((folder / "run.json").read_text())
+        record = RunFolder(folder).record()
         seconds = next((entry.get("seconds") for entry in reversed(RunFolder(folder).trace())), None)
         versions = " ".join(f"{name} {version}" for name, version in record.get("versions", {}).items())
         lines.append(

@@ -10,7 +10,8 @@ from typing import Any
 from askew.core.device import pick_device
 from askew.runs.config import RunRequest, prepare
 from askew.runs.execute import Execution, execute
-from askew.runs.store import RunFolder, open_root
+from askew.runs.root import open_root
+from askew.runs.store import RunFolder
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from askew.runs.claims import Holder, holder_of, run_label
-from askew.runs.store import FAILURE, PRETRAINING, RunFolder, known_root, run_folders
+from askew.runs.root import known_root, run_folders
+from askew.runs.store import FAILURE, PRETRAINING, RunFolder
 
 
 @dataclass(frozen=True)

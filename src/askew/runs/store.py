@@ -12,73 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 from askew.core import files
 from askew.core.errors import UserError
-from askew.core.files import Damaged, write_bytes, write_json, writing
-from askew.runs.claims import Claim, claim
+from askew.core.files import Damaged, open_own, write_bytes, write_json, writing
+from askew.runs.claims import Claim, Taken, claim, holder_of
 
 if TYPE_CHECKING:  # torch takes seconds to import, and commands that count or tabulate runs need none of it
     from askew.training.snapshot import Checkpoint
     from askew.training.trainer import Resume
 
-MARKER = "askew-runs.json"
-"""Marks a folder of runs as ours."""
 PRETRAINING = "pretraining"
 """Marks the folder of a run that only serves as pre-training for others."""
 FAILURE = "failed.json"
 """Why a run could not be finished; removed when the run is started again."""
-
-
-def check_root(path: Path) -> Path:
-    """A folder that runs may be written to; UserError if it holds other things. Writes nothing."""
-    if path.exists() and not path.is_dir():
-        raise UserError(f"{path} is a file, not a folder.", "choose another folder with --out.")
-    if path.is_dir() and not (path / MARKER).exists() and not is_unmarked(path):
-        raise UserError(
-            f"The folder {path} holds other things and was not made by askew.",
-            "choose a new or empty folder with --out.",
-        )
-    return path
-
-
-def is_unmarked(path: Path) -> bool:
-    """Whether a folder is empty, but for what a process left that was killed while it marked the folder as ours."""
-    return path.is_dir() and all(files.is_temporary(p) or p.name.startswith(f".{MARKER}.") for p in path.iterdir())
-
-
-def open_root(path: Path) -> Path:
-    """The same, made and marked as ours."""
-    check_root(path)
-    with writing(path):
-        path.mkdir(parents=True, exist_ok=True)
-    files.sweep(path)
-    if not (path / MARKER).exists():
-        write_json(path / MARKER, {"what": "a folder of askew runs", "form": 1})
-    return path
-
-
-def known_root(path: Path) -> Path:
-    """A folder of runs that is there already."""
-    if not (path / MARKER).is_file():
-        raise UserError(f"{path} is not a folder of askew runs.", "name the folder that `askew bench` wrote to.")
-    return path
-
-
-def finished_runs(root: Path) -> list[Path]:
-    """The folders of runs that are done and scored, without those that only serve as pre-training."""
-    known_root(root)
-    found = []
-    for folder, names in run_folders(root):
-        if "done" in names and "scores.json" in names and PRETRAINING not in names:
-            found.append(folder)
-    return sorted(found)
-
-
-def run_folders(root: Path) -> Iterator[tuple[Path, set[str]]]:
-    """Every run's folder, and the names in it, by one listing each, since there may be ten thousand."""
-    with os.scandir(root) as entries:
-        for entry in entries:
-            if entry.is_dir() and not entry.name.startswith("."):
-                with os.scandir(entry.path) as inside:
-                    yield Path(entry.path), {file.name for file in inside}
 
 
 @dataclass(frozen=True)
@@ -99,7 +43,7 @@ class RunFolder:
         """
         try:
             for name, (size, hash) in self._manifest()["files"].items():
-                file, small = self.path / name, name.endswith(".json")
+                file, small = self.path / name, name.endswith((".json", ".jsonl"))
                 if not (file.exists() or small or whole):
                     continue
                 if file.stat().st_size != size or ((small or whole) and files.file_digest(file) != hash):
@@ -147,12 +91,19 @@ class RunFolder:
             held = claim(self.path, dead)
         try:
             with writing(self.path / ".lock"):
-                (self.path / FAILURE).unlink(missing_ok=True)
                 for left in self.path.glob(".*.*"):  # half-written by a process that was killed
                     left.unlink(missing_ok=True)
             yield held
         finally:
             held.release()
+
+    def tidy(self, names: Collection[str]) -> None:
+        """Remove what a killed process left among these names: its claim, temporary files, a checkpoint of no use."""
+        claimed = any(name.startswith("claim.") or files.is_temporary(Path(name)) for name in names)
+        if (claimed or {"done", "last.safetensors"} <= set(names)) and holder_of(self.path) is None:
+            with contextlib.suppress(Taken, UserError, OSError), self.claimed():
+                if self.done:
+                    (self.path / "last.safetensors").unlink(missing_ok=True)
 
     def describe(self, record: dict[str, Any]) -> None:
         """Write run.json, unless it has this content already."""
@@ -168,13 +119,21 @@ class RunFolder:
         name = "reweighted.json" if reweighted else "scores.json"
         if reweighted and not (self.path / name).exists():
             raise self._too_old()
-        scores = self._read(name, self._manifest() if self.done else {"files": {}})
+        scores = self._read(name)
         return scores["scores"] if reweighted else scores
+
+    def record(self) -> dict[str, Any]:
+        """run.json: what the run is, and how it was trained."""
+        return self._read("run.json")
+
+    def reweighting(self) -> dict[str, Any]:
+        """reweighted.json, with the estimated label distribution of the target; empty where there is none."""
+        return self._read("reweighted.json") if (self.path / "reweighted.json").exists() else {}
 
     def summary(self, *, reweighted: bool = False) -> tuple[dict[str, Any], dict[str, Any]]:
         """run.json of a run that is done, and its scores in short, which a table of ten thousand can afford to read."""
         manifest = self._manifest()
-        record, name = self._read("run.json", manifest), "reweighted" if reweighted else "scores"
+        record, name = self.record(), "reweighted" if reweighted else "scores"
         if name not in manifest and reweighted and "scores" in manifest:
             raise self._too_old()
         return record, manifest[name] if name in manifest else self.scores(reweighted=reweighted)
@@ -185,30 +144,43 @@ class RunFolder:
             "leave --reweight out, or choose another folder with --out.",
         )
 
-    def _read(self, name: str, manifest: dict[str, Any]) -> dict[str, Any]:
-        """One of the small results; Damaged if its hash is not the one in `done`."""
-        content = (self.path / name).read_bytes()
-        _, hash = manifest["files"].get(name, (0, None))
+    def _read(self, name: str) -> dict[str, Any]:
+        """One of the small results; Damaged if it is missing, or if its hash is not the one in `done`."""
         try:
-            value = json.loads(content)
-        except ValueError:
+            value = json.loads(self._content(name))
+        except (ValueError, RecursionError):
             raise Damaged(self.path / name) from None
-        if not isinstance(value, dict) or (hash is not None and hash != files.digest(content)):
+        if not isinstance(value, dict):
             raise Damaged(self.path / name)
         return value
+
+    def _content(self, name: str) -> bytes:
+        try:
+            content = (self.path / name).read_bytes()
+        except FileNotFoundError:
+            raise Damaged(self.path / name, "missing") from None
+        _, hash = self._manifest()["files"].get(name, (0, None)) if self.done else (0, None)
+        if hash is not None and hash != files.digest(content):
+            raise Damaged(self.path / name)
+        return content
 
     # --- while training ---
 
     def add_trace(self, entry: dict[str, Any]) -> None:
-        with writing(self.path / "trace.jsonl"), (self.path / "trace.jsonl").open("a") as file:
+        trace = self.path / "trace.jsonl"
+        with writing(trace), open_own(trace, "a") as file:
             file.write(json.dumps(entry) + "\n")
 
     def trace(self) -> list[dict[str, Any]]:
+        """What `add_trace` wrote; Damaged if it is not that. Empty where there is none."""
         file = self.path / "trace.jsonl"
         try:
-            return [json.loads(line) for line in file.read_bytes().splitlines()] if file.exists() else []
-        except ValueError:
+            entries = [json.loads(line) for line in self._content(file.name).splitlines()] if file.exists() else []
+        except (ValueError, RecursionError):
             raise Damaged(file) from None
+        if not all(isinstance(entry, dict) and {"step", "losses"} <= entry.keys() for entry in entries):
+            raise Damaged(file)
+        return entries
 
     def save_checkpoint(self, step: int, tensors: Checkpoint, loss_names: list[str]) -> None:
         trace = self.path / "trace.jsonl"
@@ -231,9 +203,10 @@ class RunFolder:
                 raise Damaged(trace)
             resume = Resume(int(meta["step"]), tensors, json.loads(meta["losses"]))
         except (FileNotFoundError, Damaged, KeyError, ValueError):
-            trace.unlink(missing_ok=True)
+            with writing(trace):
+                trace.unlink(missing_ok=True)
             return None
-        if trace.exists():
+        with writing(trace), contextlib.suppress(FileNotFoundError):
             os.truncate(trace, kept)
         return resume
 
@@ -241,7 +214,7 @@ class RunFolder:
 
     def finish(self) -> None:
         """Write `done`: size and hash of every result, and the scores in short."""
-        results = sorted(p for p in self.path.iterdir() if p.suffix in (".json", ".safetensors"))
+        results = sorted(p for p in self.path.iterdir() if p.suffix in (".json", ".jsonl", ".safetensors"))
         kept = [p for p in results if p.name not in ("last.safetensors", FAILURE)]
         manifest: dict[str, Any] = {"files": {p.name: [p.stat().st_size, files.file_digest(p)] for p in kept}}
         for name in ("scores", "reweighted"):
@@ -250,12 +223,14 @@ class RunFolder:
                 manifest[name] = _in_short(long["scores"] if name == "reweighted" else long)
         content = json.dumps(manifest).encode()
         write_bytes(self.path / "done", files.digest(content).encode() + b"\n" + content)
-        (self.path / "last.safetensors").unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # the run is done all the same; `tidy` tries it again
+            (self.path / "last.safetensors").unlink(missing_ok=True)
 
     def reopen(self) -> None:
-        """Remove `done`, since the results are damaged."""
+        """Remove `done`, since the results are damaged, and why the run could not be finished before."""
         with writing(self.path / "done"):
             (self.path / "done").unlink(missing_ok=True)
+            (self.path / FAILURE).unlink(missing_ok=True)
 
     def failure(self) -> str:
         """Why the run could not be finished; empty if it did not fail."""

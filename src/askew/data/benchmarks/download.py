@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from askew.core.errors import UserError
-from askew.core.files import cannot_write
+from askew.core.files import cannot_write, open_own
 
 _CHUNK = 1 << 16
 _TIMEOUT = 30.0
@@ -111,7 +111,7 @@ def _download(url: str, part: Path, progress: Progress) -> None:
         done = have if going_on else 0
         length = answer.headers.get("Content-Length")
         size = done + int(length) if length is not None else None
-        with part.open("ab" if going_on else "wb") as file:
+        with open_own(part, "ab" if going_on else "wb") as file:
             for chunk in _chunks(answer):
                 file.write(chunk)
                 done += len(chunk)

@@ -14,7 +14,8 @@ from askew.core.files import Unwritable, write_json
 from askew.runs.claims import Watch
 from askew.runs.config import RunRequest, prepare
 from askew.runs.execute import Broken, Busy, Execution, Progress, execute_lanes
-from askew.runs.store import MARKER, RunFolder
+from askew.runs.root import MARKER
+from askew.runs.store import RunFolder
 from askew.training.lane_groups import lane_shape, lanes_that_pay
 from askew.training.run import Run
 

@@ -1,0 +1,41 @@
+"""Every command that writes, killed at each of its steps, and with each of its writes failing in four ways."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fault_cases import CASES, Undisturbed
+from faults import Commands, Fault
+
+pytestmark = pytest.mark.soak
+
+STRIDE = int(os.environ.get("ASKEW_TEST_STRIDE", "1"))
+"""Only every so many steps are disturbed, where there is less time."""
+FAULTS = {
+    "kill": ("kill", 0),
+    "full disk": ("errors", errno.ENOSPC),
+    "read-only": ("errors", errno.EROFS),
+    "EIO": ("error", errno.EIO),
+    "EMFILE": ("error", errno.EMFILE),
+}
+
+
+@pytest.fixture(scope="module")
+def commands(cache: Path) -> Iterator[Commands]:
+    with Commands() as commands:
+        yield commands
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_command_survives_a_fault_at_each_of_its_steps(commands: Commands, tmp_path: Path, case: str) -> None:
+    undisturbed = Undisturbed.of(commands, case, tmp_path / "undisturbed")
+    count = 0
+    for name, (kind, error) in FAULTS.items():
+        for at in range(1, len(undisturbed.ended.steps) + 1, STRIDE):
+            undisturbed.survives(commands, Fault(kind, at, error), tmp_path / f"{name} {at}")
+            count += 1
+    print(f"{case}: {len(undisturbed.ended.steps)} steps, {count} faults, 0 lost, 0 stuck, 0 tracebacks, the same bits")

@@ -1,0 +1,104 @@
+"""The commands that write, small enough to be disturbed at each step, and what must be true of their files."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from faults import Commands, Ended, Fault
+
+from askew.core.files import is_temporary
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+TINY = ("-t", "pretrain=4", "-t", "rounds=2", "-t", "round=2", "-t", "batch=6")
+DOMAINS = (GOLDEN / "source.npz", GOLDEN / "target.npz")
+GRID = ("--seeds", "1", "--jobs", "1", "--json", *TINY)
+
+CASES: dict[str, tuple[object, ...]] = {
+    "adapt": ("adapt", *DOMAINS, "-o", "out", "--backbone", "bare", "--method", "coal", *TINY),
+    "bench": ("bench", "mini", "--tasks", "syn-uci", "--methods", "source,coal", "--checkpoint-every", "0", *GRID),
+    "tune": ("tune", "mini/syn-uci", "--draw", "1", "--methods", "coal", "--trials", "2", *GRID),
+    "predict": ("predict", GOLDEN / "adaptation", GOLDEN / "target.npz", "-o", "predictions.csv"),
+    "predict parquet": ("predict", GOLDEN / "adaptation", GOLDEN / "target.npz", "-o", "predictions.parquet"),
+    "export safetensors": ("export", GOLDEN / "adaptation", "-o", "model", "--to", "safetensors"),
+    "export torchscript": ("export", GOLDEN / "adaptation", "-o", "model.pt", "--to", "torchscript"),
+    "export onnx": ("export", GOLDEN / "adaptation", "-o", "model.onnx"),
+    "audit": ("audit", "out", "--draw", "5"),
+}
+"""By name: a command line, to be run in an empty folder; for audit, in one that holds an adaptation."""
+
+# They hold how long something took, or differ with where a command was stopped; archives with each writing.
+_OWN = re.compile(r".*/(done|report\.html|failed\.json|last\.safetensors|claim\.\d+)|.*\.(pt|log.*)")
+
+
+def new_folder(case: str, folder: Path) -> Path:
+    """The folder that a command is started in."""
+    folder.mkdir(parents=True)
+    if case == "audit":
+        shutil.copytree(GOLDEN / "adaptation", folder / "out")
+    return folder
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """All that a command has left, as far as it is the same whenever and however often the command was started."""
+    found = {
+        f"/{path.relative_to(folder)}": path for path in folder.rglob("*") if path.is_file() and path.name != ".lock"
+    }
+    return {name: b"" if _OWN.fullmatch(name) else _without_times(path) for name, path in sorted(found.items())}
+
+
+def _without_times(path: Path) -> bytes:
+    content = path.read_bytes()
+    if path.name == "trace.jsonl":
+        return re.sub(rb'"seconds": [0-9.]+', b"", content)
+    if path.name == "summary.json":
+        summary: dict[str, Any] = json.loads(content)
+        return json.dumps(summary | {"seconds": 0}).encode()
+    return content
+
+
+@dataclass(frozen=True)
+class Undisturbed:
+    """A command that nothing went wrong with."""
+
+    case: str
+    ended: Ended
+    contents: dict[str, bytes]
+
+    @classmethod
+    def of(cls, commands: Commands, case: str, folder: Path) -> Undisturbed:
+        ended = commands.run(CASES[case], new_folder(case, folder))
+        assert ended.code == 0, ended.err
+        return cls(case, ended, contents(folder))
+
+    def survives(self, commands: Commands, fault: Fault, folder: Path) -> None:
+        """A fault leaves nothing half there, and the same command, started again, ends as if there had been none."""
+        hit = commands.run(CASES[self.case], new_folder(self.case, folder), fault)
+        where = f"{self.case}, {fault}, {hit.steps[fault.at - 1 : fault.at]}: {hit.code}\n{hit.err}"
+        assert not hit.crashed, where
+        self._check_sound(folder, where)
+        if hit.code == 0:
+            assert self.contents.items() <= contents(folder).items(), where
+            if self.case == "audit":  # a sheet that is there is never replaced: it may have labels by now
+                return
+        again = commands.run(CASES[self.case], folder)
+        assert again.code == 0, f"{where}\nagain: {again.err}"
+        assert again.out == self.ended.out, where
+        left = contents(folder)
+        assert left.keys() == self.contents.keys(), where
+        assert left == self.contents, f"{where}\n{[name for name in left if left[name] != self.contents[name]]}"
+        shutil.rmtree(folder)
+
+    def _check_sound(self, folder: Path, where: str) -> None:
+        """What has its name is whole: files of a run that is done, and a model that has its card."""
+        found = contents(folder)
+        for name, content in found.items():
+            if not is_temporary(Path(name)) and name in self.contents and not name.endswith("trace.jsonl"):
+                inside = any(is_temporary(Path(part)) for part in name.split("/"))
+                assert inside or content == self.contents[name], f"{name} is half there: {where}"
+        if "/out/model/model.json" in found:
+            assert {n for n in self.contents if "/model/" in n} <= found.keys(), where
