@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from askew.adaptation.embeddings import frozen
 from askew.adaptation.pipeline import read_outputs
-from askew.adaptation.setup import AUTO, ON_ROWS, AdaptRequest, Candidate, Setup, set_up
+from askew.adaptation.setup import AUTO, AdaptRequest, Candidate, Setup, set_up
 from askew.cli.progress import watch
 from askew.data import label_shift
 from askew.data.custom import read_domain
@@ -106,7 +106,7 @@ def trials(
     variant: dict[str, Any], embeddings: Path, pair: tuple[str, str], shift: str, seeds: int, auto: bool
 ) -> Iterator[dict[str, Any]]:
     """Every method on one pair; on request what is chosen among them without labels, and peers."""
-    candidates = [one for one in (*AUTO, *ON_ROWS) if one.method in variant.get("methods", [one.method])]
+    candidates = [one for one in AUTO["rows"] if one.method in variant.get("methods", [one.method])]
     with tempfile.TemporaryDirectory(prefix="askew-") as scratch:
         source, target, y = draw(embeddings, pair, shift, Path(scratch))
         request = AdaptRequest(source, target, backbone=variant.get("backbone", ""), training=variant.get("train", {}))

@@ -20,7 +20,7 @@ from askew.adaptation import pipeline as adapting
 from askew.adaptation.artifacts import summary, write_artifacts
 from askew.adaptation.findings import adaptation_findings
 from askew.adaptation.pipeline import Adaptation, adapt, diagnosed
-from askew.adaptation.setup import AUTO, ON_ROWS, AdaptRequest
+from askew.adaptation.setup import AUTO, AdaptRequest
 from askew.core.errors import UserError
 from askew.evaluation import scores
 from askew.evaluation.calibration import temperature
@@ -29,7 +29,7 @@ from askew.inference.predictor import load
 SHORT = [word for name, value in LENGTH.items() for word in ("-t", f"{name}={value}")]
 NAMES = np.array(["ant", "bee", "cat"])
 
-ON_EMBEDDINGS = AUTO + ON_ROWS
+ON_EMBEDDINGS = AUTO["rows"]
 
 
 def drawn(n: int, prior: list[float], shift: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -248,7 +248,7 @@ def test_auto_saves_source_only_where_its_choice_looks_harmful(
     made: tuple[Adaptation, Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     found = judged(made, monkeypatch, "hurt")
-    name = AUTO[2].name
+    name = ON_EMBEDDINGS[2].name
     assert (found.chosen, found.rejected, found.verdict) == (0, name, None)
     assert found.sentence == (
         f"The network without adaptation was saved: {name} had the best scores, but looks harmful when compared "

@@ -91,13 +91,14 @@ def test_embedding_that_was_stopped_goes_on_with_the_next_pictures(
 
 def test_a_fine_tuned_backbone_is_part_of_the_model(tmp_path: Path) -> None:
     source, target = photographs(tmp_path / "s", ("red", "green"), 3, 90), photographs(tmp_path / "t", ("red",), 4, 0)
-    training = {"pretrain": 1, "rounds": 1, "round": 1, "batch": 2, "crop": 32, "precision": "float32"}
+    training = {"pretrain": 5, "rounds": 1, "round": 15, "batch": 2, "crop": 32, "precision": "float32"}
+    training |= {"lr": 1e-3, "features_lr": 1e-4}  # for weights from nothing
     request = AdaptRequest(source, target, "source", "resnet18", "none", tuned=True, training=training)
     found = finish(adapt(request, tmp_path / "out", CPU))
-    assert found.setup.description == "resnet18, all of it trained"
+    assert found.setup.description == "resnet18+bottleneck, all of it trained"
     assert not (tmp_path / "out" / "embeddings").exists()
     model = predictor(found)
-    assert model.card.net.name == "resnet18"
+    assert model.card.net.name == "resnet18+bottleneck"
     probabilities = model.predict_proba([target / name for name in found.setup.data.target.names])
     np.testing.assert_allclose(probabilities, found.probabilities, atol=5e-3)
 
@@ -109,7 +110,7 @@ def test_a_quick_look_takes_some_pictures_and_one_method(
     target = photographs(tmp_path / "t", ("red", "green"), 8, 0)
     monkeypatch.setattr(adapting, "QUICK_IMAGES", 6)
     request = AdaptRequest(source, target, "auto", "resnet18", "none", quick=True, training={"batch": 4, "round": 5})
-    assert [c.name for c in request.candidates] == ["source", "coal, balanced target"]
+    assert [c.name for c in request.candidates("images")] == ["source", "coal, balanced target"]
     setup = finish(set_up(request, tmp_path / "out", CPU))
     training_data = setup.data.task.training_data
     assert (len(training_data.source) + len(training_data.source_val), len(training_data.target)) == (6, 6)

@@ -166,19 +166,21 @@ def train(
         try:
             for step in execute(run, setup.task, how):
                 yield replace(step, label=candidate.name) if step.key == run.key else step
+            outputs = read_outputs(how.root / run.key)
         except UserError as error:
             if candidate is SOURCE_ONLY:
                 raise
             failed[candidate.name] = error.sentence
             continue
-        folder = how.root / run.key
-        done.append(Trained(candidate, run, folder, read_outputs(folder)))
+        done.append(Trained(candidate, run, how.root / run.key, outputs))
     return done, failed
 
 
 def read_outputs(folder: Path) -> DomainOutputs:
     """The outputs of a finished run's network on held-out source and target."""
     stored, _ = read_tensors(folder / "outputs.safetensors")
+    if not all(torch.isfinite(stored[name]).all() for name in ("source_val", "target")):
+        raise UserError("The outputs of the network are not finite numbers.", "lower the rates, as by -t lr=0.001.")
     return DomainOutputs.of(stored["source_val"], stored["source_val_y"], stored["target"], stored["seen_mix"])
 
 
@@ -187,7 +189,7 @@ def adapt(request: AdaptRequest, out: Path, device: torch.device) -> Generator[P
     began = time.monotonic()
     check_out(out)
     sweep(out)
-    _ = request.candidates  # what is wrong in the request is an error before any work
+    request.candidates("rows")  # what is wrong in the request is an error before any work
     checked(Training, dict(request.training), "training")
     setup = yield from set_up(request, out, device)
     trained, failed = yield from train(setup, request, setup.candidates(request), out, device)

@@ -41,10 +41,21 @@ class Candidate:
 
 SOURCE_ONLY = Candidate("source", "source")
 BALANCED_COAL = Candidate("coal, balanced target", "coal", {"target_sampler": "balanced"})
-AUTO = (SOURCE_ONLY, Candidate("coal", "coal"), BALANCED_COAL, Candidate("dann", "dann"), Candidate("mcc", "mcc"))
-ON_ROWS = (Candidate("prototypes", "prototypes", {"net": "bare"}),)
-"""Further candidates for embeddings, which cost nothing there."""
-QUICK_AUTO = (SOURCE_ONLY, BALANCED_COAL)
+COAL, MCC, TEACHER = (Candidate(name, name) for name in ("coal", "mcc", "teacher"))
+AUTO: Mapping[str, tuple[Candidate, ...]] = {
+    "rows": (
+        SOURCE_ONLY, COAL, BALANCED_COAL, Candidate("dann", "dann"), MCC,
+        Candidate("prototypes", "prototypes", {"net": "bare"}),
+    ),
+    "images": (SOURCE_ONLY, COAL, BALANCED_COAL, MCC, TEACHER),
+    "pictures": (SOURCE_ONLY, COAL, MCC, TEACHER),
+}  # fmt: skip
+"""What `auto` trains and chooses among, by kind of data: embeddings and other rows, small images, pictures."""
+QUICK_AUTO = {
+    "rows": (SOURCE_ONLY, BALANCED_COAL),
+    "images": (SOURCE_ONLY, BALANCED_COAL),
+    "pictures": (SOURCE_ONLY, MCC),
+}
 
 
 @dataclass(frozen=True)
@@ -75,11 +86,10 @@ class AdaptRequest:
     take: str = ""
     """The candidate to hand out, of those that an earlier adaptation trained; empty: the one that is chosen."""
 
-    @property
-    def candidates(self) -> tuple[Candidate, ...]:
-        """What is trained, on images; `Setup.candidates` adds those for embeddings."""
+    def candidates(self, kind: str) -> tuple[Candidate, ...]:
+        """What is trained on data of that kind."""
         if self.method == "auto":
-            return QUICK_AUTO if self.quick else AUTO
+            return (QUICK_AUTO if self.quick else AUTO)[kind]
         name = method_class(self.method).id
         return (SOURCE_ONLY,) if name == "source" else (SOURCE_ONLY, Candidate(name, self.method))
 
@@ -101,8 +111,7 @@ class Setup:
     """The target's prior, if the user knows it. (c,)"""
 
     def candidates(self, request: AdaptRequest) -> tuple[Candidate, ...]:
-        on_rows = request.method == "auto" and self.task.training_data.source.x.ndim == 2
-        return request.candidates + (ON_ROWS if on_rows else ())
+        return request.candidates("rows" if self.task.training_data.source.x.ndim == 2 else self.data.kind)
 
     @property
     def description(self) -> str:
@@ -169,10 +178,19 @@ def _network(
     spec = _pretrained(name, request.weights, shape)
     fine_tuned = device.type == "cuda" if request.tuned is None else request.tuned
     if fine_tuned:
-        return Setup(data, data.task, name, None, {"weights": request.weights} | training)
+        network = name if "+" in name else f"{name}+bottleneck"
+        return Setup(data, data.task, network, None, _tuning(request, data) | training)
     open_root(out / "runs")  # marks the folder as ours, so that work stopped from here on can go on
     task = yield from embedded(data.task, spec, out / "embeddings", device)
     return Setup(data, task, "mlp", spec, training)
+
+
+def _tuning(request: AdaptRequest, data: CustomData) -> dict[str, Any]:
+    """What fine-tuning needs beyond the settings: the weights, and a round that covers a large data set."""
+    training = data.task.training_data
+    largest = max(len(training.source), len(training.target))
+    kept = {"norm": "joint"} if request.weights == "none" else {}  # there are no statistics to keep
+    return {"weights": request.weights, "round": max(100, largest // 32)} | kept
 
 
 def read_domains(request: AdaptRequest) -> CustomData:
