@@ -12,7 +12,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from askew.adaptation.api import adapt, audit, diagnose, embed
+    from askew.adaptation.audit import Audit
     from askew.adaptation.estimator import AdaptiveClassifier
+    from askew.adaptation.results import AdaptationResult, DiagnosisResult
     from askew.core.errors import UserError
     from askew.core.options import Between, Search
     from askew.data.benchmarks import load_task
@@ -30,9 +33,12 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "AdaptationResult",
     "AdaptiveClassifier",
+    "Audit",
     "Batch",
     "Between",
+    "DiagnosisResult",
     "Labeled",
     "Losses",
     "Method",
@@ -50,8 +56,12 @@ __all__ = [
     "TrainingData",
     "Unlabeled",
     "UserError",
+    "adapt",
+    "audit",
     "both",
     "check_method",
+    "diagnose",
+    "embed",
     "fit",
     "load",
     "load_task",
@@ -67,7 +77,10 @@ _HOMES = {
     "askew.data.benchmarks": ("load_task",),
     "askew.training.trainer": ("fit",),
     "askew.core.errors": ("UserError",),
+    "askew.adaptation.api": ("adapt", "audit", "diagnose", "embed"),
+    "askew.adaptation.audit": ("Audit",),
     "askew.adaptation.estimator": ("AdaptiveClassifier",),
+    "askew.adaptation.results": ("AdaptationResult", "DiagnosisResult"),
     "askew.methods.base": ("Batch", "Losses", "Method", "Outputs", "Phase", "Shape", "State", "both"),
     "askew.nets.network": ("Net",),
     "askew.core.options": ("Between", "Search"),

@@ -56,8 +56,8 @@ def summary(found: Adaptation) -> dict[str, Any]:
     """As plain JSON values."""
     winner, training_data = found.winner, found.setup.data.task.training_data
     return {
-        "source": str(found.request.source),
-        "target": str(found.request.target),
+        "source": str(found.setup.data.source.path),
+        "target": str(found.setup.data.target.path),
         "images": {
             "source": len(training_data.source),
             "source_val": len(training_data.source_val),
@@ -104,8 +104,11 @@ def _by_labels(found: Adaptation) -> dict[str, Any]:
 # --- switching ---
 
 
-def request_as_json(request: AdaptRequest) -> dict[str, Any]:
-    """What was asked for, with whole paths, so that another command can ask for it again."""
+def request_as_json(request: AdaptRequest) -> dict[str, Any] | None:
+    """What was asked for, with whole paths, so that another command can ask for it again; None if it was in memory."""
+    if not all(isinstance(given, Path | None) for given in
+               (request.source, request.target, request.labels, request.target_prior)):  # fmt: skip
+        return None
     values = dataclasses.asdict(request)
     paths = {name: str(value.resolve()) for name, value in values.items() if isinstance(value, Path)}
     return values | paths | {"training": dict(request.training)}

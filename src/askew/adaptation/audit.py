@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from askew.adaptation.given import read_truth
+from askew.adaptation.given import GivenLabels, read_truth
 from askew.adaptation.pipeline import read_outputs
 from askew.core.errors import UserError
 from askew.core.files import write_bytes
@@ -99,9 +99,9 @@ class Audit:
         }
 
 
-def audit(out: Path, labels: Path) -> Audit:
+def audit(out: Path, labels: Path | GivenLabels) -> Audit:
     """Evaluate every method of the adaptation in the folder `out`."""
-    summary, names = _summary(out), _names(out)
+    summary, names = _summary(out), target_names(out)
     classes = tuple(summary["classes"])
     rows, y = read_truth(labels, names, classes)
     predicted = [_predicted(out, method["run"], len(names))[rows] for method in summary["methods"]]
@@ -126,7 +126,7 @@ def draw_sheet(out: Path, n: int, sheet: Path) -> int:
 
     A longer sheet begins with the images of a shorter one. Predictions are not in it: they would bias whoever labels.
     """
-    names = _names(out)
+    names = target_names(out)
     if sheet.exists():
         raise UserError(f"{sheet} is there already, perhaps with labels.", "choose another file with -o.")
     chosen = np.random.default_rng(0).permutation(len(names))[:n]
@@ -168,7 +168,7 @@ def _predicted(out: Path, run: str, images: int) -> Labels:
     return classes
 
 
-def _names(out: Path) -> list[str]:
+def target_names(out: Path) -> list[str]:
     """The target's images in their order."""
     try:
         with (out / "predictions.csv").open(newline="", encoding="utf-8", errors="surrogateescape") as lines:

@@ -8,6 +8,7 @@ import numpy as np
 
 from askew.adaptation.pipeline import Adaptation
 from askew.data.custom import few
+from askew.nets.modules import OWN_PREFIX
 from askew.nets.small import OWN
 from askew.reports.findings import Finding, holding
 
@@ -98,7 +99,7 @@ def _outcome(found: Adaptation) -> list[Finding]:
 def _from_scratch(found: Adaptation) -> bool:
     """Whether a large backbone started from random weights; small networks always do."""
     frozen = found.setup.backbone
-    if frozen is None and found.setup.network in OWN:
+    if frozen is None and (found.setup.network in OWN or found.setup.network.startswith(OWN_PREFIX)):
         return False
     return (frozen or found.winner.run.net).weights == "none"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 
@@ -24,6 +24,20 @@ _FORM = "a list of path,label (empty labels are skipped), a folder with one sub-
 _SHARES = 'lines of class,share, or JSON: {"cat": 0.7, "dog": 0.3}; every class of the source, in any unit.'
 
 Labels = NDArray[np.int64]
+
+
+class GivenLabels(dict[str, str]):
+    """Labels from Python, by the names of target images as predictions.csv has them."""
+
+    def __str__(self) -> str:
+        return "the labels"
+
+
+class GivenShares(dict[str, float]):
+    """Shares of classes from Python."""
+
+    def __str__(self) -> str:
+        return "the target's prior"
 
 
 # --- a few labels ---
@@ -79,14 +93,13 @@ def taught(task: Task, labels: TargetLabels) -> Task:
 # --- a known prior ---
 
 
-def read_prior(file: Path, classes: Sequence[str]) -> Floats:
+def read_prior(file: Path | GivenShares, classes: Sequence[str]) -> Floats:
     """The target's share of each class, in their order and with the sum one. (c,)"""
     try:
-        text = file.read_text(encoding="utf-8-sig")
+        found = file if isinstance(file, GivenShares) else _shares(file.read_text(encoding="utf-8-sig"))
+        shares = {str(name): float(share) for name, share in found.items()}
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"The shares {file} cannot be read: {error}.", _SHARES) from None
-    try:
-        shares = {name: float(share) for name, share in _shares(text).items()}
     except (ValueError, TypeError, AttributeError):
         raise UserError(f"{file} holds something else than the shares of classes.", _SHARES) from None
     for name in shares:
@@ -97,11 +110,11 @@ def read_prior(file: Path, classes: Sequence[str]) -> Floats:
     if missing or not np.isfinite(prior).all() or prior.min() < 0 or prior.sum() <= 0:
         what = f"has no share of {missing[0]}" if missing else "has a share that is negative or no number"
         raise UserError(f"{file} {what}.", _SHARES)
-    found: Floats = prior / prior.sum()
-    return found
+    whole: Floats = prior / prior.sum()
+    return whole
 
 
-def _shares(text: str) -> dict[str, str | float]:
+def _shares(text: str) -> Mapping[str, str | float]:
     """By class, as they stand in the text."""
     if text.lstrip().startswith("{"):
         return dict(json.loads(text))
@@ -142,7 +155,7 @@ def in_shares(task: Task, prior: Floats, seed: int = 0) -> Task:
 
 
 def read_truth(
-    file: Path, names: Sequence[str], classes: Sequence[str], columns: Columns = USUAL
+    file: Path | GivenLabels, names: Sequence[str], classes: Sequence[str], columns: Columns = USUAL
 ) -> tuple[Labels, Labels]:
     """The rows of the target images that have labels, and those labels. (n,), (n,)"""
     found = [(name, label) for name, label in _labels(file, columns) if label]
@@ -160,8 +173,10 @@ def read_truth(
     return np.array(rows, dtype=np.int64), np.array([number[label] for _, label in found], dtype=np.int64)
 
 
-def _labels(file: Path, columns: Columns) -> list[tuple[str, str]]:
+def _labels(file: Path | GivenLabels, columns: Columns) -> list[tuple[str, str]]:
     """Names of images and their labels, some of which may be empty."""
+    if isinstance(file, GivenLabels):
+        return list(file.items())
     suffix = file.suffix.lower()
     if not file.exists():
         raise UserError(f"The labels {file} do not exist.", _FORM)
@@ -177,7 +192,7 @@ def _labels(file: Path, columns: Columns) -> list[tuple[str, str]]:
     raise UserError(f"{file} is neither a list nor a folder nor an array.", _FORM)
 
 
-def _rows(wanted: Sequence[str], names: Sequence[str], file: Path) -> list[int]:
+def _rows(wanted: Sequence[str], names: Sequence[str], file: Path | GivenLabels) -> list[int]:
     """The target's row of each name: by the whole path, else by as much of its end as is unique."""
     whole = {name: row for row, name in enumerate(names)}
     ends: dict[tuple[str, ...], list[int]] = defaultdict(list)

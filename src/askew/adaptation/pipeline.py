@@ -23,7 +23,7 @@ from askew.evaluation.metrics import Estimate
 from askew.evaluation.outputs import DomainOutputs
 from askew.evaluation.validators import ScoredNetwork, choose, score_networks
 from askew.evaluation.verdict import Verdict, judge_transfers
-from askew.inference.predictor import load
+from askew.inference.predictor import Predictor, load
 from askew.runs.config import RunRequest, Training, plan_run
 from askew.runs.execute import Execution, Progress, execute
 from askew.runs.root import open_root
@@ -150,7 +150,9 @@ def train(
     runs = []
     for candidate in candidates:
         training = dict(setup.training) | dict(candidate.training)
-        one = RunRequest(setup.task.name, candidate.method, request.seed, shift="natural", training=training)
+        one = RunRequest(
+            setup.task.name, candidate.method, request.seed, shift="natural", hyper=candidate.hyper, training=training
+        )
         runs.append((candidate, plan_run(one, setup.task, setup.network)))
     how = Execution(open_root(out / "runs"), device)
     done, failed = [], {}
@@ -238,10 +240,14 @@ def _preferred(
         if request.take not in names:
             raise unknown("method", request.take, names, f"there are {', '.join(names)}.")
         return names.index(request.take)
-    if request.method != "auto" or trained[-1].candidate.taught:
+    if trained[-1].candidate.taught:
         return len(trained) - 1
-    preferred = choose(networks)
-    return preferred if setup.labels is None else setup.labels.choose([t.predicted for t in trained], preferred)
+    # A method that was asked for is taken in any case: what is chosen are its hyper-parameters.
+    first = 1 if request.method != "auto" and len(trained) > 1 else 0
+    preferred = choose(networks[first:])
+    if setup.labels is not None:
+        preferred = setup.labels.choose([t.predicted for t in trained[first:]], preferred)
+    return first + preferred
 
 
 def _harmful(
@@ -258,7 +264,7 @@ def _harmful(
 
 
 def diagnosed(
-    request: AdaptRequest, out: Path, device: torch.device, model: Path | None
+    request: AdaptRequest, out: Path, device: torch.device, model: Path | str | Predictor | None
 ) -> Generator[Progress, None, tuple[Diagnosis, CustomData]]:
     """What differs between the domains, by a network trained on the source or by a given model; and the data."""
     checked(Training, dict(request.training), "training")
@@ -266,7 +272,7 @@ def diagnosed(
         setup = yield from set_up(request, out, device)
         ((only,), _) = yield from train(setup, request, (SOURCE_ONLY,), out, device)
         return diagnose(only.outputs), setup.data
-    predictor = load(model, str(device))
+    predictor = model if isinstance(model, Predictor) else load(model, str(device))
     data = read_domains(request)
     training_data = data.task.training_data
     if predictor.classes != training_data.classes:

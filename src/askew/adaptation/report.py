@@ -47,7 +47,7 @@ def render_report(found: Adaptation) -> str:
     traces = {t.candidate.name: training_curves([RunFolder(t.folder).trace()]) for t in found.trained}
     return render(
         "adaptation_report.html.j2",
-        title=f"{found.request.source.name} → {found.request.target.name}",
+        title=f"{found.setup.data.source.path.name} → {found.setup.data.target.path.name}",
         facts=facts,
         found=found,
         kind=kind,

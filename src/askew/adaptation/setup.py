@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -10,18 +10,20 @@ from typing import Any
 import torch
 
 from askew.adaptation.embeddings import embedded, frozen
-from askew.adaptation.given import TargetLabels, in_shares, read_prior, read_truth
+from askew.adaptation.given import GivenLabels, GivenShares, TargetLabels, in_shares, read_prior, read_truth
 from askew.core.errors import UserError
 from askew.core.files import is_temporary
-from askew.data.custom import CustomData, load_custom_data
+from askew.data.custom import CustomData, CustomDomain, load_custom_data
 from askew.data.image_lists import USUAL, Columns
 from askew.data.task import Task
 from askew.evaluation.logits import Floats
-from askew.methods import method_class
+from askew.methods import make_method, method_class
+from askew.nets.modules import OWN_PREFIX, backbone_name
 from askew.nets.small import OWN
 from askew.nets.spec import NetSpec, file_hash
 from askew.runs.execute import Progress
 from askew.runs.root import MARKER, is_unmarked, open_root
+from askew.runs.tune import trials
 
 QUICK_IMAGES = 200
 """Images of each domain that a quick look takes."""
@@ -37,6 +39,7 @@ class Candidate:
     training: Mapping[str, Any] = field(default_factory=dict)
     taught: bool = False
     """Whether it is trained with labels of the target that the user gave."""
+    hyper: Mapping[str, Any] = field(default_factory=dict)
 
 
 SOURCE_ONLY = Candidate("source", "source")
@@ -62,11 +65,11 @@ QUICK_AUTO = {
 class AdaptRequest:
     """What a user asks for."""
 
-    source: Path
-    target: Path
+    source: Path | CustomDomain
+    target: Path | CustomDomain
     method: str = "auto"
     backbone: str = ""
-    """Network by name; empty: one that suits the data."""
+    """Network by name, or `file.py:function`; empty: one that suits the data."""
     weights: str = "hub"
     """Its starting weights: hub, none, or a .safetensors file."""
     tuned: bool | None = None
@@ -77,21 +80,35 @@ class AdaptRequest:
     skip_broken: bool = False
     columns: Columns = USUAL
     """Where lists hold their paths and labels."""
-    labels: Path | None = None
+    labels: Path | GivenLabels | None = None
     """Labels of some target images, which choose among the candidates."""
     train_labels: bool = False
     """Whether what they chose is trained again, with them."""
-    target_prior: Path | None = None
+    target_prior: Path | GivenShares | None = None
     """The target's known shares of classes, which training and predictions use."""
     take: str = ""
     """The candidate to hand out, of those that an earlier adaptation trained; empty: the one that is chosen."""
+    hyper: Mapping[str, Any] = field(default_factory=dict)
+    """Hyper-parameters of the method."""
+    search: int = 0
+    """How many settings of the others are tried, the best of them chosen without labels; 0 and 1: none but these."""
 
     def candidates(self, kind: str) -> tuple[Candidate, ...]:
         """What is trained on data of that kind."""
         if self.method == "auto":
+            if self.hyper or self.search:
+                raise UserError("Hyper-parameters belong to one method, and the method is auto.", "--method coal, say.")
             return (QUICK_AUTO if self.quick else AUTO)[kind]
         name = method_class(self.method).id
-        return (SOURCE_ONLY,) if name == "source" else (SOURCE_ONLY, Candidate(name, self.method))
+        make_method(self.method, dict(self.hyper))  # what is wrong in them is an error before any work
+        return (SOURCE_ONLY,) if name == "source" else (SOURCE_ONLY, *self._settings_of(name))
+
+    def _settings_of(self, name: str) -> Iterator[Candidate]:
+        """The method as it is set, then with other hyper-parameters in the ranges that it declares."""
+        yield Candidate(name, self.method, hyper=self.hyper)
+        for found in trials(self.method, {}, self.search, fixed=tuple(self.hyper)) if self.search > 1 else ():
+            if found.origin == "searched":
+                yield Candidate(f"{name} {found.label}", self.method, hyper={**self.hyper, **found.hyper})
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,18 +181,20 @@ def _network(
     request: AdaptRequest, data: CustomData, out: Path, device: torch.device
 ) -> Generator[Progress, None, Setup]:
     """The network that suits the data, and embeddings where it is frozen."""
+    asked = backbone_name(request.backbone)
+    own = asked.startswith(OWN_PREFIX)
     training = (QUICK if request.quick else {}) | dict(request.training)
-    if data.kind == "rows":
+    if data.kind == "rows" and not own:
         if request.backbone not in ("", "mlp", "bare"):
             raise UserError(
                 f"The data are rows of numbers, which {request.backbone} does not take.", "--backbone mlp or bare."
             )
         return Setup(data, data.task, request.backbone or "mlp", None, training)
     shape = tuple(data.task.training_data.source.x.shape[1:])
-    name = request.backbone or _default_network(shape, device)
+    name = asked or _default_network(shape, device)
     if name in OWN:
         return Setup(data, data.task, name, None, training)
-    spec = _pretrained(name, request.weights, shape)
+    spec = backbone_spec(name, request.weights, shape)
     fine_tuned = device.type == "cuda" if request.tuned is None else request.tuned
     if fine_tuned:
         network = name if "+" in name else f"{name}+bottleneck"
@@ -204,9 +223,11 @@ def _default_network(shape: tuple[int, ...], device: torch.device) -> str:
     return small.get(shape) or ("resnet50" if device.type == "cuda" else "resnet18")
 
 
-def _pretrained(name: str, weights: str, shape: tuple[int, ...]) -> NetSpec:
+def backbone_spec(name: str, weights: str, shape: tuple[int, ...]) -> NetSpec:
     """A backbone with its starting weights; UserError if they cannot be had."""
     file = Path(weights) if weights not in ("hub", "none") else None
+    if file is not None and name.startswith(OWN_PREFIX):
+        raise UserError("A backbone of your own brings its weights.", "leave --weights out, and load them in its code.")
     if file is not None and not file.is_file():
         raise UserError(f"The weights file {file} does not exist.", "--weights hub, none, or a file.")
     spec = NetSpec(name=name, weights=weights, weights_hash="" if file is None else file_hash(file))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,6 +12,7 @@ from askew.cli.common import app, at_least, check_file_method, pairs
 from askew.cli.options import (
     DATA,
     OWN_DATA,
+    TRAINING,
     AsJson,
     Device,
     LabelColumn,
@@ -40,6 +40,30 @@ TargetPath = Annotated[Path, typer.Argument(metavar="TARGET", help="Unlabelled d
 
 
 @dataclass(frozen=True)
+class MethodOptions:
+    """What adapts, and its hyper-parameters."""
+
+    method: Annotated[str, typer.Option("--method", "-m", help="auto, a method by id, or file.py:Class.")] = "auto"
+    option: Annotated[
+        list[str],
+        typer.Option(
+            "--option",
+            metavar="NAME=VALUE",
+            help="Hyper-parameter of the method; `askew methods METHOD` lists them.",
+            rich_help_panel=TRAINING,
+        ),
+    ] = field(default_factory=list)
+    search: Annotated[
+        int,
+        typer.Option(
+            "--search",
+            help="Try this many settings of the method's hyper-parameters, and choose one without labels.",
+            rich_help_panel=TRAINING,
+        ),
+    ] = 0
+
+
+@dataclass(frozen=True)
 class NetworkOptions:
     """The network that is trained on your own data, and how."""
 
@@ -47,7 +71,8 @@ class NetworkOptions:
         str,
         typer.Option(
             "--backbone",
-            help="A torchvision network, timm:NAME, mini, digits-28 or digits-32; for feature rows: mlp or bare. "
+            help="A torchvision network, timm:NAME, mini, digits-28 or digits-32, or your own: file.py:function; for "
+            "feature rows: mlp or bare. "
             "Default: one that fits the data.",
         ),
     ] = ""
@@ -64,15 +89,16 @@ class NetworkOptions:
     seed: Seed = 0
     device: Device = "auto"
 
-    def request(self, source: Path, target: Path, method: str, fine_tune: bool | None) -> AdaptRequest:
+    def request(self, source: Path, target: Path, method: MethodOptions, fine_tune: bool | None) -> AdaptRequest:
         from askew.adaptation.setup import AdaptRequest
         from askew.data.image_lists import Columns
 
         at_least("--seed", self.seed, 0)
-        training = pairs(self.train, "training")
+        at_least("--search", method.search, 0)
+        training, hyper = pairs(self.train, "training"), pairs(method.option, "the method")
         network = (self.backbone, self.weights, fine_tune, self.quick)
-        columns = Columns(self.path_column, self.label_column)
-        return AdaptRequest(source, target, method, *network, self.seed, training, self.skip_broken, columns)
+        more = (self.seed, training, self.skip_broken, Columns(self.path_column, self.label_column))
+        return AdaptRequest(source, target, method.method, *network, *more, hyper=hyper, search=method.search)
 
 
 @dataclass(frozen=True)
@@ -114,7 +140,7 @@ def adapt(
     folder: Annotated[
         Path, typer.Option("-o", "--out", help="Folder for the results; started again, adapt continues there.")
     ],
-    method: Annotated[str, typer.Option("--method", "-m", help="auto, a method by id, or file.py:Class.")] = "auto",
+    methods: MethodOptions,
     fine_tune: Annotated[
         bool | None,
         typer.Option(
@@ -132,25 +158,23 @@ def adapt(
     """
     from askew.adaptation.setup import check_out
 
-    request = replace(options.request(source, target, method, fine_tune), **vars(known))
+    request = replace(options.request(source, target, methods, fine_tune), **vars(known))
     check_out(folder)
-    check_file_method(method)
+    check_file_method(methods.method)
     _adapt(request, folder, options.device, as_json)
 
 
 def _adapt(request: AdaptRequest, folder: Path, device: str, as_json: bool) -> None:
     """Adapt, write everything, and print it."""
-    from askew.adaptation.artifacts import summary, write_artifacts
-    from askew.adaptation.pipeline import adapt as adapted
+    from askew.adaptation.api import adapted
     from askew.cli.progress import watch
-    from askew.core.device import pick_device
 
-    found = watch(adapted(request, folder, pick_device(device)))
-    write_artifacts(found, folder)
+    result = adapted(request, folder, device, watch)
+    found = result.found
     if found.setup.data.target.labels_ignored:
         print_note("The target's labels were not read.")
     if as_json:
-        print_json(summary(found))
+        print_json(result.summary)
         return
     _print_adaptation(found)
     print_note(f"report in {folder / 'report.html'}, model in {folder / 'model'}")
@@ -222,20 +246,15 @@ def diagnose(
     as_json: AsJson = False,
 ) -> None:
     """Test whether source and target differ in their label distribution, in their appearance, or in both."""
-    from askew.adaptation.pipeline import diagnosed
-    from askew.adaptation.setup import check_out
+    from askew.adaptation.api import diagnosed_by
     from askew.cli.progress import watch
-    from askew.core.device import pick_device
-    from askew.core.files import temporary_folder
 
-    request = options.request(source, target, "source", fine_tune=False)
-    if folder is not None:
-        check_out(folder)
-    with contextlib.nullcontext(folder) if folder else temporary_folder("askew-diagnose") as out:
-        found, data = watch(diagnosed(request, out, pick_device(options.device), model))
+    request = options.request(source, target, MethodOptions("source"), fine_tune=False)
+    result = diagnosed_by(request, folder, model, options.device, watch)
     if as_json:
-        print_json({"classes": list(data.task.training_data.classes), **found.as_dict()})
+        print_json(result.summary)
         return
+    found, data = result.diagnosis, result.data
     print_text(f"{found.sentence} ({found.sure})")
     print_table(
         ["question", "answer", "p", "how much"],

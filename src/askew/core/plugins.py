@@ -62,7 +62,7 @@ def load_file(file: str | Path, kind: str, example: str) -> ModuleType:
     path = Path(file)
     if not path.is_file():
         raise UserError(f"The {kind} file {path} does not exist.", example)
-    return _loaded(path.resolve(), content_hash([path.read_bytes()]))
+    return _loaded(path, content_hash([path.read_bytes()]))
 
 
 @functools.cache

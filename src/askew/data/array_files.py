@@ -36,13 +36,18 @@ def read_array(file: Path) -> Arrays:
         x, y = _parquet(file)
     else:
         x, y = _numpy(file)
+    return Arrays(known_array(x, file), y)
+
+
+def known_array(x: NDArray[Any], place: Path) -> NDArray[Any]:
+    """Images uint8 (n, c, h, w) or rows float32 (n, d) from an array; UserError if it is empty, or neither."""
     images = as_images(x)
-    known = as_rows(x, f" in {file}") if images is None else images
+    known = as_rows(x, f" in {place}") if images is None else images
     if known is None:
-        raise UserError(f"The array in {file} is {x.dtype} of shape {x.shape}.", _FORM)
+        raise UserError(f"The array in {place} is {x.dtype} of shape {x.shape}.", _FORM)
     if not len(known):
-        raise UserError(f"The array in {file} is empty.", _FORM)
-    return Arrays(known, y)
+        raise UserError(f"The array in {place} is empty.", _FORM)
+    return known
 
 
 def _numpy(file: Path) -> tuple[NDArray[Any], NDArray[Any] | None]:

@@ -21,6 +21,8 @@ from askew.data.task import Task, make_unlabeled_task
 Kind = Literal["rows", "images", "pictures"]
 """Feature rows, images in an array, or picture files."""
 
+Which = Literal["source", "target"]
+
 _FORMS = (
     "a folder with one sub-folder per class, a .csv or .txt list of pictures, or a .npz, .npy or .parquet array; "
     "a target may be a folder without sub-folders."
@@ -33,6 +35,7 @@ class CustomDomain:
     """One domain as the user gave it."""
 
     path: Path
+    """Where it lies; of an object in memory, what it is."""
     x: Rows
     names: tuple[str, ...]
     """One per row: a picture's path below the root, or a row number."""
@@ -82,7 +85,7 @@ class CustomData:
 
 
 def read_domain(
-    path: Path, which: Literal["source", "target"], skip_broken: bool = False, most: int = 0, columns: Columns = USUAL
+    path: Path, which: Which, skip_broken: bool = False, most: int = 0, columns: Columns = USUAL
 ) -> CustomDomain:
     """Read a folder, a list or an array file. A target's labels are ignored, but for their names.
 
@@ -92,9 +95,9 @@ def read_domain(
         raise UserError(f"The {which} {path} does not exist.", _FORMS)
     suffix = path.suffix.lower()
     if path.is_dir():
-        domain = _decoded(path, _some(read_folder(path), which, most), which, skip_broken)
+        domain = decoded_pictures(path, _some(read_folder(path), which, most), which, skip_broken)
     elif suffix in LISTS:
-        domain = _decoded(path, _some(read_listing(path, columns), which, most), which, skip_broken)
+        domain = decoded_pictures(path, _some(read_listing(path, columns), which, most), which, skip_broken)
     elif suffix in ARRAYS:
         found = read_array(path)
         names = tuple(str(row) for row in range(len(found.x)))
@@ -102,15 +105,22 @@ def read_domain(
         domain = CustomDomain(path, found.x, names, labels, labels_ignored=found.y is not None and which == "target")
     else:
         raise UserError(f"The {which} {path} is neither a folder nor a list nor an array.", _FORMS)
-    if which == "source" and domain.labels is None:
-        flat = sum("/" not in name for name in domain.names)
-        if path.is_dir() and flat < len(domain.names):
-            raise UserError(
-                f"{flat} of the {len(domain.names)} pictures in {path} lie outside its class folders.",
-                "put every picture of the source into the sub-folder of its class.",
-            )
-        raise UserError(f"The source {path} has no labels.", f"it needs {_FORMS.partition(';')[0]} with y.")
+    if which == "source":
+        require_labels(domain)
     return domain
+
+
+def require_labels(domain: CustomDomain) -> None:
+    """UserError if a source has none."""
+    if domain.labels is not None:
+        return
+    flat = sum("/" not in name for name in domain.names)
+    if domain.path.is_dir() and flat < len(domain.names):
+        raise UserError(
+            f"{flat} of the {len(domain.names)} pictures in {domain.path} lie outside its class folders.",
+            "put every picture of the source into the sub-folder of its class.",
+        )
+    raise UserError(f"The source {domain.path} has no labels.", f"it needs {_FORMS.partition(';')[0]} with y.")
 
 
 def _some(listing: Listing, which: str, most: int) -> Listing:
@@ -126,7 +136,7 @@ def _some(listing: Listing, which: str, most: int) -> Listing:
     return Listing(listing.root, tuple(listing.paths[i] for i in rows), labels)
 
 
-def _decoded(path: Path, listing: Listing, which: str, skip_broken: bool) -> CustomDomain:
+def decoded_pictures(path: Path, listing: Listing, which: Which, skip_broken: bool) -> CustomDomain:
     """The listed pictures, decoded now or before; broken or missing ones are a UserError, or left out if allowed."""
     name = "own-" + hashlib.sha256("\n".join(listing.paths).encode(errors="surrogateescape")).hexdigest()[:12]
     found = pictures(name, listing.root, listing.paths, skip_broken=True)
@@ -146,27 +156,32 @@ def _decoded(path: Path, listing: Listing, which: str, skip_broken: bool) -> Cus
 
 
 def load_custom_data(
-    source_path: Path, target_path: Path, skip_broken: bool = False, most: int = 0, columns: Columns = USUAL
+    source: Path | CustomDomain,
+    target: Path | CustomDomain,
+    skip_broken: bool = False,
+    most: int = 0,
+    columns: Columns = USUAL,
 ) -> CustomData:
     """Both domains as a task without test labels; of each source class, a tenth is held out for validation."""
-    _apart(source_path, target_path)
-    source, target = (
-        read_domain(source_path, "source", skip_broken, most, columns),
-        read_domain(target_path, "target", skip_broken, most, columns),
-    )
+    if isinstance(source, Path) and isinstance(target, Path):
+        _apart(source, target)
+    if isinstance(source, Path):
+        source = read_domain(source, "source", skip_broken, most, columns)
+    if isinstance(target, Path):
+        target = read_domain(target, "target", skip_broken, most, columns)
     if len(target.names) < 2:
         raise UserError(
-            f"The target {target_path} holds one image, which is too few to adapt to.",
+            f"The target {target.path} holds one image, which is too few to adapt to.",
             "name more; `askew predict` answers for one, by a model that is there.",
         )
     assert source.labels is not None
-    classes = _classes(source.labels, source_path)
+    classes = _classes(source.labels, source.path)
     xs, xt = _alike(source, target)
     index = {name: k for k, name in enumerate(classes)}
     whole = Labeled(xs, np.array([index[label] for label in source.labels], dtype=np.int64))
     if not (whole.sizes(len(classes)) > 1).any():
         raise UserError(
-            f"No class of the source {source_path} has two images, so none can be held out.", "label a few more."
+            f"No class of the source {source.path} has two images, so none can be held out.", "label a few more."
         )
     kind: Kind = "rows" if len(source.shape) == 1 else "images" if source.root is None else "pictures"
     return CustomData(

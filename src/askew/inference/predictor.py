@@ -37,6 +37,7 @@ from askew.inference.model_card import (
 from askew.inference.weights import CARD_FILE, HOW, empty_network, fitting_weights, read_weights, weights_file
 from askew.methods.base import Method
 from askew.nets.forward import Inputs, chunk_rows, forward_in_chunks
+from askew.nets.modules import backbone_name
 from askew.nets.network import Net, predicting_weights
 
 if TYPE_CHECKING:
@@ -219,11 +220,16 @@ class Predictor:
         return cls(card, weights, device)
 
 
-def load(path: Path | str, device: str = "auto", method: str = "") -> Predictor:
+def load(
+    path: Path | str, device: str = "auto", method: str = "", backbone: str | nn.Module | None = None
+) -> Predictor:
     """The model in a folder, in the folder `model` within it, or of a finished run. Runs none of its maker's code.
 
-    `method` is `file.py:Class` of a model whose method is from a file; nothing but that file is run.
+    `method` is `file.py:Class` of a model whose method is from a file, `backbone` an nn.Module or `file.py:function` of
+    one whose backbone is somebody's own; nothing but these files is run.
     """
+    if backbone is not None:
+        backbone_name(backbone)
     folder = Path(path)
     if not folder.exists():
         raise UserError(f"There is no model {folder}.", HOW)

@@ -11,6 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from askew.core.errors import UserError, unknown
 from askew.nets.layers import Crop, Dropout, Pixels
+from askew.nets.modules import OWN_PREFIX, own_backbone
 from askew.nets.small import OWN
 from askew.nets.spec import NetSpec
 
@@ -56,6 +57,10 @@ def backbone(spec: NetSpec, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
         body, width = backbone(dataclasses.replace(spec, name=below), shape)
         top, width = OWN[above]((width,))
         return nn.Sequential(body, top), width
+    if spec.name.startswith(OWN_PREFIX):
+        body, width = own_backbone(spec, shape)
+        _own_chance(body)
+        return body, width
     if len(shape) != 3:
         raise UserError(f"The network {spec.name} takes images, found rows of {shape[0]} numbers.", "use mlp or bare.")
     library, _, model = spec.name.rpartition(":")

@@ -78,17 +78,17 @@ def check_tasks(tasks: Sequence[str], draw: int) -> str:
     return benchmarks.pop()
 
 
-def trials(method: str, settings: Settings, count: int, recipe: str = "") -> list[Trial]:
+def trials(method: str, settings: Settings, count: int, recipe: str = "", fixed: Sequence[str] = ()) -> list[Trial]:
     """At most `count` trials: the present settings, the method's own defaults, then points of a Sobol sequence.
 
-    Equal points are tried once, so a method with few options may have fewer.
+    Equal points are tried once, so a method with few options may have fewer. Options that are `fixed` are not searched.
     """
     if count > MOST_TRIALS:
         raise UserError(
             f"The number of trials must be at most {MOST_TRIALS:,}, found {count:,}.", "tables were tuned with 8 to 32."
         )
     cls = method_class(method)
-    searched = {name: option for name, option in options(cls).items() if option.search}
+    searched = {name: option for name, option in options(cls).items() if option.search and name not in fixed}
     present = checked(cls, method_settings(settings, cls.id, recipe), f"method {cls.id}")
     found = [Trial(method, "settings", {n: present.get(n, o.default) for n, o in searched.items()}, recipe)]
     if searched:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import multiprocessing.context as contexts
 import os
 import signal
@@ -23,4 +24,4 @@ for name in dir(signal):
 for method in ("fork", "forkserver"):
     contexts._concrete_contexts.pop(method, None)
 contexts._default_context._default_context = contexts._concrete_contexts["spawn"]
-contexts._default_context.get_all_start_methods = lambda: ["spawn"]  # type: ignore[method-assign]
+multiprocessing.get_all_start_methods = lambda: ["spawn"]  # type: ignore[method-assign]

@@ -1,0 +1,220 @@
+"""`askew.adapt`, `diagnose`, `audit` and `embed`: the commands of these names, for data in files or in memory."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Generator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from askew.adaptation.artifacts import write_artifacts
+from askew.adaptation.audit import Audit, target_names
+from askew.adaptation.audit import audit as audit_folder
+from askew.adaptation.embeddings import embed_rows
+from askew.adaptation.given import GivenLabels, GivenShares
+from askew.adaptation.pipeline import adapt as adapt_steps
+from askew.adaptation.pipeline import diagnosed
+from askew.adaptation.results import AdaptationResult, DiagnosisResult
+from askew.adaptation.setup import AdaptRequest, backbone_spec, check_out
+from askew.core.device import pick_device
+from askew.core.errors import UserError
+from askew.data.custom import CustomDomain
+from askew.data.objects import as_domain
+from askew.inference.predictor import Predictor
+from askew.methods import named
+from askew.methods.base import Method
+from askew.nets.modules import backbone_name
+from askew.runs.execute import Progress
+
+Returned = TypeVar("Returned")
+Watch = Callable[[Generator[Progress, None, Any]], Any]
+"""What takes the steps of a training one by one, to show them, say, and gives what the training returns."""
+
+
+def silently(training: Generator[Progress, None, Returned]) -> Returned:
+    """Take all steps of a training; what it returns."""
+    while True:
+        try:
+            next(training)
+        except StopIteration as end:
+            returned: Returned = end.value
+            return returned
+
+
+# --- adapt ---
+
+
+def adapt(
+    source: Any,
+    target: Any,
+    out: Path | str | None = None,
+    *,
+    method: str | Method | type[Method] = "auto",
+    hyper: Mapping[str, Any] | None = None,
+    search: int = 0,
+    backbone: str | nn.Module = "",
+    weights: str = "hub",
+    fine_tune: bool | None = None,
+    labels: Any = None,
+    train_labels: bool = False,
+    target_prior: Any = None,
+    training: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    image: str = "",
+    label: str = "",
+    quick: bool = False,
+    skip_broken: bool = False,
+    device: str = "auto",
+    watch: Watch = silently,
+) -> AdaptationResult:
+    """Adapt a classifier to an unlabelled target, and estimate whether that helped: `askew adapt` (docs/python.md).
+
+    >>> result = askew.adapt((xs, ys), xt, method="coal", training=short)
+    >>> result.predictions.columns.tolist()
+    ['path', 'class', 'probability', 'p_cat', 'p_dog', 'p_owl']
+    """
+    name, own = named(method)
+    inputs = _given(source, target, image, label, skip_broken)
+    request = AdaptRequest(
+        *inputs, name, backbone_name(backbone), weights, fine_tune, quick, seed, training or {}, skip_broken,
+        labels=_given_labels(labels, inputs[1]), train_labels=train_labels, target_prior=_given_prior(target_prior),
+        hyper=own | dict(hyper or {}), search=search,
+    )  # fmt: skip
+    return adapted(request, out, device, watch, getattr(target, "index", None))
+
+
+def adapted(
+    request: AdaptRequest, out: Path | str | None, device: str = "auto", watch: Watch = silently, index: Any = None
+) -> AdaptationResult:
+    """The same for a request: everything that is computed, and its files."""
+    temporary = None
+    if out is None:
+        temporary = tempfile.TemporaryDirectory(prefix="askew-")
+        out = temporary.name
+    folder = Path(out)
+    check_out(folder)
+    found = watch(adapt_steps(request, folder, pick_device(device)))
+    write_artifacts(found, folder)
+    fits = index is not None and not callable(index) and len(index) == len(found.predicted)
+    return AdaptationResult(found, folder, device, index if fits else None, temporary)
+
+
+# --- diagnose, audit, embed ---
+
+
+def diagnose(
+    source: Any,
+    target: Any,
+    *,
+    model: Predictor | AdaptationResult | Path | str | None = None,
+    backbone: str | nn.Module = "",
+    weights: str = "hub",
+    training: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    image: str = "",
+    label: str = "",
+    quick: bool = False,
+    skip_broken: bool = False,
+    device: str = "auto",
+) -> DiagnosisResult:
+    """Test whether two domains differ in their label distribution, in their look, or in both: `askew diagnose`.
+
+    A network is trained on the source, unless a model is given.
+
+    >>> found = askew.diagnose((xs, ys), xt, training=short)
+    >>> found.shares.round(1).columns.tolist()
+    ['source', 'target', 'low', 'high']
+    """
+    request = AdaptRequest(
+        *_given(source, target, image, label, skip_broken), "source", backbone_name(backbone), weights, False, quick,
+        seed, training or {}, skip_broken,
+    )  # fmt: skip
+    return diagnosed_by(request, None, model.model if isinstance(model, AdaptationResult) else model, device)
+
+
+def diagnosed_by(
+    request: AdaptRequest, out: Path | None, model: Predictor | Path | str | None, device: str, watch: Watch = silently
+) -> DiagnosisResult:
+    """The same for a request; `out` keeps the network, if it is given."""
+    if out is not None:
+        check_out(out)
+    with tempfile.TemporaryDirectory(prefix="askew-") as temporary:
+        return DiagnosisResult(*watch(diagnosed(request, out or Path(temporary), pick_device(device), model)))
+
+
+def audit(adaptation: AdaptationResult | Path | str, labels: Any) -> Audit:
+    """Evaluate an adaptation on target labels collected afterwards: `askew audit`.
+
+    Labels are a file, as the command takes it; a dictionary or a Series from names, as in `predictions`, to labels;
+    or one for each target image in their order, None where there is none.
+
+    >>> result = askew.adapt((xs, ys), xt, method="coal", training=short)
+    >>> print(askew.audit(result, yt).labelled)
+    60
+    """
+    folder = adaptation.folder if isinstance(adaptation, AdaptationResult) else Path(adaptation)
+    return audit_folder(folder, _labels(labels, () if isinstance(labels, str | Path) else target_names(folder)))
+
+
+def _labels(labels: Any, names: Sequence[str]) -> Path | GivenLabels:
+    """Labels in a file, by name, or one for each of the names."""
+    if isinstance(labels, str | Path):
+        return Path(labels)
+    if not hasattr(labels, "items") and len(labels) != len(names):
+        raise UserError(f"There are {len(labels)} labels and {len(names)} target images.", "give one or None for each.")
+    pairs = labels.items() if hasattr(labels, "items") else zip(names, labels, strict=True)
+    return GivenLabels({str(name): _label(label) for name, label in pairs})
+
+
+def _given_labels(labels: Any, target: Path | CustomDomain) -> Path | GivenLabels | None:
+    names = target.names if isinstance(target, CustomDomain) else ()
+    return None if labels is None else _labels(labels, names)
+
+
+def _given_prior(prior: Any) -> Path | GivenShares | None:
+    """A file, or shares by class."""
+    if prior is None or isinstance(prior, str | Path):
+        return None if prior is None else Path(prior)
+    return GivenShares(prior)
+
+
+def _label(value: Any) -> str:
+    """A label as text; empty if there is none."""
+    plain = value.item() if hasattr(value, "item") else value
+    return "" if plain is None or plain != plain else str(plain)
+
+
+def embed(
+    images: Any,
+    backbone: str | nn.Module = "resnet18",
+    *,
+    weights: str = "hub",
+    image: str = "",
+    skip_broken: bool = False,
+    device: str = "auto",
+) -> NDArray[np.float32]:
+    """Embeddings of images by a frozen network, in their order: `askew embed`. (n, d)
+
+    >>> pictures = np.zeros((2, 3, 8, 8), np.uint8)
+    >>> askew.embed(pictures, torch.nn.Flatten()).shape
+    (2, 192)
+    """
+    domain = as_domain(images, "target", image=image, skip_broken=skip_broken)
+    spec = backbone_spec(backbone_name(backbone), weights, domain.shape)
+    return embed_rows(domain.x, spec, pick_device(device))
+
+
+def _given(
+    source: Any, target: Any, image: str, label: str, skip_broken: bool
+) -> tuple[Path | CustomDomain, Path | CustomDomain]:
+    """Paths as they are; what lives in memory as domains."""
+    paths = [isinstance(given, str | Path) for given in (source, target)]
+    how: dict[str, Any] = {"image": image, "skip_broken": skip_broken}
+    return (
+        Path(source) if paths[0] else as_domain(source, "source", label=label, **how),
+        Path(target) if paths[1] else as_domain(target, "target", **how),
+    )

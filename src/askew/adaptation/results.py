@@ -1,0 +1,167 @@
+"""What `askew.adapt` and `askew.diagnose` return: tables for pandas, a model, and a summary for notebooks."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from askew.adaptation.artifacts import predictor, summary
+from askew.adaptation.pipeline import Adaptation
+from askew.core.errors import UserError
+from askew.data.custom import CustomData
+from askew.evaluation.diagnosis import Diagnosis
+from askew.evaluation.validators import CHOOSERS, SCORES
+from askew.inference.predictor import Predictor
+from askew.inference.writers import columns
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+Rows = Sequence[Sequence[object]]
+
+
+def data_frame(*args: Any, **more: Any) -> DataFrame:
+    """A DataFrame; UserError without pandas."""
+    try:
+        from pandas import DataFrame
+    except ImportError:
+        raise UserError("A table needs pandas, which is not installed.", "pip install 'askew[pandas]'.") from None
+    return DataFrame(*args, **more)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class AdaptationResult:
+    """A finished adaptation: `predictions`, `model`, `report`, `summary`, and the folder that holds its files.
+
+    >>> result = askew.adapt((xs, ys), xt, method="coal", training=short)
+    >>> result.predictions["class"].tolist()[:2], result.model.classes, result.report.name
+    (['dog', 'dog'], ('cat', 'dog', 'owl'), 'report.html')
+    """
+
+    found: Adaptation
+    """Everything that was computed."""
+    folder: Path
+    device: str = "auto"
+    index: Any = None
+    """Of the predictions; that of the target, if it is a DataFrame."""
+    temporary: tempfile.TemporaryDirectory[str] | None = None
+    """The folder, if nobody named one: it is removed with this object."""
+
+    @cached_property
+    def predictions(self) -> DataFrame:
+        """One row per target image: path, class, probability, and the probability of each class."""
+        found = self.found
+        best, p = found.predicted, found.probabilities
+        named = [found.setup.data.target.names, np.array(found.classes, dtype=object)[best], p.max(axis=1)]
+        names = [name for name in columns(found.classes) if name != "problem"]
+        return data_frame(dict(zip(names, [*named, *p.T], strict=True)), index=self.index)
+
+    @cached_property
+    def model(self) -> Predictor:
+        """The chosen network, ready to predict."""
+        made = predictor(self.found)
+        return Predictor(made.card, made.weights, self.device)
+
+    @property
+    def report(self) -> Path:
+        """The report, an HTML page."""
+        return self.folder / "report.html"
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        """Every number of the report, as plain values."""
+        return summary(self.found)
+
+    def __repr__(self) -> str:
+        found = self.found
+        verdict = "" if found.verdict is None else f" ({found.verdict.verdict})"
+        what = f"{len(found.predicted):,} target images, {len(found.classes)} classes"
+        return f"<AdaptationResult: {found.winner.candidate.name}{verdict}; {what}; {self.report}>"
+
+    def _repr_html_(self) -> str:
+        found = self.found
+        head = ["method", *(SCORES[name].title for name in CHOOSERS), "against source", ""]
+        rows = [
+            [
+                trained.candidate.name, *(f"{scores[name]:.3f}" for name in CHOOSERS),
+                found.verdicts[trained.candidate.name].verdict if i else "–", "chosen" if i == found.chosen else "",
+            ]
+            for i, (trained, scores) in enumerate(zip(found.trained, found.scores, strict=True))
+        ]  # fmt: skip
+        shares = _shares(found.diagnosis, found.setup.data, np.bincount(found.predicted, minlength=len(found.classes)))
+        return (
+            f"<div><p><strong>{escape(found.sentence)}</strong></p>{_table(head, rows)}{shares}"
+            f"<p>Scores without labels; higher is better. Report: <code>{escape(str(self.report))}</code></p></div>"
+        )
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class DiagnosisResult:
+    """What differs between two domains: a sentence, the tests behind it, and the estimated label distribution.
+
+    >>> print(askew.diagnose((xs, ys), xt, training=short).kind)
+    label
+    """
+
+    diagnosis: Diagnosis
+    data: CustomData
+
+    @property
+    def kind(self) -> str:
+        """none, label, feature or both."""
+        return self.diagnosis.kind
+
+    @property
+    def sentence(self) -> str:
+        return self.diagnosis.sentence
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """All of it as plain values."""
+        return {"classes": list(self.data.task.training_data.classes), **self.diagnosis.as_dict()}
+
+    @cached_property
+    def shares(self) -> DataFrame:
+        """The share of each class in the source, and in the target as estimated, with its 95 % interval."""
+        prior = self.diagnosis.target_prior
+        values = {"source": self.data.source_prior, "target": prior.prior, "low": prior.low, "high": prior.high}
+        return data_frame(values, index=list(self.data.task.training_data.classes))
+
+    def __repr__(self) -> str:
+        return f"<DiagnosisResult: {self.sentence} ({self.diagnosis.sure})>"
+
+    def _repr_html_(self) -> str:
+        tests = (self.diagnosis.outputs, self.diagnosis.prior_differs, *self.diagnosis.remains.values())
+        rows = [
+            [test.question, "yes" if test.found else "no", f"{test.p:.4f}", f"{test.size:.2f} {test.unit}"]
+            for test in tests
+        ]
+        table = _table(["question", "answer", "p", "how much"], rows)
+        said = f"{escape(self.sentence)} ({self.diagnosis.sure})"
+        return f"<div><p><strong>{said}</strong></p>{table}{_shares(self.diagnosis, self.data)}</div>"
+
+
+def _shares(diagnosis: Diagnosis, data: CustomData, predicted: Any = None) -> str:
+    """The label distributions as a table."""
+    prior, head = diagnosis.target_prior, ["class", "source, %", "target, estimated, %", "95 % interval"]
+    values = np.stack([data.source_prior, prior.prior, prior.low, prior.high], axis=1) * 100
+    rows = [
+        [name, f"{source:.1f}", f"{target:.1f}", f"{low:.1f} – {high:.1f}"]
+        for name, (source, target, low, high) in zip(data.task.training_data.classes, values.tolist(), strict=True)
+    ]
+    if predicted is not None:
+        head, rows = [*head, "predicted"], [[*row, str(n)] for row, n in zip(rows, predicted, strict=True)]
+    return _table(head, rows)
+
+
+def _table(head: Sequence[str], rows: Rows) -> str:
+    cells = "".join(f"<th>{escape(name)}</th>" for name in head)
+    lines = "".join("<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in row) + "</tr>" for row in rows)
+    return f"<table><thead><tr>{cells}</tr></thead><tbody>{lines}</tbody></table>"
