@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
+import weakref
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -91,16 +93,15 @@ def adapted(
     request: AdaptRequest, out: Path | str | None, device: str = "auto", watch: Watch = silently, index: Any = None
 ) -> AdaptationResult:
     """The same for a request: everything that is computed, and its files."""
-    temporary = None
-    if out is None:
-        temporary = tempfile.TemporaryDirectory(prefix="askew-")
-        out = temporary.name
-    folder = Path(out)
+    folder = Path(tempfile.mkdtemp(prefix="askew-") if out is None else out)
     check_out(folder)
     found = watch(adapt_steps(request, folder, pick_device(device)))
     write_artifacts(found, folder)
     fits = index is not None and not callable(index) and len(index) == len(found.predicted)
-    return AdaptationResult(found, folder, device, index if fits else None, temporary)
+    result = AdaptationResult(found, folder, device, index if fits else None)
+    if out is None:
+        weakref.finalize(result, shutil.rmtree, folder, ignore_errors=True)
+    return result
 
 
 # --- diagnose, audit, embed ---

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -48,11 +47,10 @@ class AdaptationResult:
     found: Adaptation
     """Everything that was computed."""
     folder: Path
+    """If nobody named one, it is removed with this object."""
     device: str = "auto"
     index: Any = None
     """Of the predictions; that of the target, if it is a DataFrame."""
-    temporary: tempfile.TemporaryDirectory[str] | None = None
-    """The folder, if nobody named one: it is removed with this object."""
 
     @cached_property
     def predictions(self) -> DataFrame:

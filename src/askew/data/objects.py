@@ -191,9 +191,8 @@ def _decoded(items: Items, which: Which, skip_broken: bool) -> CustomDomain:
     """Pictures of any size as uint8 (n, 3, 256, 256), in a file that goes with the array: they may be many."""
     folder = cache_folder()
     folder.mkdir(parents=True, exist_ok=True)
-    file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
     kept, labels, hashes, broken = [], [], [], []
-    with decoding():
+    with tempfile.TemporaryFile(dir=folder) as file, decoding():
         for row, (x, y) in enumerate(items.pairs):
             try:
                 pixels = decode(_picture(x)).tobytes()
@@ -204,13 +203,13 @@ def _decoded(items: Items, which: Which, skip_broken: bool) -> CustomDomain:
             hashes.append(int.from_bytes(hashlib.blake2b(pixels, digest_size=8).digest(), "big"))
             kept.append(row)
             labels.append(y)
+        file.flush()
+        base = np.memmap(file, np.uint8, "r+", shape=(len(kept), 3, SIDE, SIDE)) if kept else np.empty(0, np.uint8)
     if broken and not (skip_broken and kept):
         raise UserError(
             f"{len(broken)} of the {len(kept) + len(broken)} pictures of {items.what} cannot be read: {broken[0]}.",
             "mend or remove them, or leave them out with skip_broken=True.",
         )
-    file.flush()
-    base = np.memmap(file, np.uint8, "r+", shape=(len(kept), 3, SIDE, SIDE))
     x = RowSubset(base, np.arange(len(kept)), np.array(hashes, dtype="<u8"))
     names = tuple(_name(items, row) for row in kept)
     return _domain(items, x, names, labels, which, root=Path(), broken=tuple(broken))

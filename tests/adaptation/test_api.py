@@ -1,0 +1,158 @@
+"""`askew.adapt` and its neighbours in Python, and that the command gives the same."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from adaptations import LENGTH
+from conftest import Command
+from PIL import Image
+from torch import Tensor, nn
+
+import askew
+from askew.core.errors import UserError
+from askew.methods import COAL
+
+NAMES = np.array(["cat", "dog", "owl"])
+
+
+def clouds(n: int, mix: tuple[float, ...], offset: float, seed: int) -> tuple[Any, Any]:
+    rng = np.random.default_rng(seed)
+    y = rng.choice(3, n, p=mix)
+    return (3 * np.eye(3, 6)[y] + rng.normal(size=(n, 6)) + offset).astype(np.float32), NAMES[y]
+
+
+XS, YS = clouds(120, (0.5, 0.3, 0.2), 0.0, 0)
+XT, YT = clouds(80, (0.2, 0.3, 0.5), 0.4, 1)
+
+
+@pytest.fixture(scope="module")
+def result() -> askew.AdaptationResult:
+    return askew.adapt((XS, YS), XT, method=COAL(alpha=0.2), training=LENGTH, device="cpu")
+
+
+def test_a_result_has_predictions_a_model_a_report_and_a_summary(result: askew.AdaptationResult) -> None:
+    pytest.importorskip("pandas", reason="predictions are a DataFrame")
+    table = result.predictions
+    assert table.columns.tolist() == ["path", "class", "probability", "p_cat", "p_dog", "p_owl"]
+    assert table["class"].tolist() == result.model.predict(XT).tolist()
+    assert (table["class"] == YT).mean() > 0.8
+    assert result.report.read_text().startswith("<!doctype html>")
+    assert json.loads((result.folder / "summary.json").read_text()) == json.loads(json.dumps(result.summary))
+    assert result.summary["chosen"] == "coal"
+    assert len(repr(result).splitlines()) == 1
+    assert "<script" not in result._repr_html_()
+    assert "<th>method</th>" in result._repr_html_()
+
+
+def test_a_method_object_brings_its_hyper_parameters(result: askew.AdaptationResult) -> None:
+    assert result.found.winner.run.method == COAL(alpha=0.2)
+
+
+def test_the_command_gives_the_same_as_the_function(
+    result: askew.AdaptationResult, cli: Command, tmp_path: Path
+) -> None:
+    np.savez(tmp_path / "s.npz", x=XS, y=YS)
+    np.save(tmp_path / "t.npy", XT)
+    training = [word for name, value in LENGTH.items() for word in ("-t", f"{name}={value}")]
+    alpha = [f"--option={name}={value}" for name, value in vars(COAL(alpha=0.2)).items()]
+    answer = cli("adapt", "s.npz", "t.npy", "-o", "out", "-m", "coal", *alpha, *training, "--device", "cpu", "--json")
+    assert answer.code == 0, answer.err
+    said = json.loads(answer.out)
+    assert [method["run"] for method in said["methods"]] == [method["run"] for method in result.summary["methods"]]
+    assert said["methods"] == json.loads(json.dumps(result.summary["methods"]))
+    probabilities = askew.load(tmp_path / "out", "cpu").predict_proba(XT)
+    assert (probabilities == result.model.predict_proba(XT)).all()
+
+
+def test_a_data_frame_s_index_is_that_of_the_predictions() -> None:
+    pandas = pytest.importorskip("pandas", reason="DataFrames are pandas'")
+    columns = [f"f{i}" for i in range(6)]
+    source = pandas.DataFrame(XS, columns=columns).assign(kind=YS)
+    target = pandas.DataFrame(XT, columns=columns, index=[f"row {i}" for i in range(len(XT))])
+    found = askew.adapt(source, target, label="kind", method="source", training=LENGTH, device="cpu")
+    assert found.predictions.index.tolist() == target.index.tolist()
+    assert found.predictions["path"].tolist() == target.index.tolist()
+
+
+def test_labels_from_python_evaluate_every_method(result: askew.AdaptationResult) -> None:
+    some = [str(label) if row < 30 else None for row, label in enumerate(YT)]
+    found = askew.audit(result, some)
+    assert found.labelled == 30
+    assert askew.audit(result, {row: label for row, label in enumerate(some) if label}).as_dict() == found.as_dict()
+    with pytest.raises(UserError, match="There are 3 labels and 80 target images"):
+        askew.audit(result, some[:3])
+
+
+def test_what_is_known_of_the_target_is_used() -> None:
+    shares = {"cat": 0.2, "dog": 0.3, "owl": 0.5}
+    found = askew.adapt(
+        (XS, YS), XT, method="coal", labels={"0": YT[0], "1": YT[1]}, target_prior=shares, training=LENGTH, device="cpu"
+    )
+    assert found.summary["labels"]["count"] == 2
+    assert found.summary["known_mix"] == pytest.approx([0.2, 0.3, 0.5])
+
+
+def test_a_diagnosis_names_what_differs(result: askew.AdaptationResult) -> None:
+    found = askew.diagnose((XS, YS), XT, model=result)
+    assert found.kind in ("label", "feature", "both")
+    assert found.summary["classes"] == NAMES.tolist()
+    assert found.sentence in repr(found)
+    assert found.shares.loc["owl", "low"] <= found.shares.loc["owl", "target"] <= found.shares.loc["owl", "high"]
+    assert "<td>owl</td>" in found._repr_html_()
+
+
+def test_hyper_parameters_are_chosen_without_labels_when_asked() -> None:
+    found = askew.adapt((XS, YS), XT, method="coal", hyper={"alpha": 0.3}, search=3, training=LENGTH, device="cpu")
+    tried = [t.run.method for t in found.found.trained[1:]]
+    assert len(set(tried)) == 3
+    assert {getattr(method, "alpha", None) for method in tried} == {0.3}, "what is given is not searched"
+    assert found.found.chosen > 0
+    with pytest.raises(UserError, match="the method is auto"):
+        askew.adapt((XS, YS), XT, hyper={"alpha": 0.3})
+
+
+class Colours(nn.Module):
+    """Means of the channels, and a hidden layer that `view`s."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Conv2d(3, 8, 3, stride=2), nn.ReLU(), nn.Dropout(0.2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        f = self.layers(x)
+        return f.view(len(f), 8, -1).mean(dim=2)
+
+
+def painted(n: int, seed: int) -> tuple[Any, list[str]]:
+    """Small pictures whose colour is their class."""
+    rng = np.random.default_rng(seed)
+    y = np.arange(n) % 3
+    x = rng.integers(0, 90, (n, 3, 12, 12)) + 150 * np.eye(3, dtype=int)[y][:, :, None, None]
+    return x.astype(np.uint8), NAMES[y].tolist()
+
+
+@pytest.mark.parametrize("fine_tune", [False, True])
+def test_any_module_is_a_backbone(fine_tune: bool, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module = Colours()
+    x, y = painted(60, 0)
+    options: Any = {"method": "source", "fine_tune": fine_tune, "training": LENGTH | {"lr": 0.05}, "device": "cpu"}
+    found = askew.adapt((x, y), painted(30, 1)[0], tmp_path / "out", backbone=module, **options)
+    assert (found.predictions["class"] == painted(30, 1)[1]).mean() > 0.6
+    assert not [r for r in found.summary["remarks"] if r["code"] == "A101"], "it is not called randomly initialised"
+    again = askew.load(tmp_path / "out", "cpu", backbone=module)
+    assert (again.predict_proba(x) == found.model.predict_proba(x)).all()
+
+
+def test_embeddings_are_in_the_order_of_the_images() -> None:
+    x, _ = painted(6, 0)
+    rows = askew.embed(x, nn.Flatten(), device="cpu")
+    assert rows == pytest.approx(x.reshape(6, -1) / 255, abs=1e-6)
+    one = askew.embed([Image.fromarray(x[2].transpose(1, 2, 0))], nn.AdaptiveAvgPool2d(1), device="cpu")
+    assert one.shape == (1, 3)
