@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import tempfile
 import weakref
@@ -24,6 +25,7 @@ from askew.adaptation.results import AdaptationResult, DiagnosisResult
 from askew.adaptation.setup import AdaptRequest, backbone_spec, check_out
 from askew.core.device import pick_device
 from askew.core.errors import UserError
+from askew.core.files import temporary_folder
 from askew.data.custom import CustomDomain
 from askew.data.objects import as_domain
 from askew.inference.predictor import Predictor
@@ -143,8 +145,8 @@ def diagnosed_by(
     """The same for a request; `out` keeps the network, if it is given."""
     if out is not None:
         check_out(out)
-    with tempfile.TemporaryDirectory(prefix="askew-") as temporary:
-        return DiagnosisResult(*watch(diagnosed(request, out or Path(temporary), pick_device(device), model)))
+    with contextlib.nullcontext(out) if out else temporary_folder("askew-diagnose") as folder:
+        return DiagnosisResult(*watch(diagnosed(request, folder, pick_device(device), model)))
 
 
 def audit(adaptation: AdaptationResult | Path | str, labels: Any) -> Audit:
