@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from askew.core.errors import UserError, unknown
-from askew.nets.layers import Crop, Dropout, Pixels
+from askew.nets.layers import Crop, Dropout, NormKeeper, Pixels
 from askew.nets.modules import OWN_PREFIX, own_backbone
 from askew.nets.small import OWN
 from askew.nets.spec import NetSpec
@@ -19,26 +18,16 @@ IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
-class Backbone(nn.Module):
+class Backbone(NormKeeper):
     """A torchvision or timm model without its classifier, with the normalisation it was trained with."""
 
     def __init__(
         self, body: nn.Module, mean: tuple[float, ...], std: tuple[float, ...], crop: int, keeps_norm: bool
     ) -> None:
-        super().__init__()
+        super().__init__(keeps_norm)
         self.crop = Crop(crop) if crop else nn.Identity()
         self.pixels = Pixels(mean, std, channels=3)
         self.body = body
-        self.keeps_norm = keeps_norm
-        """Whether its batch norms go by the statistics it came with, in training too."""
-
-    def train(self, mode: bool = True) -> Self:
-        super().train(mode)
-        if self.keeps_norm:
-            for module in self.body.modules():
-                if isinstance(module, _BatchNorm):
-                    module.eval()
-        return self
 
     def forward(self, x: Tensor) -> Tensor:
         f: Tensor = self.body(self.pixels(self.crop(x)))

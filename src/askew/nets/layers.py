@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from askew.core import random
 from askew.nets import lane_layers
+
+
+class NormKeeper(nn.Module):
+    """A network whose batch norms may go by the statistics that it came with, in training too."""
+
+    def __init__(self, keeps_norm: bool) -> None:
+        super().__init__()
+        self.keeps_norm = keeps_norm
+
+    def train(self, mode: bool = True) -> Self:
+        super().train(mode)
+        if self.keeps_norm:
+            for module in self.modules():
+                if isinstance(module, _BatchNorm):
+                    module.eval()
+        return self
 
 
 class Pixels(nn.Module):

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from askew.core.errors import UserError
 from askew.core.plugins import content_hash, load_file, source_of
-from askew.nets.layers import Crop, Pixels
+from askew.nets.layers import Crop, NormKeeper, Pixels
 from askew.nets.spec import NetSpec
 
 OWN_PREFIX = "own:"
@@ -23,11 +23,11 @@ _EXAMPLE = "a backbone of your own is `file.py:function`, a function without arg
 _KNOWN: dict[str, nn.Module] = {}
 
 
-class OwnBackbone(nn.Module):
+class OwnBackbone(NormKeeper):
     """A module of the user's with what comes before it: the centre or a random square of an image, from 0 to 1."""
 
-    def __init__(self, body: nn.Module, shape: tuple[int, ...], crop: int) -> None:
-        super().__init__()
+    def __init__(self, body: nn.Module, shape: tuple[int, ...], crop: int, keeps_norm: bool = False) -> None:
+        super().__init__(keeps_norm)
         self.crop = Crop(crop) if len(shape) == 3 and 0 < crop < min(shape[1:]) else nn.Identity()
         self.pixels = Pixels((0.0,), (1.0,)) if len(shape) == 3 else nn.Identity()
         self.body = body
@@ -63,7 +63,8 @@ def own_backbone(spec: NetSpec, shape: tuple[int, ...]) -> tuple[nn.Module, int]
             f"The backbone {name} is a network of somebody's own, whose code is needed (backbone=…, --backbone …).",
             _EXAMPLE,
         )
-    return _ready(copy.deepcopy(_KNOWN[spec.name]), shape, spec.crop), _width(spec.name, shape, spec.crop)
+    width = _width(spec.name, shape, spec.crop)
+    return _ready(copy.deepcopy(_KNOWN[spec.name]), shape, spec.crop, spec.norm == "kept"), width
 
 
 def _register(module: nn.Module) -> str:
@@ -83,10 +84,10 @@ def _identity(module: nn.Module) -> Iterator[bytes]:
         yield value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
 
 
-def _ready(body: nn.Module, shape: tuple[int, ...], crop: int) -> OwnBackbone:
+def _ready(body: nn.Module, shape: tuple[int, ...], crop: int, keeps_norm: bool = False) -> OwnBackbone:
     for parameter in body.parameters():
         parameter.requires_grad_(parameter.is_floating_point())  # whether it is trained is decided elsewhere
-    return OwnBackbone(body, shape, crop)
+    return OwnBackbone(body, shape, crop, keeps_norm)
 
 
 @functools.cache
