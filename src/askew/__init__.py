@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from askew.inference.predictor import Predictor, load
     from askew.methods.base import Batch, Losses, Method, Outputs, Phase, Shape, State, both
     from askew.nets.network import Net
-    from askew.runs.api import Result, run
+    from askew.runs.api import BenchResult, Result, bench, run
     from askew.runs.config import RunRequest, prepare
     from askew.testing import check_method
     from askew.training.trainer import fit
@@ -37,6 +37,7 @@ __all__ = [
     "AdaptiveClassifier",
     "Audit",
     "Batch",
+    "BenchResult",
     "Between",
     "DiagnosisResult",
     "Labeled",
@@ -58,6 +59,7 @@ __all__ = [
     "UserError",
     "adapt",
     "audit",
+    "bench",
     "both",
     "check_method",
     "diagnose",
@@ -70,7 +72,7 @@ __all__ = [
 ]  # fmt: skip
 
 _HOMES = {
-    "askew.runs.api": ("Result", "run"),
+    "askew.runs.api": ("BenchResult", "Result", "bench", "run"),
     "askew.testing": ("check_method",),
     "askew.data.task": ("TestLabels", "TrainingData", "Task"),
     "askew.data.domains": ("Labeled", "Unlabeled"),

@@ -39,6 +39,8 @@ def check_method(method: Method, *, strict: bool = True) -> None:
     Losses are finite named scalars that depend on their arguments alone, several runs under `torch.func.vmap` equal
     each run by itself, the same seed gives the same weights, and float hyper-parameters may be tensors. If `strict`,
     every part of the network gets a gradient, and each hyper-parameter has a help text.
+
+    >>> askew.check_method(COAL(alpha=0.3))
     """
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a method may warn, rightly, that this network has learnt nothing

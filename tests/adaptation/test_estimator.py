@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import askew
 from askew import AdaptiveClassifier
 from askew.core.errors import UserError
+from askew.inference.predictor import Predictor
+from askew.runs.recipes import read_settings
 
 SHORT = {"pretrain": 0, "rounds": 2, "round": 10}
 NAMES = np.array(["ant", "bee", "cow"])
@@ -35,7 +38,7 @@ XT, YT = clouds(300, 0.5, 1, (0.7, 0.2, 0.1))
 
 
 def short(**more: Any) -> AdaptiveClassifier:
-    return AdaptiveClassifier(**{"training": SHORT, "device": "cpu"} | more)
+    return AdaptiveClassifier(**{"method": "coal", "training": SHORT, "device": "cpu"} | more)
 
 
 @pytest.mark.filterwarnings("ignore")  # scikit-learn's checks hand in odd things on purpose
@@ -54,6 +57,46 @@ def test_rows_marked_with_minus_one_are_the_target() -> None:
     apart = short().fit_domains(XS, YS, XT)
     assert marked.classes_.tolist() == [0, 1, 2]
     assert (marked.predict_proba(XT) == apart.predict_proba(XT)).all()
+
+
+def test_rows_of_a_domain_below_zero_are_the_target_as_skada_has_it() -> None:
+    domains = np.r_[np.full(len(XT), -2), np.full(len(XS), 1)]
+    marked = short().fit(np.r_[XT, XS], np.r_[YT, YS], sample_domain=domains)
+    apart = short().fit_domains(XS, YS, XT)
+    assert (marked.predict_proba(XT, sample_domain=domains[: len(XT)]) == apart.predict_proba(XT)).all()
+    with pytest.raises(ValueError, match="one whole number for each of the 240 rows"):
+        short().fit(XS, YS, sample_domain=domains)
+    with pytest.raises(ValueError, match="no source row to learn from"):
+        short().fit(XS, YS, sample_domain=np.full(len(XS), -1))
+    with pytest.raises(ValueError, match="A source row has the label -1"):
+        short().fit(XS, np.where(np.arange(len(YS)) == 3, -1, YS), sample_domain=np.ones(len(YS), int))
+
+
+def test_by_default_a_method_is_chosen_without_labels_and_trained_as_adapt_trains_it() -> None:
+    model = AdaptiveClassifier(device="cpu").fit_domains(XS, YS, XT)
+    assert model.method_ in model.scores_
+    assert next(iter(model.scores_)) == "source"
+    assert len(model.scores_) == 6
+    assert (model.predict(XT) == YT).mean() > 0.9
+    settings = read_settings("own")["task"]["rows"]["train"]
+    plan = short(training=None).fit_domains(XS, YS, XT).predictor_.card.made["run"]["plan"]
+    assert [stage["rounds"] * stage["round_steps"] for stage in plan] == [
+        settings["pretrain"], settings["rounds"] * settings["round"],
+    ]  # fmt: skip
+    with pytest.raises(UserError, match="the method is auto"):
+        AdaptiveClassifier(hyper={"alpha": 1}).fit_domains(XS, YS, XT)
+
+
+def test_its_probabilities_are_calibrated() -> None:
+    noisy = np.random.default_rng(5)
+    xs, xt = XS + 2 * noisy.normal(size=XS.shape), XT + 2 * noisy.normal(size=XT.shape)
+    model = short(training={"pretrain": 300, "rounds": 1, "round": 10}).fit_domains(xs, YS, xt)
+    x, y = clouds(2000, 0, 7)
+    x += 2 * noisy.normal(size=x.shape)
+    p, card = model.predict_proba(x), model.predictor_.card
+    raw = Predictor(replace(card, temperature=1.0), model.predictor_.weights, "cpu").predict_proba(x)
+    right = (model.predict(x) == y).mean()
+    assert abs(p.max(axis=1).mean() - right) < abs(raw.max(axis=1).mean() - right)
 
 
 def test_names_and_marks_go_together_in_an_array_of_objects() -> None:

@@ -159,6 +159,7 @@ def test_what_is_no_data_set_is_refused() -> None:
         (splits, "The data set has the splits train"),
         ([np.zeros((3, 4, 4)), np.zeros((3, 5, 5))], "no arrays of one shape"),
         (["a.png", "a.png"], "names a.png twice"),
+        (DataLoader(Pairs(X, Y), shuffle=True), "The target's DataLoader shuffles"),
     ):
         with pytest.raises(UserError, match=message):
             as_domain(given, "target")

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from askew.core.errors import UserError
 from askew.core.options import options
-from askew.methods import METHODS
+from askew.methods import METHODS, method_class
 from askew.runs.recipes import read_settings
-from askew.runs.tune import Result, Trial, best, check_tasks, to_toml, trials, tuned
+from askew.runs.tune import TPE, Given, Result, Trial, _at, _share, best, check_tasks, to_toml, trials, tuned
 
 some = examples(max_examples=40)
 
@@ -319,3 +319,44 @@ def test_tuning_elsewhere_is_refused(tasks: list[str], draw: int, sentence: str,
         check_tasks(tasks, draw)
     assert caught.value.sentence.startswith(sentence)
     assert hint in caught.value.hint
+
+
+# --- samplers ---
+
+
+def peak(trial: Trial, at: float) -> Result:
+    """A score that is highest where alpha is `at`."""
+    return Result(trial, {"t": (100 - 100 * abs(trial.hyper["alpha"] - at),)})
+
+
+def test_tpe_draws_near_what_scored_well_and_begins_with_settings_and_defaults() -> None:
+    pytest.importorskip("optuna", reason="tpe is Optuna's")
+    planned = trials("coal", {}, 24)
+    sampler, seen = TPE(planned), list[Trial]()
+    while asked := sampler.ask():
+        seen += asked
+        sampler.tell([peak(trial, 0.9) for trial in asked])
+    assert len(seen) == 24
+    assert seen[0] == planned[0]
+    assert {trial.origin for trial in seen[1:]} == {"searched"}
+    late = [abs(trial.hyper["alpha"] - 0.9) for trial in seen[-8:]]
+    early = [abs(trial.hyper["alpha"] - 0.9) for trial in seen[:8]]
+    assert sum(late) < sum(early)
+    again = TPE(planned)
+    first = again.ask()
+    again.tell([peak(trial, 0.9) for trial in first])
+    assert again.ask()[0] == seen[1], "the same each time, so that an interrupted search goes on"
+
+
+def test_what_is_given_is_run_all_at_once_with_equal_budgets() -> None:
+    planned = trials("coal", {}, 4)
+    sampler = Given(planned)
+    assert sampler.ask() == planned
+    assert sampler.ask() == []
+
+
+def test_a_share_of_a_range_is_the_inverse_of_its_value() -> None:
+    for name, option in options(method_class("coal")).items():
+        if option.search:
+            for share in (0.0, 0.3, 1.0):
+                assert _share(option, _at(option, share)) == pytest.approx(share, abs=0.06), name

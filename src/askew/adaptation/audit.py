@@ -48,7 +48,12 @@ class Audited:
 
 @dataclass(frozen=True, eq=False)
 class Audit:
-    """Every method of an adaptation, evaluated on target labels."""
+    """Every method of an adaptation, evaluated on target labels.
+
+    >>> found = askew.audit(askew.adapt((xs, ys), xt, method="coal", training=short), yt)
+    >>> [method.name for method in found.methods], found.images
+    (['source', 'coal'], 60)
+    """
 
     classes: tuple[str, ...]
     images: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -13,12 +14,19 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from askew.adaptation.setup import AUTO, SOURCE_ONLY, Candidate
 from askew.core.device import pick_device
+from askew.core.errors import UserError
 from askew.data.domains import Labeled, Unlabeled
-from askew.data.task import TrainingData, make_unlabeled_task
+from askew.data.task import Task, TrainingData, make_unlabeled_task
+from askew.evaluation.outputs import DomainOutputs
 from askew.evaluation.prior_estimators import bbse_prior
+from askew.evaluation.validators import ScoredNetwork, choose, score_networks
+from askew.evaluation.verdict import judge_transfers
 from askew.inference.model_card import ModelCard, TargetPrior
 from askew.inference.predictor import Predictor, Prior
+from askew.methods import method_class
+from askew.nets.network import predicting_weights
 from askew.runs.config import RunRequest, plan_run
 from askew.training.run import Run
 from askew.training.snapshot import NotFinite, Snapshot
@@ -26,38 +34,46 @@ from askew.training.trainer import fit
 
 Rows = NDArray[Any]
 
-LENGTH = {"pretrain": 150, "rounds": 5, "round": 30}
-"""Default length of training: an estimator is fitted many times, and rows are learnt in a second or two."""
+SampleDomain = ArrayLike | None
+"""Which domain each row is of, as skada marks them: below 0 a target, from 0 on a source."""
 
 
 class AdaptiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """Learns from labelled source rows and unlabelled target rows to predict the target, whatever its class prior.
 
     In `fit(X, y)` target rows are those whose label is −1, as in scikit-learn's semi-supervised estimators, so −1 is
-    never a class; without any it trains on the source alone. `fit_domains(Xs, ys, Xt)` takes the two apart, and any
-    labels. X are rows of features, best scaled first, or uint8 images (n, channels, height, width).
+    never a class; `fit(X, y, sample_domain)` marks them as skada does, below 0; `fit_domains(Xs, ys, Xt)` takes the two
+    apart. Without a target it trains on the source alone. X are rows of features, best scaled first, or uint8 images
+    (n, channels, height, width).
+
+    >>> model = askew.AdaptiveClassifier("coal", training=short).fit_domains(xs, ys, xt)
+    >>> model.predict(xt).shape, model.method_
+    ((60,), 'coal')
 
     Parameters
     ----------
-    method : which method adapts; `askew methods` lists them.
+    method : which method adapts; `askew methods` lists them. auto: those that `askew adapt` tries, and one of them is
+        chosen without labels.
     net : the network by name: mlp or bare for rows; mini, digits-28, digits-32 or a torchvision model for images.
     hyper : the method's hyper-parameters, by name.
-    training : training settings, by name, such as {"rounds": 10}.
+    training : training settings, by name, such as {"rounds": 10}; others are those of `askew adapt`.
     prior : the class prior to decide under: uniform, source, target (as estimated), seen (in training), or shares.
     random_state : seeds weights, batches and which tenth of the source is held out.
-    device : auto, cpu, cuda or cuda:N.
+    device : auto, cpu, cuda, cuda:N or mps.
 
     Attributes
     ----------
     classes_ : labels, sorted.
+    method_ : the method whose network predicts.
+    scores_ : with auto, the label-free scores of each method.
     target_prior_ : the target's estimated class prior, or None without a target (black-box shift estimation, Lipton et
-        al. 2018, on the adapted network).
-    predictor_ : the trained model, which can be saved and exported.
+        al. 2018, on the network without adaptation if there is one).
+    predictor_ : the trained model, calibrated on held-out source rows; it can be saved and exported.
     """
 
     def __init__(
         self,
-        method: str = "coal",
+        method: str = "auto",
         net: str = "mlp",
         *,
         hyper: Mapping[str, Any] | None = None,
@@ -74,12 +90,14 @@ class AdaptiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.random_state = random_state
         self.device = device
 
-    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
-        """Train on the rows with a label, and adapt to those whose label is −1."""
+    def fit(self, X: ArrayLike, y: ArrayLike, sample_domain: SampleDomain = None) -> Self:
+        """Train on the source's rows, and adapt to the target's: those marked so, or whose label is −1."""
         x, labels = self._checked(X, y)
-        target = _is_target(labels)
+        target = _is_target(labels) if sample_domain is None else _below_zero(sample_domain, len(x))
         if target.all():
-            raise ValueError("All labels are -1: there is no source row to learn from.")
+            raise ValueError("All rows are the target's: there is no source row to learn from.")
+        if _is_target(labels[~target]).any():
+            raise ValueError("A source row has the label -1, which means that there is none.")
         return self._fit(x[~target], labels[~target], x[target])
 
     def fit_domains(self, Xs: ArrayLike, ys: ArrayLike, Xt: ArrayLike) -> Self:
@@ -87,12 +105,12 @@ class AdaptiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         xs, labels = self._checked(Xs, ys)
         return self._fit(xs, labels, self._inputs(Xt, reset=False))
 
-    def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Probability of each class, in the order of `classes_`. (n, c)"""
+    def predict_proba(self, X: ArrayLike, sample_domain: SampleDomain = None) -> NDArray[np.float64]:
+        """Calibrated probability of each class, in the order of `classes_`; rows are taken for the target's. (n, c)"""
         check_is_fitted(self)
         return self.predictor_.predict_proba(self._inputs(X, reset=False), self.prior)
 
-    def predict(self, X: ArrayLike) -> NDArray[Any]:
+    def predict(self, X: ArrayLike, sample_domain: SampleDomain = None) -> NDArray[Any]:
         """The most probable class of each row. (n,)"""
         p = self.predict_proba(X)
         predicted: NDArray[Any] = self.classes_[p.argmax(axis=1)]
@@ -122,41 +140,61 @@ class AdaptiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if len(self.classes_) < 2:
             raise ValueError("Classifier can't train when only one class is present.")
         seed = int(check_random_state(self.random_state).randint(2**31))
-        adapts = len(xt) > 0
         source = Labeled(xs, y.astype(np.int64))
-        target = Unlabeled(np.require(xt if adapts else xs, requirements="W"))  # torch's tensors are writable
+        target = Unlabeled(np.require(xt if len(xt) else xs, requirements="W"))  # torch's tensors are writable
         name = f"own/{'images' if source.x.ndim == 4 else 'rows'}"
         task = make_unlabeled_task(name, source, target, tuple(map(str, self.classes_)), seed)
-        request = RunRequest(
-            task.name, self.method if adapts else "source", seed, shift="natural",
-            hyper=(self.hyper or {}) if adapts else {}, training=LENGTH | dict(self.training or {}),
-        )  # fmt: skip
-        run = plan_run(request, task, self.net)
+        candidates = self._candidates(name.partition("/")[2]) if len(xt) else (SOURCE_ONLY,)
+        runs = [self._run(candidate, task, seed) for candidate in candidates]
+        device, done = pick_device(self.device), dict[str, Snapshot]()
         try:
-            trained = _trained(run, task.training_data, pick_device(self.device))
+            trained = [_trained(run, task.training_data, device, done) for run in runs]
         except NotFinite as error:
             raise ValueError(f"{error.what} after step {error.step}: scale the rows, or lower lr.") from None
-        self._keep(run, task.training_data, trained, adapts)
+        self._keep([candidate.name for candidate in candidates], runs, trained, task.training_data, adapts=len(xt) > 0)
         return self
 
-    def _keep(self, run: Run, training_data: TrainingData, trained: Snapshot, adapts: bool) -> None:
-        outputs, c = trained.outputs, len(self.classes_)
-        sizes = training_data.source.sizes(c) + training_data.source_val.sizes(c)
+    def _candidates(self, kind: str) -> tuple[Candidate, ...]:
+        if self.method != "auto":
+            return (Candidate(method_class(self.method).id, self.method, hyper=self.hyper or {}),)
+        if self.hyper:
+            raise UserError("Hyper-parameters belong to one method, and the method is auto.", "method='coal', say.")
+        return AUTO[kind]
+
+    def _run(self, candidate: Candidate, task: Task, seed: int) -> Run:
+        training = dict(candidate.training) | dict(self.training or {})
+        request = RunRequest(
+            task.name, candidate.method, seed, shift="natural", hyper=candidate.hyper, training=training
+        )
+        return plan_run(request, task, self.net)
+
+    def _keep(
+        self, names: list[str], runs: list[Run], trained: list[Snapshot], data: TrainingData, adapts: bool
+    ) -> None:
+        """Choose a network without labels, calibrate it, and keep it."""
+        networks = score_networks(list(map(_outputs, trained))) if len(data.source_val) else []
+        chosen = _chosen(networks) if networks else len(trained) - 1
+        self.method_ = names[chosen]
+        self.scores_ = {name: dict(network.scores) for name, network in zip(names, networks, strict=False)}
         estimate = None
-        if adapts and len(training_data.source_val):
-            estimate = tuple(bbse_prior(outputs.source_val, outputs.source_val_y, outputs.target).tolist())
+        if adapts and networks:
+            first = trained[0].outputs
+            estimate = tuple(bbse_prior(first.source_val, first.source_val_y, first.target).tolist())
         self.target_prior_ = None if estimate is None else np.array(estimate)
+        run, c = runs[chosen], len(self.classes_)
+        sizes = data.source.sizes(c) + data.source_val.sizes(c)
         card = ModelCard(
             net=run.net,
             rule=run.method,
-            shape=tuple(training_data.source.x.shape[1:]),
-            classes=training_data.classes,
-            training_prior=tuple(trained.training_prior.tolist()),
+            shape=tuple(data.source.x.shape[1:]),
+            classes=data.classes,
+            training_prior=tuple(trained[chosen].training_prior.tolist()),
             source_prior=tuple((sizes / sizes.sum()).tolist()),
             target_prior=None if estimate is None else TargetPrior(estimate, "bbse"),
+            temperature=networks[chosen].temperature if networks else 1.0,
             made={"by": "askew.AdaptiveClassifier", "run": run.describe()},
         )
-        self.predictor_ = Predictor(card, trained.weights(), self.device)
+        self.predictor_ = Predictor(card, predicting_weights(trained[chosen].weights()), self.device)
 
 
 def _are_images(X: Any) -> bool:
@@ -172,8 +210,31 @@ def _is_target(y: NDArray[Any]) -> NDArray[np.bool_]:
     return np.asarray(y == -1) if y.dtype.kind in "iuf" else np.zeros(len(y), dtype=np.bool_)
 
 
-def _trained(run: Run, training_data: TrainingData, device: torch.device) -> Snapshot:
-    """The last snapshot of a run, after the stages before it, without a folder."""
-    start = None if run.before is None else _trained(run.before, training_data, device).weights()
-    *_, last = fit(run, training_data, device, start=start)
-    return last
+def _below_zero(sample_domain: ArrayLike, n: int) -> NDArray[np.bool_]:
+    """Rows of a target, by the marks that skada uses."""
+    marks = np.asarray(sample_domain)
+    if marks.shape != (n,) or marks.dtype.kind not in "iu":
+        raise ValueError(f"sample_domain has one whole number for each of the {n} rows, found {marks.shape}.")
+    return np.asarray(marks < 0)
+
+
+def _trained(run: Run, training_data: TrainingData, device: torch.device, done: dict[str, Snapshot]) -> Snapshot:
+    """The last snapshot of a run, after the stages before it, which runs share, without a folder."""
+    if run.key not in done:
+        start = None if run.before is None else _trained(run.before, training_data, device, done).weights()
+        *_, done[run.key] = fit(run, training_data, device, start=start)
+    return done[run.key]
+
+
+def _outputs(snapshot: Snapshot) -> DomainOutputs:
+    outputs = snapshot.outputs
+    return DomainOutputs.of(outputs.source_val, outputs.source_val_y, outputs.target, snapshot.training_prior)
+
+
+def _chosen(networks: list[ScoredNetwork]) -> int:
+    """The network that label-free scores prefer; source-only, the first, if the verdict is against that."""
+    preferred = choose(networks)
+    if not preferred:
+        return 0
+    verdict = next(itertools.islice(judge_transfers(networks), preferred - 1, None))
+    return 0 if verdict.verdict == "hurt" else preferred

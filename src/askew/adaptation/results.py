@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
@@ -13,7 +12,7 @@ import numpy as np
 
 from askew.adaptation.artifacts import predictor, summary
 from askew.adaptation.pipeline import Adaptation
-from askew.core.errors import UserError
+from askew.core.tables import data_frame, html_table
 from askew.data.custom import CustomData
 from askew.evaluation.diagnosis import Diagnosis
 from askew.evaluation.validators import CHOOSERS, SCORES
@@ -22,17 +21,6 @@ from askew.inference.writers import columns
 
 if TYPE_CHECKING:
     from pandas import DataFrame
-
-Rows = Sequence[Sequence[object]]
-
-
-def data_frame(*args: Any, **more: Any) -> DataFrame:
-    """A DataFrame; UserError without pandas."""
-    try:
-        from pandas import DataFrame
-    except ImportError:
-        raise UserError("A table needs pandas, which is not installed.", "pip install 'askew[pandas]'.") from None
-    return DataFrame(*args, **more)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -95,7 +83,7 @@ class AdaptationResult:
         ]  # fmt: skip
         shares = _shares(found.diagnosis, found.setup.data, np.bincount(found.predicted, minlength=len(found.classes)))
         return (
-            f"<div><p><strong>{escape(found.sentence)}</strong></p>{_table(head, rows)}{shares}"
+            f"<div><p><strong>{escape(found.sentence)}</strong></p>{html_table(head, rows)}{shares}"
             f"<p>Scores without labels; higher is better. Report: <code>{escape(str(self.report))}</code></p></div>"
         )
 
@@ -141,7 +129,7 @@ class DiagnosisResult:
             [test.question, "yes" if test.found else "no", f"{test.p:.4f}", f"{test.size:.2f} {test.unit}"]
             for test in tests
         ]
-        table = _table(["question", "answer", "p", "how much"], rows)
+        table = html_table(["question", "answer", "p", "how much"], rows)
         said = f"{escape(self.sentence)} ({self.diagnosis.sure})"
         return f"<div><p><strong>{said}</strong></p>{table}{_shares(self.diagnosis, self.data)}</div>"
 
@@ -156,10 +144,4 @@ def _shares(diagnosis: Diagnosis, data: CustomData, predicted: Any = None) -> st
     ]
     if predicted is not None:
         head, rows = [*head, "predicted"], [[*row, str(n)] for row, n in zip(rows, predicted, strict=True)]
-    return _table(head, rows)
-
-
-def _table(head: Sequence[str], rows: Rows) -> str:
-    cells = "".join(f"<th>{escape(name)}</th>" for name in head)
-    lines = "".join("<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in row) + "</tr>" for row in rows)
-    return f"<table><thead><tr>{cells}</tr></thead><tbody>{lines}</tbody></table>"
+    return html_table(head, rows)

@@ -38,6 +38,20 @@ class Cluster(StrEnum):
     slurm = "slurm"
 
 
+class Sampler(StrEnum):
+    """How tuning draws hyper-parameters."""
+
+    sobol = "sobol"
+    tpe = "tpe"
+
+
+SamplerOption = Annotated[
+    Sampler,
+    typer.Option(
+        "--sampler",
+        help="sobol: evenly, all methods with equal budgets; tpe: near what scored well so far (needs Optuna).",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Data = Annotated[
     Path | None, typer.Option("--data", help="Folder of the data sets; default: $ASKEW_DATA.", rich_help_panel=DATA)

@@ -31,6 +31,8 @@ from askew.cli.options import (
     HyperParameters,
     LaunchOptions,
     Reweight,
+    Sampler,
+    SamplerOption,
     Seed,
     TableFormat,
     TableOptions,
@@ -228,6 +230,7 @@ def tune(
     ] = "",
     trials: Annotated[int, typer.Option("--trials", help="Trials per method: settings, defaults, then searched.")] = 8,
     seeds: Annotated[int, typer.Option("--seeds", help="Number of seeds per trial.")] = 2,
+    sampler: SamplerOption = Sampler.sobol,
     write: Annotated[Path, typer.Option("--write", help="The settings file to write.")] = Path("tuned.toml"),
     task_options: TaskOptions,
     training: TrainingOptions,
@@ -248,16 +251,15 @@ def tune(
     check_file(write)
     base = _request(task_options, training)
     tried = {id: tuning.trials(id, settings, trials, base.recipe) for id in names(methods) or METHODS}
-    requests = [
-        r for found in tried.values() for trial in found for r in tuning.requests_of(trial, chosen, seeds, base)
-    ]
+    requests = [r for found in tried.values() for t in found for r in tuning.requests_of(t, chosen, seeds, base)]
     check_file_methods(requests)
     how = execution(execution_options, launch)
     if launch.dry_run:
         print_costs(requests, how, as_json)
         return
-    train_missing(requests, how, launcher(launch, how))
-    results = {id: [tuning.score(t, chosen, seeds, base, how.root) for t in tried[id]] for id in tried}
+    results = tuning.search(
+        sampler, tried, (chosen, seeds, base), how.root, lambda more: train_missing(more, how, launcher(launch, how))
+    )
     _write_and_print(results, write, settings, f"Per-class mean on {', '.join(chosen)}, {seeds} seeds.", as_json)
 
 

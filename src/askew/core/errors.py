@@ -11,7 +11,11 @@ _HINT = "\n\nhint: "
 
 
 class UserError(Exception):
-    """A mistake that the user can correct: one sentence that says what was found, and a hint."""
+    """A mistake that the user can correct: one sentence that says what was found, and a hint.
+
+    >>> askew.UserError("It is dark.", "open a window.").hint
+    'open a window.'
+    """
 
     def __init__(self, sentence: str, hint: str) -> None:
         super().__init__(sentence, hint)

@@ -18,7 +18,11 @@ from askew.core.errors import UserError, unknown
 
 @dataclass(frozen=True)
 class Between:
-    """Hard limits of an option, ends included."""
+    """Hard limits of an option, ends included.
+
+    >>> 0.5 in askew.Between(0, 1)
+    True
+    """
 
     low: float
     high: float = float("inf")
@@ -35,7 +39,11 @@ class Between:
 
 @dataclass(frozen=True)
 class Search:
-    """The range that tuning searches; in log scale where `log`."""
+    """The range that tuning searches; in log scale where `log`.
+
+    >>> print(askew.Search(0.01, 1, log=True))
+    0.01 … 1 (log)
+    """
 
     low: float
     high: float

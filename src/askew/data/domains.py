@@ -81,7 +81,11 @@ def _checked(x: Rows) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Unlabeled:
-    """Images uint8 (n, c, h, w) or feature rows float32 (n, d); no labels, by construction."""
+    """Images uint8 (n, c, h, w) or feature rows float32 (n, d); no labels, by construction.
+
+    >>> len(askew.Unlabeled(np.zeros((3, 2), np.float32)))
+    3
+    """
 
     x: Rows
 
@@ -103,7 +107,11 @@ class Unlabeled:
 
 @dataclass(frozen=True, eq=False)
 class Labeled:
-    """The same with one class index per row."""
+    """The same with one class index per row.
+
+    >>> askew.Labeled(np.zeros((3, 2), np.float32), np.array([0, 1, 1])).sizes(2).tolist()
+    [1, 2]
+    """
 
     x: Rows
     y: Labels

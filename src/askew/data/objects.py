@@ -58,6 +58,10 @@ def as_domain(
         return given
     if isinstance(given, str | Path):
         return read_domain(Path(given), which, skip_broken, most)
+    if which == "target" and type(getattr(given, "sampler", None)).__name__ == "RandomSampler":
+        raise UserError(
+            "The target's DataLoader shuffles, so nobody could tell its predictions apart.", "shuffle=False."
+        )
     items = _items(given, image, label)
     pairs = iter(items.pairs)
     head = list(_until_sound(pairs))
@@ -83,7 +87,7 @@ def _until_sound(pairs: Iterator[Pair]) -> Iterator[Pair]:
 def _items(given: Any, image: str, label: str) -> Items:
     """The items of a list, an array, a DataFrame, a data set or a loader; UserError if it is something else."""
     if isinstance(given, tuple) and len(given) == 2 and not _is_one(given[0]):
-        x, labels = _items(given[0], image, label), _list_of(given[1])
+        x, labels = _items(given[0], image, label), list(given[1])
         if isinstance(given[0], Sequence | np.ndarray) and len(given[0]) != len(labels):
             raise UserError(f"There are {len(given[0])} images and {len(labels)} labels.", "give one label per image.")
         return dataclasses.replace(x, pairs=[(one, y) for (one, _), y in zip(x.pairs, labels, strict=True)])
@@ -278,11 +282,6 @@ def _array_of(x: Any) -> NDArray[Any]:
     if isinstance(x, Exception):
         raise UserError(f"An item cannot be read: {x}.", "mend it, or leave it out.") from x
     return np.asarray(x.detach().cpu() if hasattr(x, "detach") else x)
-
-
-def _list_of(labels: Any) -> list[Any]:
-    values: list[Any] = labels.tolist() if hasattr(labels, "tolist") else list(labels)
-    return values
 
 
 def _eight_bits(x: NDArray[Any], what: str) -> NDArray[Any]:

@@ -44,7 +44,12 @@ class Info:
 
 @dataclass(frozen=True, eq=False)
 class TrainingData:
-    """Everything that training and model selection may use. It holds no target label."""
+    """Everything that training and model selection may use. It holds no target label.
+
+    >>> data = askew.load_task("mini/syn-uci").training_data
+    >>> len(data.classes), hasattr(data.target, "y")
+    (10, False)
+    """
 
     source: Labeled
     source_val: Labeled
@@ -71,7 +76,11 @@ class TrainingData:
 
 @dataclass(frozen=True, eq=False)
 class TestLabels:
-    """The labels of the test images, in their order; only scoring receives them."""
+    """The labels of the test images, in their order; only scoring receives them.
+
+    >>> askew.load_task("mini/syn-uci").test_labels.y.shape
+    (899,)
+    """
 
     __test__ = False  # pytest takes a class named Test… for tests
 
@@ -85,7 +94,11 @@ class TestLabels:
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """Training data, and test labels, which custom data do not have. `fit` takes the training data alone."""
+    """Training data, and test labels, which custom data do not have. `fit` takes the training data alone.
+
+    >>> askew.load_task("mini/syn-uci").name
+    'mini/syn-uci'
+    """
 
     name: str
     training_data: TrainingData

@@ -77,7 +77,12 @@ class _Converted:
 
 
 class Predictor:
-    """A trained model, ready to predict."""
+    """A trained model, ready to predict.
+
+    >>> model = askew.load(askew.run("mini/syn-uci", "source", training=short).folder)
+    >>> model.predict_proba(np.zeros((2, 3, 32, 32), np.uint8), prior="source").shape
+    (2, 10)
+    """
 
     def __init__(self, card: ModelCard, weights: Mapping[str, Tensor], device: str = "auto") -> None:
         """`weights` are those of the network; modules that only training needed are left out."""
@@ -227,6 +232,9 @@ def load(
 
     `method` is `file.py:Class` of a model whose method is from a file, `backbone` an nn.Module or `file.py:function` of
     one whose backbone is somebody's own; nothing but these files is run.
+
+    >>> askew.load(askew.run("mini/syn-uci", "source", training=short).folder).classes[:3]
+    ('0', '1', '2')
     """
     if backbone is not None:
         backbone_name(backbone)

@@ -67,6 +67,7 @@ __all__ = [
     "Prototypes",
     "SourceOnly",
     "is_file",
+    "is_installed",
     "known_method",
     "make_method",
     "method_class",
@@ -89,6 +90,11 @@ def known_method(name: str) -> str:
     if name not in known and not is_file(name):
         raise unknown("method", name, known, "`askew methods` lists them; your own is `file.py:Class`.")
     return name
+
+
+def is_installed(cls: type[Method]) -> bool:
+    """Whether any process finds the class by its id."""
+    return METHODS.get(cls.id) is cls or (cls.id in plugins("askew.methods") and _from_package(cls.id) is cls)
 
 
 def method_class(name: str) -> type[Method]:

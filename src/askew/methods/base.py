@@ -15,7 +15,11 @@ from askew.nets.spec import NetSpec
 
 
 class Batch(NamedTuple):
-    """One step's images: source with labels, target with its row numbers; both as their first random view."""
+    """One step's images: source with labels, target with its row numbers; both as their first random view.
+
+    >>> askew.Batch(torch.zeros(4, 8), torch.arange(4), torch.zeros(4, 8), torch.arange(4)).xt.shape
+    torch.Size([4, 8])
+    """
 
     xs: Tensor  # (b, c, h, w) uint8 or (b, d)
     ys: Tensor  # (b,)
@@ -34,7 +38,12 @@ Losses = dict[str, Tensor]
 
 
 class Outputs(Protocol):
-    """The present network's outputs for all of the training data; each entry is computed when it is first read."""
+    """The present network's outputs for all of the training data; each entry is computed when it is first read.
+
+    >>> class Confident(askew.Method):
+    ...     def refresh(self, outputs, round):
+    ...         return {"confidence": outputs.target.softmax(dim=1).amax(dim=1)}
+    """
 
     @property
     def target(self) -> Tensor:
@@ -55,7 +64,11 @@ class Outputs(Protocol):
 
 @dataclass(frozen=True)
 class Shape:
-    """What a method's own parts have to fit."""
+    """What a method's own parts have to fit.
+
+    >>> askew.Shape(16, 3, lambda: torch.nn.Linear(16, 3)).new_head().out_features
+    3
+    """
 
     width: int
     """Of the features."""
@@ -66,7 +79,11 @@ class Shape:
 
 @dataclass(frozen=True)
 class Phase:
-    """One optimiser step within a step: which losses, and which parts of the network they train."""
+    """One optimiser step within a step: which losses, and which parts of the network they train.
+
+    >>> askew.Phase(COAL().losses, trains=("head",)).repeat
+    1
+    """
 
     losses: Callable[[Net, Batch, State, Tensor], Losses]
     trains: tuple[str, ...] | None = None
@@ -78,7 +95,11 @@ class Phase:
 class Method:
     """Base of all methods. Three laws let one `losses` serve eager execution, CUDA graphs and many runs at once:
     no Python that depends on a tensor's value; fixed shapes (weigh, don't index); `t` and float hyper-parameters
-    are only ever computed with."""
+    are only ever computed with.
+
+    >>> COAL(alpha=0.3).alpha, COAL.id, COAL.head
+    (0.3, 'coal', 'cosine')
+    """
 
     id: ClassVar[str]
     revision: ClassVar[str] = "1"
@@ -171,7 +192,13 @@ def features_of(net: Net, xs: Tensor, *xt: Tensor) -> list[Tensor]:
 
 
 def both(net: Net, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Features of both domains, by their first views."""
+    """Features of both domains, by their first views.
+
+    >>> net = askew.Net({"features": torch.nn.Flatten(), "head": torch.nn.Linear(8, 3)}, width=8, split_norm=False)
+    >>> batch = askew.Batch(torch.zeros(4, 8), torch.arange(4), torch.ones(5, 8), torch.arange(5))
+    >>> [len(features) for features in askew.both(net, batch)]
+    [4, 5]
+    """
     fs, ft = features_of(net, batch.xs, batch.xt)
     return fs, ft
 

@@ -49,6 +49,10 @@ class Net(nn.ModuleDict):
 
     With `split_norm`, batch norms keep running statistics of each domain: the target's, which are the ordinary ones,
     and the source's, which are in use within `source_statistics`.
+
+    >>> net = askew.Net({"features": torch.nn.Flatten(), "head": torch.nn.Linear(8, 3)}, width=8, split_norm=False)
+    >>> net["head"](net["features"](torch.zeros(2, 2, 4))).shape
+    torch.Size([2, 3])
     """
 
     def __init__(self, parts: Mapping[str, nn.Module], width: int, split_norm: bool, teacher: bool = False) -> None:

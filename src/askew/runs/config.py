@@ -76,7 +76,11 @@ class Training(Optim, Views):
 
 @dataclass(frozen=True)
 class RunRequest:
-    """What a user asks for; small enough to send to another process or machine."""
+    """What a user asks for; small enough to send to another process or machine.
+
+    >>> askew.RunRequest("mini/syn-uci", "coal", seed=1).label
+    'mini/syn-uci coal seed 1'
+    """
 
     task: str
     method: str
@@ -131,7 +135,12 @@ def check_seeds(seeds: int) -> int:
 
 
 def prepare(request: RunRequest) -> tuple[Run, Task]:
-    """The run that the benchmark's settings and the request describe, with its task loaded."""
+    """The run that the benchmark's settings and the request describe, with its task loaded.
+
+    >>> run, task = askew.prepare(askew.RunRequest("mini/syn-uci", "coal", hyper={"alpha": 0.3}))
+    >>> run.method.alpha, task.origin == run.origin
+    (0.3, True)
+    """
     info = task_infos()[known_task(request.task)]
     shift = str(Shift.parse(request.shift or info.shift))
     loaded = load_task(request.task, shift, request.draw, request.data)

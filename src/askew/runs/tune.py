@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -119,6 +119,14 @@ def _at(option: Option, share: float) -> Any:
     return float(min(max(float(f"{value:.2g}"), search.low), search.high))
 
 
+def _share(option: Option, value: float) -> float:
+    """Where a value lies in an option's range: what `_at` turns back into it."""
+    search = option.search
+    assert isinstance(search, Search)
+    low, high, at = (math.log(v) if search.log else float(v) for v in (search.low, search.high, max(value, search.low)))
+    return min(max((at - low) / (high - low), 0.0), 1.0)
+
+
 def requests_of(trial: Trial, tasks: Sequence[str], seeds: int, base: RunRequest) -> list[RunRequest]:
     """The runs of a trial."""
     own = replace(base, method=trial.method, hyper=dict(trial.hyper))
@@ -132,6 +140,95 @@ def score(trial: Trial, tasks: Sequence[str], seeds: int, base: RunRequest, root
         folder = RunFolder(root / prepare(request)[0].key)
         scores[request.task].append(folder.scores()["whole"]["per_class_mean"] if folder.done else None)
     return Result(trial, {task: tuple(values) for task, values in scores.items()})
+
+
+# --- sampling ---
+
+Train = Callable[[Sequence[RunRequest]], object]
+"""What brings runs to their end."""
+Ask = tuple[Sequence[str], int, RunRequest]
+"""Tasks, the number of seeds, and what else all runs have in common."""
+
+
+def search(
+    sampler: str, tried: Mapping[str, list[Trial]], ask: Ask, root: Path, train: Train
+) -> dict[str, list[Result]]:
+    """Run the trials of each method and score them: all at once, or with `tpe` one after another."""
+    tasks, seeds, base = ask
+    samplers = {method: TPE(found) if sampler == "tpe" else Given(found) for method, found in tried.items()}
+    results: dict[str, list[Result]] = {method: [] for method in tried}
+    while asked := {method: found for method, one in samplers.items() if (found := one.ask())}:
+        train([r for found in asked.values() for trial in found for r in requests_of(trial, tasks, seeds, base)])
+        for method, found in asked.items():
+            scored = [score(trial, tasks, seeds, base, root) for trial in found]
+            samplers[method].tell(scored)
+            results[method] += scored
+    return results
+
+
+class Given:
+    """The trials that are there, all at once."""
+
+    def __init__(self, trials: list[Trial]) -> None:
+        self.left = trials
+
+    def ask(self) -> list[Trial]:
+        """The next trials to run; none at the end."""
+        asked, self.left = self.left, []
+        return asked
+
+    def tell(self, results: Sequence[Result]) -> None:
+        """How they went."""
+
+
+class TPE:
+    """Optuna's tree-structured Parzen estimator (Bergstra et al. 2011): each trial is drawn where others scored well.
+
+    It begins with the trials that are not searched, the settings and the defaults, and makes as many as it is given.
+    """
+
+    def __init__(self, trials: list[Trial]) -> None:
+        try:
+            import optuna
+        except ImportError:
+            raise UserError(
+                "The sampler tpe needs Optuna, which is not installed.", "pip install 'askew[optuna]'."
+            ) from None
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self.library, self.count = optuna, len(trials)
+        self.first = [trial for trial in trials if trial.origin != "searched"]
+        self.study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=0))
+        self.options = {n: o for n, o in options(method_class(trials[0].method)).items() if n in trials[0].hyper}
+        self.pending: list[Any] = []
+
+    def ask(self) -> list[Trial]:
+        """The next trials to run; none at the end."""
+        if self.first:
+            asked, self.first = self.first, []
+            self.pending = [None] * len(asked)
+            self.count -= len(asked)
+            self.like = asked[0]
+            return asked
+        if not self.count:
+            return []
+        self.count -= 1
+        drawn = self.study.ask()
+        self.pending = [drawn]
+        hyper = {name: _at(option, drawn.suggest_float(name, 0, 1)) for name, option in self.options.items()}
+        return [replace(self.like, origin="searched", hyper=hyper)]
+
+    def tell(self, results: Sequence[Result]) -> None:
+        """How they went."""
+        unit = self.library.distributions.FloatDistribution(0, 1)
+        for drawn, result in zip(self.pending, results, strict=True):
+            if drawn is not None:
+                state = None if result.mean is not None else self.library.trial.TrialState.FAIL
+                self.study.tell(drawn, result.mean, state)
+            elif result.mean is not None and self.options:
+                shares = {name: _share(option, result.trial.hyper[name]) for name, option in self.options.items()}
+                kinds: dict[str, Any] = dict.fromkeys(shares, unit)
+                known = self.library.trial.create_trial(params=shares, distributions=kinds, value=result.mean)
+                self.study.add_trial(known)
 
 
 def best(results: Sequence[Result]) -> Result | None:

@@ -285,6 +285,11 @@ def fit(
 
     It begins from `start`, the weights that the stages before it left (none for a single stage), or goes on from
     `resume`. It holds no target label: the training data has none.
+
+    >>> run, task = askew.prepare(askew.RunRequest("mini/syn-uci", "source", training=short))
+    >>> *_, last = askew.fit(run.before, task.training_data, torch.device("cpu"))
+    >>> last.step
+    5
     """
     trainer = begin(run, training_data, device, start, resume, partial(Trainer, graph=graph))
     yield from trainer.train(resume.step if resume else 0)

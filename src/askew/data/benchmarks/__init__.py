@@ -60,7 +60,11 @@ def known_task(name: str) -> str:
 
 @functools.lru_cache(maxsize=4)
 def load_task(name: str, shift: str = "", draw: int = 0, data: Path | None = None) -> Task:
-    """Load a task by name, such as "mini/syn-uci", under the label shift that it was published with, or another."""
+    """Load a task by name, such as "mini/syn-uci", under the label shift that it was published with, or another.
+
+    >>> len(askew.load_task("mini/syn-uci", shift="few:50").training_data.target)
+    50
+    """
     benchmark, _, short = known_task(name).partition("/")
     if draw < 0:
         raise UserError(f"The draw must be 0 or more, found {draw}.", "draw 0 is the one that tables use.")

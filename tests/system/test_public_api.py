@@ -1,0 +1,50 @@
+"""Every name that `askew` offers has a docstring with an example, and the example runs."""
+
+from __future__ import annotations
+
+import doctest
+import inspect
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import askew
+from askew.methods import COAL
+
+ALIASES = {"Losses", "State"}
+"""Types of dictionaries, which have no docstring of their own."""
+
+
+def surroundings() -> dict[str, Any]:
+    """What the examples take for granted."""
+    rng = np.random.default_rng(0)
+    y, names = np.arange(60) % 3, np.array(["cat", "dog", "owl"])
+    xs, xt = (3 * np.eye(3, 6)[y] + rng.normal(size=(60, 6)) for _ in range(2))
+    short = {"pretrain": 5, "rounds": 1, "round": 5, "batch": 16}
+    labels = {"ys": names[y], "yt": names[y]}
+    return {"askew": askew, "np": np, "torch": torch, "COAL": COAL, "xs": xs, "xt": xt, "short": short} | labels
+
+
+@pytest.mark.filterwarnings("ignore::askew.evaluation.prior_estimators.UnsurePriorWarning")  # five steps teach little
+@pytest.mark.parametrize("name", sorted(set(askew.__all__) - ALIASES))
+def test_the_example_of_a_public_name_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if name in ("AdaptationResult", "BenchResult", "DiagnosisResult", "adapt", "diagnose"):
+        pytest.importorskip("pandas", reason="tables are DataFrames")
+    monkeypatch.chdir(tmp_path)
+    text = inspect.getdoc(getattr(askew, name)) or ""
+    example = doctest.DocTestParser().get_doctest(text, surroundings(), name, None, None)
+    assert example.examples, f"askew.{name} has no example"
+    said: list[str] = []
+    result = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example, out=said.append)
+    assert result.failed == 0, "".join(said)
+
+
+def test_a_star_import_brings_the_public_names_and_dir_lists_them() -> None:
+    names: dict[str, Any] = {}
+    exec("from askew import *", names)
+    assert set(askew.__all__) <= names.keys()
+    assert set(dir(askew)) == {*askew.__all__, "__version__"}
+    assert askew.__all__ == sorted(askew.__all__, key=lambda name: (name.islower(), name))
