@@ -59,9 +59,7 @@ def as_domain(
     if isinstance(given, str | Path):
         return read_domain(Path(given), which, skip_broken, most)
     if which == "target" and type(getattr(given, "sampler", None)).__name__ == "RandomSampler":
-        raise UserError(
-            "The target's DataLoader shuffles, so nobody could tell its predictions apart.", "shuffle=False."
-        )
+        raise UserError("The target's DataLoader shuffles: nobody could tell its predictions apart.", "shuffle=False.")
     items = _items(given, image, label)
     pairs = iter(items.pairs)
     head = list(_until_sound(pairs))
