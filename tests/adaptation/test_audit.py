@@ -14,11 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import tensor
 
-from askew.adaptation.audit import audit, draw_sheet
+from askew.adaptation.audit import _strata, _turns, audit, draw_sheet
 from askew.adaptation.given import _rows, read_truth
+from askew.adaptation.pipeline import read_outputs
 from askew.core.errors import UserError
 from askew.core.files import write_json, write_tensors
-from askew.evaluation.metrics import accuracy_gain, mean_accuracy
+from askew.evaluation.metrics import accuracy_gain, labels_to_settle, mean_accuracy
 
 CLASSES = ("ant", "bee", "cat")
 NAMES = tuple(f"{name}/{i}.png" for name in CLASSES for i in range(40))
@@ -132,7 +133,55 @@ def test_intervals_contain_their_values_and_lie_within_what_is_possible(rows: li
     assert accuracy_gain(y, then, then, 5).value == 0
 
 
+@pytest.mark.parametrize("labelled", [100, 310])
+def test_labels_drawn_where_networks_disagree_hold_the_truth_in_narrower_intervals(labelled: int) -> None:
+    classes, rng = 31, np.random.default_rng(0)
+    y = rng.choice(classes, 3000)
+    wrong, u = (y + rng.integers(1, classes, 3000)) % classes, rng.random(3000)
+    first, then = (np.where(u + 0.1 * rng.normal(size=3000) < share, y, wrong) for share in (0.6, 0.7))
+    right = (then == y).astype(float) - (first == y)
+    truth = 100 * np.mean([right[y == k].mean() for k in range(classes)])
+    widths, inside = {False: [], True: []}, {False: [], True: []}
+    for _ in range(100):
+        order = rng.permutation(3000)
+        for disagree in (False, True):
+            if disagree:
+                order = order[np.argsort(_turns((first != then)[order]), kind="stable")]
+            rows = order[:labelled]
+            strata = _strata([first, then], rows, classes)
+            assert (strata is not None) == disagree
+            found = accuracy_gain(y[rows], first[rows], then[rows], classes, strata)
+            widths[disagree].append(found.high - found.low)
+            inside[disagree].append(found.low <= truth <= found.high)
+    assert np.mean(inside[True]) > 0.9
+    assert np.mean(inside[False]) > 0.9
+    assert np.mean(widths[True]) < 0.9 * np.mean(widths[False])
+
+
+def test_the_number_of_labels_that_would_settle_it_is_told(cli: Command, out: Path, tmp_path: Path) -> None:
+    few = labels(tmp_path / "few.csv", ALL[::8])
+    found = audit(out, few)
+    assert found.methods[1].verdict == "unclear"
+    assert found.needed is not None
+    assert found.labelled < found.needed <= found.images
+    assert f"About {found.needed - found.labelled} more labels would tell coal from source-only" in found.outlook
+    assert found.outlook in cli("audit", str(out), str(few)).out.replace("\n", " ")
+    assert audit(out, labels(tmp_path / "all.csv", ALL)).outlook == "These labels tell coal from source-only."
+    y = np.arange(30) % 3
+    assert labels_to_settle(y, y, y, 3, 10_000) is None, "of two that are equal"
+
+
 # --- a sheet to fill in ---
+
+
+def test_three_of_four_images_are_drawn_where_the_methods_disagree(out: Path, tmp_path: Path) -> None:
+    draw_sheet(out, 40, tmp_path / "s.csv", disagree=True)
+    drawn = [line.removesuffix(",") for line in (tmp_path / "s.csv").read_text().splitlines()[1:]]
+    predicted = [read_outputs(out / "runs" / name).target_uniform.argmax(axis=1) for name in ("source", "coal", "mcd")]
+    contested = {name for i, name in enumerate(NAMES) if len({p[i] for p in predicted}) > 1}
+    assert sum(name in contested for name in drawn) == 30
+    draw_sheet(out, 500, tmp_path / "all.csv", disagree=True)
+    assert len((tmp_path / "all.csv").read_text().splitlines()) == 121
 
 
 def test_a_longer_sheet_begins_with_the_images_of_a_shorter_one_and_shows_no_answer(out: Path, tmp_path: Path) -> None:

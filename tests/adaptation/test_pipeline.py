@@ -24,6 +24,7 @@ from askew.adaptation.setup import AUTO, AdaptRequest
 from askew.core.errors import UserError
 from askew.evaluation import scores
 from askew.evaluation.calibration import temperature
+from askew.evaluation.unknown import Unfamiliar
 from askew.inference.predictor import load
 
 SHORT = [word for name, value in LENGTH.items() for word in ("-t", f"{name}={value}")]
@@ -98,9 +99,8 @@ def test_the_guide_s_embeddings_become_a_model_predictions_a_report_and_a_summar
     assert audited.code == 0, audited.err
     assert "300 of 300 target images are labelled" in audited.out
     predicted = rows_of(tmp_path / predict_words[-1])
-    assert (
-        list(predicted[0]) == list(rows[0]) == ["path", "class", "probability", "problem", *(f"p_{n}" for n in names)]
-    )
+    assert list(predicted[0]) == ["path", "class", "probability", "problem", *(f"p_{n}" for n in names)]
+    assert list(rows[0]) == [*predicted[0], "unknown"]
     same = [a["class"] == b["class"] for a, b in zip(rows, predicted, strict=True)]
     assert sum(same) >= 298, "but for the rounding of outputs that are kept in half precision"
 
@@ -304,6 +304,31 @@ def test_a_method_that_fails_is_named_and_the_others_go_on(
     assert "A115" in {r.code for r in adaptation_findings(again)}
 
 
+# --- images of no known class ---
+
+
+def test_images_of_a_class_taken_out_of_the_source_are_found_marked_and_do_not_break_the_choice(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    xs, ys = drawn(240, [0.4, 0.3, 0.3], 0.0, 0)
+    xt, yt = drawn(160, [0.3, 0.3, 0.4], 0.2, 1)
+    strange = 2.5 * np.eye(8)[3] + rng.normal(size=(40, 8))  # a fourth class, which the source lacks
+    np.savez(tmp_path / "source.npz", x=4 * xs, y=NAMES[ys])
+    np.savez(tmp_path / "target.npz", x=4 * np.concatenate([xt, strange]).astype(np.float32))
+    length = LENGTH | {"pretrain": 100}
+    request = AdaptRequest(tmp_path / "source.npz", tmp_path / "target.npz", training=length)
+    found = finish(adapt(request, tmp_path / "out", CPU))
+    write_artifacts(found, tmp_path / "out")
+    known = np.arange(200) < 160
+    auc = np.mean(found.unfamiliar.score[~known][:, None] > found.unfamiliar.score[known])
+    assert auc > 0.8
+    marked = np.array([row["unknown"] == "yes" for row in rows_of(tmp_path / "out" / "predictions.csv")])
+    assert (marked == found.unfamiliar.marked).all()
+    assert marked[~known].mean() > 2 * marked[known].mean()
+    assert "Like no known class" in (tmp_path / "out" / "report.html").read_text()
+    right = [np.mean(t.predicted[:160] == yt) for t in found.trained]
+    assert right[found.chosen] > max(right) - 0.1, "the choice is still one of the best"
+
+
 # --- remarks ---
 
 
@@ -322,7 +347,7 @@ def test_each_remark_is_made_where_it_holds_and_only_there(made: tuple[Adaptatio
     found, _ = made
     fine = changed(found)
     data, setup = fine.setup.data, fine.setup
-    assert not codes(fine) & {"A101", "A102", "A103", "A104", "A106", "A108", "A109", "A110", "A114", "A115"}
+    assert not codes(fine) & {"A101", "A102", "A103", "A104", "A106", "A108", "A109", "A110", "A114", "A115", "A117"}
     cases: dict[str, Callable[[], Adaptation]] = {
         "A102": lambda: _with_data(fine, target=dataclasses.replace(data.target, broken=("x.jpg: torn",))),
         "A103": lambda: _with_data(fine, unknown=("zebra",)),
@@ -334,6 +359,7 @@ def test_each_remark_is_made_where_it_holds_and_only_there(made: tuple[Adaptatio
         "A114": lambda: dataclasses.replace(fine, request=dataclasses.replace(fine.request, quick=True)),
         "A116": lambda: _with_source_only_logits(fine, np.eye(3)[[2] * 102]),
         "A115": lambda: dataclasses.replace(fine, failed={"dann": "no"}),
+        "A117": lambda: dataclasses.replace(fine, unfamiliar=Unfamiliar(np.arange(102.0), 50.0)),
     }
     before = codes(dataclasses.replace(fine, probabilities=np.eye(3)[[0, 1, 2] * 34], setup=setup))
     for code, case in cases.items():

@@ -14,19 +14,23 @@ from askew.adaptation.findings import adaptation_findings
 from askew.adaptation.pipeline import Adaptation
 from askew.adaptation.report import render_report
 from askew.adaptation.setup import AdaptRequest
+from askew.adaptation.source_free import Readapted
 from askew.core.errors import UserError
 from askew.core.files import write_bytes, write_json
+from askew.data.custom import CustomDomain
 from askew.data.image_lists import Columns
 from askew.inference.model_card import TargetPrior
 from askew.inference.predictor import Predictor
 from askew.inference.writers import write_predictions_csv
+from askew.runs.root import open_root
 
 
 def write_artifacts(found: Adaptation, out: Path) -> None:
     """model/, predictions.csv, report.html and, last, summary.json; each appears whole or not at all."""
     predictor(found).save(out / "model")
     names = found.setup.data.target.names
-    write_predictions_csv(out / "predictions.csv", names, [""] * len(names), found.probabilities, found.classes)
+    problems, marked = [""] * len(names), found.unfamiliar.marked
+    write_predictions_csv(out / "predictions.csv", names, problems, found.probabilities, found.classes, marked)
     write_bytes(out / "report.html", render_report(found).encode(errors="replace"))
     write_json(out / "summary.json", summary(found))
 
@@ -69,21 +73,14 @@ def summary(found: Adaptation) -> dict[str, Any]:
         "rejected": found.rejected,
         "verdict": None if found.verdict is None else found.verdict.as_dict(),
         "sentence": found.sentence,
-        "methods": [
-            {
-                "name": t.candidate.name,
-                "run": t.run.key,
-                "scores": dict(scores),
-                "against_source": found.verdicts[t.candidate.name].verdict if i else None,
-            }
-            for i, (t, scores) in enumerate(zip(found.trained, found.scores, strict=True))
-        ],
+        "methods": _methods(found),
         "failed": dict(found.failed),
         "labels": None if found.setup.labels is None else _by_labels(found),
         "known_mix": None if found.setup.prior is None else found.setup.prior.tolist(),
         "source_mix": found.setup.data.source_prior.tolist(),
         "target_mix": found.diagnosis.target_prior.as_dict(),
         "predicted": np.bincount(found.predicted, minlength=len(found.classes)).tolist(),
+        "unknown": found.unfamiliar.as_dict(),
         "diagnosis": found.diagnosis.as_dict(),
         "remarks": [
             {"code": r.code, "what": r.what, "why": r.why, "do": r.remedy, "where": list(r.where)}
@@ -94,11 +91,50 @@ def summary(found: Adaptation) -> dict[str, Any]:
     }
 
 
+def _methods(found: Adaptation) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": t.candidate.name,
+            "run": t.run.key,
+            "scores": dict(scores),
+            "against_source": found.verdicts[t.candidate.name].verdict if i else None,
+        }
+        for i, (t, scores) in enumerate(zip(found.trained, found.scores, strict=True))
+    ]
+
+
 def _by_labels(found: Adaptation) -> dict[str, Any]:
     labels = found.setup.labels
     assert labels is not None
     accuracy = {name: dataclasses.asdict(estimate) for name, estimate in found.on_labels.items()}
     return {"count": len(labels.y), "trained": found.request.train_labels, "accuracy": accuracy}
+
+
+# --- a model adapted again ---
+
+
+def write_again(found: Readapted, domain: CustomDomain, out: Path) -> None:
+    """model/, predictions.csv and, last, summary.json."""
+    open_root(out / "runs")  # marks the folder as ours
+    found.predictor.save(out / "model")
+    write_predictions_csv(
+        out / "predictions.csv", domain.names, [""] * len(domain.names), found.after, found.predictor.classes
+    )
+    write_json(out / "summary.json", again_as_json(found, domain))
+
+
+def again_as_json(found: Readapted, domain: CustomDomain) -> dict[str, Any]:
+    counts = np.bincount(found.after.argmax(axis=1), minlength=found.after.shape[1])
+    return {
+        "target": str(domain.path),
+        "images": {"target": len(domain.names)},
+        "classes": list(found.predictor.classes),
+        "sentence": found.sentence,
+        "changed": found.changed,
+        "collapsed": found.collapsed,
+        "target_mix": {"estimator": "em", "mix": found.prior.tolist()},
+        "predicted": counts.tolist(),
+    }
 
 
 # --- switching ---

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,8 @@ from askew.adaptation.given import GivenLabels, read_truth
 from askew.adaptation.pipeline import read_outputs
 from askew.core.errors import UserError
 from askew.core.files import write_bytes
-from askew.evaluation.metrics import Estimate, accuracy_gain, mean_accuracy, score
+from askew.data.image_lists import USUAL, Columns
+from askew.evaluation.metrics import Estimate, Strata, accuracy_gain, labels_to_settle, mean_accuracy, score
 
 _OUT = "name the folder that `askew adapt … -o` wrote."
 
@@ -62,8 +63,15 @@ class Audit:
     """Source-only first."""
     counts: Labels
     """Number of labels of each class. (c,)"""
+    label_prior: NDArray[np.float64]
+    """The target's label distribution by these labels. (c,)"""
     target_prior: NDArray[np.float64]
     """The label distribution of the target as estimated without labels. (c,)"""
+    needed: int | None
+    """Labels that would show whether the chosen network, or the best one if that is source-only, is better than
+    source-only, if they are drawn like these; None if more than there are images."""
+    compared: str
+    """The method that this is about."""
 
     @property
     def labelled(self) -> int:
@@ -77,7 +85,19 @@ class Audit:
     @property
     def prior_error(self) -> float:
         """L1 distance between the estimated label distribution and that of the labels, from 0 to 2."""
-        return float(np.abs(self.target_prior - self.counts / self.labelled).sum())
+        return float(np.abs(self.target_prior - self.label_prior).sum())
+
+    @property
+    def outlook(self) -> str:
+        """How many more labels would settle it, in words."""
+        if self.needed is None:
+            return f"Labels of all {self.images} target images would hardly tell {self.compared} from source-only."
+        if self.needed <= self.labelled:
+            return f"These labels tell {self.compared} from source-only."
+        return (
+            f"About {self.needed - self.labelled} more labels would tell {self.compared} from source-only, if the "
+            "difference is what it seems; fewer where the methods disagree."
+        )
 
     @property
     def sentence(self) -> str:
@@ -96,6 +116,8 @@ class Audit:
             "labelled": self.labelled,
             "images": self.images,
             "sentence": self.sentence,
+            "needed": self.needed,
+            "outlook": self.outlook,
             "classes": list(self.classes),
             "counts": self.counts.tolist(),
             "target_mix": self.target_prior.tolist(),
@@ -104,43 +126,88 @@ class Audit:
         }
 
 
-def audit(out: Path, labels: Path | GivenLabels) -> Audit:
+def audit(out: Path, labels: Path | GivenLabels, columns: Columns = USUAL) -> Audit:
     """Evaluate every method of the adaptation in the folder `out`."""
     summary, names = _summary(out), target_names(out)
     classes = tuple(summary["classes"])
-    rows, y = read_truth(labels, names, classes)
-    predicted = [_predicted(out, method["run"], len(names))[rows] for method in summary["methods"]]
-    gains = [None, *(accuracy_gain(y, predicted[0], adapted, len(classes)) for adapted in predicted[1:])]
+    rows, y = read_truth(labels, names, classes, columns)
+    everywhere = [_predicted(out, method["run"], len(names)) for method in summary["methods"]]
+    strata, predicted = _strata(everywhere, rows, len(classes)), [own[rows] for own in everywhere]
+    weights = np.ones(len(y)) if strata is None else np.array(strata.weights)[strata.contested.astype(np.int64)]
+    gains = [None, *(accuracy_gain(y, predicted[0], adapted, len(classes), strata) for adapted in predicted[1:])]
     methods = tuple(
         Audited(
             method["name"],
             method["name"] == summary["chosen"],
-            mean_accuracy(y, own, len(classes)),
+            mean_accuracy(y, own, len(classes), strata),
             gain,
             method["against_source"],
-            score(y, own, len(classes)),
+            score(y, own, len(classes)) | {"overall": 100 * float(np.average(own == y, weights=weights))},
         )
         for method, own, gain in zip(summary["methods"], predicted, gains, strict=True)
     )
     counts = np.bincount(y, minlength=len(classes))
-    return Audit(classes, len(names), methods, counts, np.array(summary["target_mix"]["mix"]))
+    by_name = {method["name"]: i for i, method in enumerate(summary["methods"])}
+    one = by_name[summary["chosen"]] or max(range(len(methods)), key=lambda i: (i > 0, methods[i].accuracy.value))
+    needed = labels_to_settle(y, predicted[0], predicted[one], len(classes), len(names), strata) if one else len(y)
+    prior = np.array(summary["target_mix"]["mix"])
+    by_labels = np.bincount(y, weights, len(classes)) / weights.sum()
+    return Audit(classes, len(names), methods, counts, by_labels, prior, needed, methods[one].name)
 
 
-def draw_sheet(out: Path, n: int, sheet: Path) -> int:
+LEAST = 5
+"""Agreed images that have to be labelled beside contested ones, to weigh one against the other."""
+BY_CHANCE = 4
+"""Standard errors by which contested images may be more among the labelled ones if those were drawn at random."""
+
+
+def _contested(predicted: Sequence[Labels]) -> NDArray[np.bool_]:
+    """Where not all networks predict the same class. (n_t,)"""
+    contested: NDArray[np.bool_] = (np.stack(predicted) != predicted[0]).any(axis=0)
+    return contested
+
+
+def _strata(predicted: Sequence[Labels], rows: Labels, classes: int) -> Strata | None:
+    """The labelled images by whether networks disagree on them, if they were drawn where they do, as `--disagree` does.
+
+    Each kind then counts as it does in the target.
+    """
+    contested = _contested(predicted)
+    own, share = contested[rows], float(contested.mean())
+    off = (own.mean() - share) / np.sqrt(max(share * (1 - share), 1e-12) / len(rows))
+    agreed = int((~own).sum())
+    if off < BY_CHANCE or agreed < LEAST:
+        return None
+    weights = (float((~contested).sum() / agreed), float(contested.sum() / own.sum()))
+    return Strata(own, weights, np.bincount(predicted[0][~contested], minlength=classes))
+
+
+def draw_sheet(out: Path, n: int, sheet: Path, disagree: bool = False) -> int:
     """Write a list of n target images, drawn at random, with an empty column for their labels; returns their number.
 
+    With `disagree`, three of four are images on which the methods disagree, since the others cannot tell them apart.
     A longer sheet begins with the images of a shorter one. Predictions are not in it: they would bias whoever labels.
     """
     names = target_names(out)
     if sheet.exists():
         raise UserError(f"{sheet} is there already, perhaps with labels.", "choose another file with -o.")
-    chosen = np.random.default_rng(0).permutation(len(names))[:n]
+    order = np.random.default_rng(0).permutation(len(names))
+    if disagree:
+        methods = _summary(out)["methods"]
+        contested = _contested([_predicted(out, method["run"], len(names)) for method in methods])[order]
+        order = order[np.argsort(_turns(contested), kind="stable")]
+    chosen = order[:n]
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(["path", "label"])
     rows.writerows([names[i], ""] for i in chosen)
     write_bytes(sheet, text.getvalue().encode(errors="surrogateescape"))
     return len(chosen)
+
+
+def _turns(contested: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """When each image's turn comes, if three contested ones come for every one that is agreed. (n,)"""
+    return np.where(contested, np.cumsum(contested), 3 * np.cumsum(~contested) - 0.5).astype(np.float64)
 
 
 # --- reading ---

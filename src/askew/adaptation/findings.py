@@ -8,6 +8,7 @@ import numpy as np
 
 from askew.adaptation.pipeline import Adaptation
 from askew.data.custom import few
+from askew.evaluation.unknown import ALARMS
 from askew.nets.modules import OWN_PREFIX
 from askew.nets.small import OWN
 from askew.reports.findings import Finding, holding
@@ -18,6 +19,10 @@ WEAK = 0.6
 """Accuracy on held-out source images below which nothing built on the network is worth much."""
 MOST = 0.6
 """Share of the target in one class above which the network may be close to chance there."""
+
+
+STRANGE = 2 * ALARMS
+"""Share of the target above which images that look like no known class are worth a remark."""
 
 
 def adaptation_findings(found: Adaptation) -> list[Finding]:
@@ -59,6 +64,10 @@ def _network(found: Adaptation) -> list[Finding]:
          "only some of the images, a few rounds, and one method beside source-only.", "run it again without --quick."),
         ([f"{name}: {why}" for name, why in found.failed.items()], "A115", "A method could not be trained",
          "it is missing from the comparison.", "read why, and try another learning rate."),
+        (_strange(found), "A117", "Target images that look like no known class",
+         "each is assigned one of the source's classes, whatever it shows, and counts in every estimate. Where the "
+         "target looks different, images of known classes are among them.",
+         "look at them in the report, and leave out what has no class; predictions.csv marks them."),
         (_one_class(found), "A116", "Without adaptation, most target images are assigned one class",
          "unless they are of that class, the network is close to chance on the target. Every method starts from its "
          "predictions: the estimated label distribution is then worthless, and what the methods agree on, which the "
@@ -123,6 +132,11 @@ def _one_class(found: Adaptation) -> Iterator[str]:
     share = counts.max() / counts.sum()
     if share > MOST and share > 2 * found.setup.data.source_prior[counts.argmax()]:
         yield f"{found.classes[counts.argmax()]}: {100 * share:.0f} % of the target"
+
+
+def _strange(found: Adaptation) -> Iterator[str]:
+    if found.unfamiliar.share > STRANGE:
+        yield f"{found.unfamiliar.marked.sum():,} images, {found.unfamiliar.share:.0%} of the target"
 
 
 def _unpredicted(found: Adaptation) -> Iterator[str]:

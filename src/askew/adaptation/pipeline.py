@@ -21,6 +21,7 @@ from askew.evaluation.diagnosis import Diagnosis, diagnose
 from askew.evaluation.logits import Floats, adjust_logits, softmax
 from askew.evaluation.metrics import Estimate
 from askew.evaluation.outputs import DomainOutputs
+from askew.evaluation.unknown import Unfamiliar, find_unfamiliar
 from askew.evaluation.validators import ScoredNetwork, choose, score_networks
 from askew.evaluation.verdict import Verdict, judge_transfers
 from askew.inference.predictor import Predictor, load
@@ -69,6 +70,8 @@ class Adaptation:
     """Of the target's images, calibrated, under a uniform class prior or under the one that is known. (n_t, c)"""
     temperature: float
     """What calibrated the chosen network."""
+    unfamiliar: Unfamiliar
+    """Target images that look like no known class."""
     seconds: float
 
     @property
@@ -214,7 +217,7 @@ def adapt(request: AdaptRequest, out: Path, device: torch.device) -> Generator[P
         request, setup, tuple(trained), failed, tuple(network.scores for network in networks), verdicts, chosen,
         "" if chosen == preferred else trained[preferred].candidate.name,
         diagnose(networks[0].outputs, outputs if chosen else None), softmax(logits), networks[chosen].temperature,
-        time.monotonic() - began,
+        find_unfamiliar([network.outputs for network in networks]), time.monotonic() - began,
     )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from PIL import Image
 
 from askew.adaptation.findings import adaptation_findings
 from askew.adaptation.pipeline import Adaptation, Trained
+from askew.evaluation.unknown import ALARMS
 from askew.evaluation.validators import SCORES
 from askew.reports import svg
 from askew.reports.features import network_features, some
@@ -42,6 +43,7 @@ def render_report(found: Adaptation) -> str:
         f"target {kind} without labels": f"{len(training_data.target):,}",
         "classes": f"{len(found.classes):,}",
         "methods": f"{len(found.trained):,}",
+        f"target {kind} like no class": f"{found.unfamiliar.marked.sum():,}",
         "seconds": f"{found.seconds:,.0f}",
     }
     traces = {t.candidate.name: training_curves([RunFolder(t.folder).trace()]) for t in found.trained}
@@ -58,6 +60,8 @@ def render_report(found: Adaptation) -> str:
         distributions=_distributions(found),
         shares=_shares(found),
         least_confident=_gallery(found, _by_confidence(found)[::-1][:DOUBTFUL]),
+        unknown=_gallery(found, _unfamiliar(found)),
+        alarms=ALARMS,
         most_confident=_gallery(found, _by_confidence(found)[:CONFIDENT]),
         by_class=_by_class(found),
         maps=[Chart(_map(found, found.trained[i]), found.trained[i].candidate.name) for i in sorted({0, found.chosen})],
@@ -152,6 +156,12 @@ def _by_confidence(found: Adaptation) -> Rows:
     """Target images, the most confident first."""
     order: Rows = np.argsort(-found.probabilities.max(axis=1), kind="stable")
     return order
+
+
+def _unfamiliar(found: Adaptation) -> Rows:
+    """Target images that look like no known class, the strangest first."""
+    order: Rows = np.argsort(-found.unfamiliar.score, kind="stable")
+    return order[found.unfamiliar.marked[order]][:DOUBTFUL]
 
 
 def _by_class(found: Adaptation) -> list[tuple[str, int, Any]]:

@@ -37,9 +37,10 @@ class Candidate:
     name: str
     method: str
     training: Mapping[str, Any] = field(default_factory=dict)
+    hyper: Mapping[str, Any] = field(default_factory=dict)
+    """Hyper-parameters of the method that differ from the settings."""
     taught: bool = False
     """Whether it is trained with labels of the target that the user gave."""
-    hyper: Mapping[str, Any] = field(default_factory=dict)
 
 
 SOURCE_ONLY = Candidate("source", "source")

@@ -1,4 +1,4 @@
-"""Commands for your own data: adapt, choose, diagnose."""
+"""Commands for your own data: adapt, diagnose."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from askew.cli.options import (
     expand_options,
 )
 from askew.cli.terminal import print_json, print_note, print_table, print_text
+from askew.core.errors import UserError
 
 if TYPE_CHECKING:
     from askew.adaptation.pipeline import Adaptation
@@ -35,6 +36,9 @@ SourcePath = Annotated[
     typer.Argument(
         metavar="SOURCE", help="Labelled data: a folder with one sub-folder per class, a list, or an array."
     ),
+]
+OptionalTarget = Annotated[
+    Path | None, typer.Argument(metavar="TARGET", help="Unlabelled data: a folder, a list, or an array.")
 ]
 TargetPath = Annotated[Path, typer.Argument(metavar="TARGET", help="Unlabelled data: a folder, a list, or an array.")]
 
@@ -103,8 +107,14 @@ class NetworkOptions:
 
 @dataclass(frozen=True)
 class KnownOptions:
-    """What is known of the target."""
+    """What is there beside the two domains."""
 
+    model: Annotated[
+        Path | None,
+        typer.Option(
+            "--model", help="Instead of SOURCE: a model to adapt again, without its source.", rich_help_panel=DATA
+        ),
+    ] = None
     labels: Annotated[
         Path | None,
         typer.Option(
@@ -127,6 +137,9 @@ class KnownOptions:
         ),
     ] = None
 
+    def added_to(self, request: AdaptRequest) -> AdaptRequest:
+        return replace(request, labels=self.labels, train_labels=self.train_labels, target_prior=self.target_prior)
+
 
 # --- adapt ---
 
@@ -135,7 +148,7 @@ class KnownOptions:
 @expand_options
 def adapt(
     source: SourcePath,
-    target: TargetPath,
+    target: OptionalTarget = None,
     *,
     folder: Annotated[
         Path, typer.Option("-o", "--out", help="Folder for the results; started again, adapt continues there.")
@@ -154,17 +167,51 @@ def adapt(
 ) -> None:
     """Adapt a classifier to your own unlabelled target data, and estimate whether that helped.
 
-    Writes a model, predictions for the target and a report.
+    Writes a model, predictions for the target and a report. `askew adapt --model OUT TARGET` adapts a model again.
     """
     from askew.adaptation.setup import check_out
 
-    request = replace(options.request(source, target, methods, fine_tune), **vars(known))
+    if (target is None) != (known.model is not None):
+        raise UserError(
+            f"There is one domain too {'few' if target is None else 'many'}.",
+            "askew adapt SOURCE TARGET, or askew adapt --model OUT TARGET.",
+        )
     check_out(folder)
     check_file_method(methods.method)
-    _adapt(request, folder, options.device, as_json)
+    if target is None:
+        _adapt_again(source, folder, known, options, methods, as_json)
+        return
+    request = known.added_to(options.request(source, target, methods, fine_tune))
+    adapt_and_print(request, folder, options.device, as_json)
 
 
-def _adapt(request: AdaptRequest, folder: Path, device: str, as_json: bool) -> None:
+def _adapt_again(
+    target: Path, folder: Path, known: KnownOptions, options: NetworkOptions, methods: MethodOptions, as_json: bool
+) -> None:
+    """Adapt a model without its source, write it and its predictions, and print what changed."""
+    from askew.adaptation.artifacts import again_as_json, write_again
+    from askew.adaptation.source_free import adapt_again
+    from askew.cli.progress import watch
+    from askew.core.device import pick_device
+    from askew.data.custom import read_domain
+
+    assert known.model is not None
+    if known != KnownOptions(model=known.model) or options.quick or options.backbone or methods.search:
+        raise UserError("With --model there is no source to choose or train with.", "leave the other options out.")
+    request = options.request(known.model, target, methods, fine_tune=None)
+    own = "" if methods.method == "auto" else methods.method
+    domain = read_domain(target, "target", request.skip_broken, columns=request.columns)
+    device = pick_device(options.device)
+    found = watch(adapt_again(known.model, domain, dict(request.training), request.seed, device, own))
+    write_again(found, domain, folder)
+    if as_json:
+        print_json(again_as_json(found, domain))
+        return
+    print_text(found.sentence)
+    print_note(f"model in {folder / 'model'}, predictions in {folder / 'predictions.csv'}")
+
+
+def adapt_and_print(request: AdaptRequest, folder: Path, device: str, as_json: bool) -> None:
     """Adapt, write everything, and print it."""
     from askew.adaptation.api import adapted
     from askew.cli.progress import watch
@@ -209,22 +256,6 @@ def _print_label_distribution(diagnosis: Diagnosis, data: CustomData) -> None:
             for name, source, target, low, high in values
         ],
     )
-
-
-# --- choose ---
-
-
-@app.command(rich_help_panel=OWN_DATA)
-def choose(
-    folder: Annotated[Path, typer.Argument(metavar="OUT", help="Folder that `askew adapt … -o OUT` wrote.")],
-    method: Annotated[str, typer.Argument(metavar="METHOD", help="One of the methods in its table, such as source.")],
-    device: Device = "auto",
-    as_json: AsJson = False,
-) -> None:
-    """Hand out another of the networks that `askew adapt` trained: its model, predictions and report; no training."""
-    from askew.adaptation.artifacts import earlier_request
-
-    _adapt(replace(earlier_request(folder), take=method), folder, device, as_json)
 
 
 # --- diagnose ---

@@ -1,14 +1,16 @@
-"""askew audit: labels of target images, to draw and to evaluate on."""
+"""Commands for a finished adaptation: audit, with labels of target images, and choose."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from askew.cli.adapt import adapt_and_print
 from askew.cli.common import app, at_least
-from askew.cli.options import OWN_DATA, AsJson
+from askew.cli.options import OWN_DATA, AsJson, Device, LabelColumn, PathColumn
 from askew.cli.terminal import print_json, print_note, print_table, print_text
 from askew.core.errors import UserError
 
@@ -26,9 +28,14 @@ def audit(
         ),
     ] = None,
     draw: Annotated[int, typer.Option("--draw", help="Sample this many target images at random to label.")] = 0,
+    disagree: Annotated[
+        bool, typer.Option("--disagree", help="With --draw: three of four where the methods disagree.")
+    ] = False,
     sheet: Annotated[
         Path | None, typer.Option("-o", "--out", help="File for the sampled images; default: OUT/to-label.csv.")
     ] = None,
+    path_column: PathColumn = "",
+    label_column: LabelColumn = "",
     as_json: AsJson = False,
 ) -> None:
     """Evaluate an adaptation on target labels collected afterwards; a few are enough.
@@ -36,20 +43,23 @@ def audit(
     The labels are used for evaluation only.
     """
     from askew.adaptation.audit import audit as audited
+    from askew.data.image_lists import Columns
 
     if labels is None:
-        _sample_to_label(folder, draw, sheet or folder / "to-label.csv", as_json)
+        _sample_to_label(folder, draw, sheet or folder / "to-label.csv", disagree, as_json)
         return
-    if draw or sheet:
-        raise UserError("--draw and --out sample images to label, and cannot be used with LABELS.", "leave them out.")
-    found = audited(folder, labels)
+    if draw or sheet or disagree:
+        raise UserError(
+            "--draw, --disagree and --out sample images to label, and cannot be used with LABELS.", "leave them out."
+        )
+    found = audited(folder, labels, Columns(path_column, label_column))
     if as_json:
         print_json(found.as_dict())
     else:
         _print_audit(found)
 
 
-def _sample_to_label(folder: Path, draw: int, sheet: Path, as_json: bool) -> None:
+def _sample_to_label(folder: Path, draw: int, sheet: Path, disagree: bool, as_json: bool) -> None:
     from askew.adaptation.audit import draw_sheet
 
     if not draw:
@@ -57,7 +67,7 @@ def _sample_to_label(folder: Path, draw: int, sheet: Path, as_json: bool) -> Non
             "There are no labels to evaluate on.", f"askew audit {folder} --draw 100 samples images to label."
         )
     at_least("--draw", draw, 1)
-    drawn = draw_sheet(folder, draw, sheet)
+    drawn = draw_sheet(folder, draw, sheet, disagree)
     if as_json:
         print_json({"sheet": str(sheet), "images": drawn})
     else:
@@ -77,13 +87,29 @@ def _print_audit(found: Audit) -> None:
             for m in found.methods
         ],
     )  # fmt: skip
-    print_text(found.sentence)
-    shares = zip(found.classes, found.counts, found.target_prior, strict=True)
+    print_text(f"{found.sentence} {found.outlook}")
+    shares = zip(found.classes, found.counts, found.label_prior, found.target_prior, strict=True)
     print_table(
         ["class", "labels", "labels, %", "target, estimated, %"],
-        [[name, str(n), f"{100 * n / found.labelled:.1f}", f"{100 * share:.1f}"] for name, n, share in shares],
+        [[name, str(n), f"{100 * own:.1f}", f"{100 * share:.1f}"] for name, n, own, share in shares],
     )
     if found.unseen:
         print_note(f"Classes without a label, which the means leave out: {', '.join(found.unseen)}.")
     if found.labelled < found.images:
-        print_note("This assumes that the labelled images are a random sample; `--draw` draws one.")
+        print_note("This assumes that the labelled images are a random sample, as `--draw` draws them.")
+
+
+# --- choose ---
+
+
+@app.command(rich_help_panel=OWN_DATA)
+def choose(
+    folder: Annotated[Path, typer.Argument(metavar="OUT", help="Folder that `askew adapt … -o OUT` wrote.")],
+    method: Annotated[str, typer.Argument(metavar="METHOD", help="One of the methods in its table, such as source.")],
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Hand out another of the networks that `askew adapt` trained: its model, predictions and report; no training."""
+    from askew.adaptation.artifacts import earlier_request
+
+    adapt_and_print(replace(earlier_request(folder), take=method), folder, device, as_json)

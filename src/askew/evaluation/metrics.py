@@ -55,41 +55,128 @@ class Estimate:
         return f"{self.value:.1f} [{self.low:.1f}, {self.high:.1f}]"
 
 
-def mean_accuracy(y: NDArray[np.int64], predicted: NDArray[np.int64], classes: int) -> Estimate:
+@dataclass(frozen=True, eq=False)
+class Strata:
+    """Labelled images that were drawn where networks disagree more often than elsewhere.
+
+    What is labelled of the agreed images is too little to tell how many there are of each class; the class that all
+    networks predict tells that, up to the share of them that is wrong.
+    """
+
+    contested: NDArray[np.bool_]
+    """Of each labelled image. (n,)"""
+    weights: tuple[float, float]
+    """How many images of the whole an agreed, and a contested, labelled image stands for."""
+    agreed: NDArray[np.int64]
+    """All agreed images, labelled or not, by their predicted class. (c,)"""
+
+    def modelled(self, right: NDArray[np.bool_]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Agreed images of each class, as many in sum as are labelled: right ones and wrong ones. (c,), (c,)"""
+        n = int((~self.contested).sum())
+        share = (float(right[~self.contested].sum()) + 1) / (n + 2)
+        by_class = n * self.agreed / max(1, self.agreed.sum())
+        return share * by_class, (1 - share) * by_class
+
+
+def mean_accuracy(
+    y: NDArray[np.int64], predicted: NDArray[np.int64], classes: int, strata: Strata | None = None
+) -> Estimate:
     """Mean accuracy over the classes that occur, with its interval."""
-    sizes = np.bincount(y, minlength=classes)
-    right = np.bincount(y[y == predicted], minlength=classes)
-    return _estimate(np.stack([right, sizes - right], axis=1), np.array([1.0, 0.0]))
+    counts = _outcomes(y, np.where(predicted == y, 0, 1), classes, 2, strata)
+    if strata is not None:
+        counts[0] = np.stack(strata.modelled(predicted == y), axis=1)
+    return _estimate(counts, np.array([1.0, 0.0]), strata)
 
 
-def accuracy_gain(y: NDArray[np.int64], before: NDArray[np.int64], after: NDArray[np.int64], classes: int) -> Estimate:
+def accuracy_gain(
+    y: NDArray[np.int64],
+    before: NDArray[np.int64],
+    after: NDArray[np.int64],
+    classes: int,
+    strata: Strata | None = None,
+) -> Estimate:
     """Difference of two mean accuracies on the same images: how many of each class became right, and how many wrong."""
-    sizes = np.bincount(y, minlength=classes)
-    better = np.bincount(y[(after == y) & (before != y)], minlength=classes)
-    worse = np.bincount(y[(after != y) & (before == y)], minlength=classes)
-    return _estimate(np.stack([better, worse, sizes - better - worse], axis=1), np.array([1.0, -1.0, 0.0]))
+    return _estimate(_gains(y, before, after, classes, strata), GAIN, strata, differs=True)
 
 
-def _estimate(counts: NDArray[np.int64], values: NDArray[np.float64]) -> Estimate:
+def labels_to_settle(
+    y: NDArray[np.int64],
+    before: NDArray[np.int64],
+    after: NDArray[np.int64],
+    classes: int,
+    most: int,
+    strata: Strata | None = None,
+) -> int | None:
+    """How many labels, drawn like these, would show which network is better, if the difference is what it seems.
+
+    None if so many as there are images, `most`, would not.
+    """
+    counts = _gains(y, before, after, classes, strata)
+    for n in np.unique(np.geomspace(len(y), max(len(y), most), 100).astype(np.int64)):
+        found = _estimate(counts * (n / len(y)), GAIN, strata, differs=True)
+        if found.low > 0 or found.high < 0:
+            return int(n)
+    return None
+
+
+GAIN = np.array([1.0, -1.0, 0.0])
+"""What an image adds to a difference that became right, became wrong, or stayed as it was."""
+
+
+def _gains(
+    y: NDArray[np.int64], before: NDArray[np.int64], after: NDArray[np.int64], classes: int, strata: Strata | None
+) -> NDArray[np.float64]:
+    better, worse = (after == y) & (before != y), (after != y) & (before == y)
+    counts = _outcomes(y, np.where(better, 0, np.where(worse, 1, 2)), classes, 3, strata)
+    if strata is not None:
+        counts[0] = 0
+        counts[0, :, 2] = np.sum(strata.modelled(after == y), axis=0)
+    return counts
+
+
+def _outcomes(
+    y: NDArray[np.int64], outcome: NDArray[np.int64], classes: int, kinds: int, strata: Strata | None
+) -> NDArray[np.float64]:
+    """Labelled images by stratum, class and outcome. (s, c, o)"""
+    stratum = np.zeros(len(y), dtype=np.int64) if strata is None else strata.contested.astype(np.int64)
+    of = 1 if strata is None else 2
+    flat = np.bincount((stratum * classes + y) * kinds + outcome, minlength=of * classes * kinds)
+    return flat.reshape(of, classes, kinds).astype(np.float64)
+
+
+def _estimate(
+    counts: NDArray[np.float64], values: NDArray[np.float64], strata: Strata | None, *, differs: bool = False
+) -> Estimate:
     """The mean over classes of a value that each image has, and Wilson's interval for an effective number of images.
 
-    counts (c, o): images of each class with each of the values (o,). Scaled to [0, 1], the mean has
+    counts (s, c, o): images of each stratum and class with each of the values (o,). Scaled to [0, 1], the mean has
 
-        n = μ(1 − μ)/V,   V = Σ_k Var_k/n_k / c²,
+        n = μ(1 − μ)/V,   V = Σ_k V_k / c²,   V_k = (1 + 2/n_k) Σ_i w_i² (v_i − μ_k)² / (Σ_i w_i)²,
 
-    where μ and Var_k are those of a class's shares after two images of the mean shares of all classes have joined it: a
-    class with a single label has no variance of its own. A bootstrap is too sure of such classes, and a posterior
-    draws every one of them towards its prior, so that with many classes its interval misses the mean.
+    the sums over the images of class k and two more, which have the mean shares of all classes: a class with a single
+    label has no variance of its own. w is how many images of the whole one of its stratum stands for; without strata
+    V_k is the variance over n_k. Where networks agree, two of them cannot differ, so nothing is added there to a
+    difference. A bootstrap is too sure of such classes, and a posterior draws every one of them towards its prior, so
+    that with many classes its interval misses the mean.
     """
     low, span = values.min(), np.ptp(values)
-    scaled, counts = (values - low) / span, counts[counts.sum(axis=1) > 0]
-    n = counts.sum(axis=1)
-    pool = (n.sum() * (counts / n[:, None]).mean(axis=0) + 2) / (n.sum() + 2 * len(values))
-    shares = (counts + 2 * pool) / (n[:, None] + 2)
-    own = shares @ scaled
-    variance = ((shares @ scaled**2 - own**2) / n).sum() / len(n) ** 2
+    scaled, counts = (values - low) / span, counts[:, counts.sum(axis=(0, 2)) > 0]
+    w = np.array([1.0] if strata is None else strata.weights)
+    n, of_class = counts.sum(axis=(1, 2)), counts.sum(axis=(0, 2))
+    shares = [(s[s.sum(axis=1) > 0] / s[s.sum(axis=1) > 0].sum(axis=1, keepdims=True)) for s in counts]
+    pool = np.array([
+        (n_s * (own.mean(axis=0) if len(own) else 0) + 2) / (n_s + 2 * len(values))
+        for n_s, own in zip(n, shares, strict=True)
+    ])  # fmt: skip
+    if differs and strata is not None:
+        pool[0] = values == 0
+    added = counts + 2 * (n / n.sum())[:, None, None] * pool[:, None]
+    weight = np.einsum("s,sco->c", w, added)
+    own = np.einsum("s,sco,o->c", w, added, scaled) / weight
+    spread = np.einsum("s,sco->c", w**2, added * (scaled - own[None, :, None]) ** 2) / weight**2
+    variance = ((1 + 2 / of_class) * spread).sum() / len(own) ** 2
     size = own.mean() * (1 - own.mean()) / variance
-    mean = (counts @ scaled / n).mean()
+    mean = (np.einsum("s,sco,o->c", w, counts, scaled) / np.einsum("s,sco->c", w, counts)).mean()
     centre = (size * mean + Z**2 / 2) / (size + Z**2)
     half = Z * np.sqrt(size * mean * (1 - mean) + Z**2 / 4) / (size + Z**2)
     ends = (mean, min(mean, max(0.0, centre - half)), max(mean, min(1.0, centre + half)))  # but for rounding

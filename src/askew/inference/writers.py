@@ -28,6 +28,8 @@ class PredictionBatch:
     """Why an input could not be read; empty where it could."""
     probabilities: NDArray[np.float64]
     """(n, c), NaN where there was a problem."""
+    unknown: NDArray[np.bool_] | None = None
+    """Which inputs look like none of the classes, where that was found out. (n,)"""
 
 
 class Writer(Protocol):
@@ -68,12 +70,13 @@ def write_predictions_csv(
     problems: Sequence[str],
     probabilities: NDArray[np.float64],
     classes: Sequence[str],
+    unknown: NDArray[np.bool_] | None = None,
 ) -> None:
     """All predictions at once: to an open text file, or to a path, where the file appears whole or not at all.
 
     Names that are not text on the disk are written as the bytes that they have there.
     """
-    batch = PredictionBatch(names, problems, probabilities)
+    batch = PredictionBatch(names, problems, probabilities, unknown)
     if not isinstance(file, Path):
         CsvWriter(file, classes).write(batch)
         return
@@ -103,14 +106,15 @@ class CsvWriter:
 
     def write(self, batch: PredictionBatch) -> None:
         if not self.has_header:
-            self.rows.writerow(columns(self.classes))
+            self.rows.writerow(columns(self.classes) + (["unknown"] if batch.unknown is not None else []))
             self.has_header = True
-        for name, problem, p in zip(batch.names, batch.problems, batch.probabilities, strict=True):
+        marks = [[]] * len(batch.names) if batch.unknown is None else [["yes" if u else ""] for u in batch.unknown]
+        for name, problem, p, mark in zip(batch.names, batch.problems, batch.probabilities, marks, strict=True):
             if problem:
-                self.rows.writerow([name, "", "", problem, *[""] * len(p)])
+                self.rows.writerow([name, "", "", problem, *[""] * len(p), *mark])
             else:
                 best = int(p.argmax())
-                self.rows.writerow([name, self.classes[best], f"{p[best]:.6g}", "", *(f"{q:.6g}" for q in p)])
+                self.rows.writerow([name, self.classes[best], f"{p[best]:.6g}", "", *(f"{q:.6g}" for q in p), *mark])
 
 
 class RowCollector:

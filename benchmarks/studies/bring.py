@@ -1,0 +1,284 @@
+"""What users bring, measured on frozen embeddings of PACS: a few labels, a known prior, a model alone, unknown images.
+
+    python benchmarks/studies/own.py embed PACS EMBEDDINGS --backbone resnet50.v1 --weights FILE.safetensors
+    python benchmarks/studies/bring.py try EMBEDDINGS --out RESULTS.jsonl [--pairs development] [--seeds 3]
+    python benchmarks/studies/bring.py table RESULTS.jsonl
+
+`try` takes every pair of domains under RS-UT and every seed, and scores with the target labels:
+
+`askew adapt` stands for its choice among its methods, without the verdict that may overrule it.
+
+- labels: 0, 1, 3 or 10 labels per class, drawn at random, choose among the methods of `askew adapt`, or teach the
+  chosen one; beside source-only and MME taught with the same labels. Scored on target images that are never labelled.
+- prior: the target's true shares in decisions, and in training too, against `askew adapt` as it is.
+- source-free: source-only's model adapted without source, against `askew adapt` as it is.
+- unknown: one class leaves the source, and its images are a fifth of the target; how well they are told from the others
+  (area under the curve), how many are marked, and the others' accuracy beside that without them.
+
+Interrupted, it resumes; `--parts` takes some of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from own import PAIRS, draw
+
+from askew.adaptation.given import TargetLabels, taught
+from askew.adaptation.pipeline import Trained, train
+from askew.adaptation.setup import SOURCE_ONLY, AdaptRequest, Candidate, Setup, set_up
+from askew.adaptation.source_free import adapt_again
+from askew.cli.progress import watch
+from askew.data.custom import read_domain
+from askew.evaluation.logits import Floats, adjust_logits
+from askew.evaluation.metrics import score
+from askew.evaluation.prior_estimators import target_prior
+from askew.evaluation.unknown import find_unfamiliar
+from askew.evaluation.validators import ScoredNetwork, choose, score_networks
+from askew.inference.predictor import Predictor
+
+CPU = torch.device("cpu")
+PER_CLASS = (0, 1, 3, 10)
+MME = Candidate("MME", "coal", hyper={"self_training": False})
+"""Minimax entropy with labels of both domains (Saito et al. 2019) is COAL without self-training."""
+
+Labels = NDArray[np.int64]
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Chosen:
+    """What `askew adapt` trains and chooses."""
+
+    setup: Setup
+    trained: list[Trained]
+    networks: list[ScoredNetwork]
+    chosen: int
+
+    @property
+    def predicted(self) -> Labels:
+        """Classes of the target under a uniform prior. (n_t,)"""
+        return self.trained[self.chosen].predicted
+
+    @property
+    def logits(self) -> Floats:
+        """Calibrated, under a uniform prior. (n_t, c)"""
+        return self.networks[self.chosen].outputs.target_uniform
+
+
+def adapted(request: AdaptRequest, out: Path) -> Chosen:
+    setup = watch(set_up(request, out, CPU))
+    trained, _ = watch(train(setup, request, setup.candidates(request), out, CPU))
+    networks = score_networks([t.outputs for t in trained], setup.prior)
+    return Chosen(setup, trained, networks, choose(networks))
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """One pair of domains, drawn once, and the ordinary adaptation on it."""
+
+    source: Path
+    target: Path
+    y: Labels
+    """The target's labels. (n_t,)"""
+    seed: int
+    out: Path
+
+    @property
+    def request(self) -> AdaptRequest:
+        return AdaptRequest(self.source, self.target, seed=self.seed)
+
+    @property
+    def classes(self) -> int:
+        return int(self.y.max()) + 1
+
+    @cached_property
+    def plain(self) -> Chosen:
+        return adapted(self.request, self.out)
+
+    def train(self, candidate: Candidate, labels: TargetLabels) -> Trained:
+        """A candidate, taught with labels."""
+        setup = replace(self.plain.setup, task=taught(self.plain.setup.task, labels))
+        (one,), _ = watch(train(setup, self.request, (replace(candidate, taught=True),), self.out, CPU))
+        return one
+
+    def row(self, what: str, predicted: Labels, rows: Labels | None = None, **more: Any) -> Row:
+        here = np.arange(len(self.y)) if rows is None else rows
+        found = score(self.y[here], predicted[here], self.classes)
+        return {"what": what, "mean": found["per_class_mean"], "overall": found["overall"], **more}
+
+
+# --- the parts ---
+
+
+def labels(trial: Trial, seed: int) -> Iterator[Row]:
+    """Labels that choose, and labels that teach."""
+    rng = np.random.default_rng(seed)
+    orders = [rng.permutation(np.flatnonzero(trial.y == k)) for k in range(trial.classes)]
+    orders = [order[: max(1, min(max(PER_CLASS), len(order) // 2))] for order in orders]
+    rest = np.setdiff1d(np.arange(len(trial.y)), np.concatenate(orders))
+    plain = trial.plain
+    predicted = [t.predicted for t in plain.trained]
+    best = max(trial.row("", own, rest)["mean"] for own in predicted)
+    for n in PER_CLASS:
+        if not n:
+            yield trial.row("source-only", predicted[0], rest, labels=0)
+            yield trial.row("choice", plain.predicted, rest, labels=0)
+            yield {"what": "best candidate", "mean": best, "labels": 0}
+            continue
+        rows = np.concatenate([order[:n] for order in orders])
+        given = TargetLabels(rows, trial.y[rows], trial.classes)
+        chosen = given.choose(predicted, plain.chosen)
+        yield trial.row("choice", predicted[chosen], rest, labels=n)
+        winner = plain.trained[chosen].candidate
+        for name, candidate in (("trained with them", winner), ("source and labels", SOURCE_ONLY), ("MME", MME)):
+            yield trial.row(name, trial.train(candidate, given).predicted, rest, labels=n)
+
+
+def prior(trial: Trial, seed: int) -> Iterator[Row]:
+    """The true shares of the target's classes."""
+    shares = np.bincount(trial.y, minlength=trial.classes) / len(trial.y)
+    file = trial.out.parent / "shares.json"
+    names = trial.plain.setup.task.training_data.classes
+    file.write_text(json.dumps(dict(zip(names, shares.tolist(), strict=True))))
+    known = adapted(replace(trial.request, target_prior=file), trial.out)
+    uniform, logits = np.full(trial.classes, 1 / trial.classes), trial.plain.logits
+    estimate = target_prior(trial.plain.networks[0].outputs)
+    yield trial.row("as it is", trial.plain.predicted)
+    yield trial.row("decided under the estimated prior", adjust_logits(logits, estimate, uniform).argmax(axis=1))
+    yield trial.row("decided under the known prior", adjust_logits(logits, shares, uniform).argmax(axis=1))
+    yield trial.row("known prior in training", known.predicted)
+    both = adjust_logits(known.logits, shares, uniform).argmax(axis=1)
+    yield trial.row("known prior in training and decisions", both)
+
+
+def source_free(trial: Trial, seed: int) -> Iterator[Row]:
+    """Source-only's model and the target, and nothing else."""
+    only = trial.plain.trained[0]
+    model = trial.out.parent / "model"
+    Predictor.of_run(only.folder, "cpu").save(model)
+    yield trial.row("source-only", only.predicted)
+    yield trial.row("with source, as it is", trial.plain.predicted)
+    domain = read_domain(trial.target, "target")
+    for name, free in (("source-free", True), ("source-free, uniform prior as published", False)):
+        found = watch(adapt_again(model, domain, {"free": free}, seed, CPU))
+        yield trial.row(name, found.after.argmax(axis=1), collapsed=found.collapsed)
+
+
+def unknown(trial: Trial, seed: int) -> Iterator[Row]:
+    """A class leaves the source, another with every seed, and a fifth of the target is of that class."""
+    from sklearn.metrics import roc_auc_score
+
+    with np.load(trial.source) as source, np.load(trial.target) as target:
+        xs, ys, xt = source["x"], source["y"], target["x"]
+    gone = int(np.random.default_rng(len(trial.source.name)).permutation(trial.classes)[seed])
+    rng, names = np.random.default_rng(seed), np.unique(ys)
+    strange, known = (rng.permutation(np.flatnonzero(own)) for own in (trial.y == gone, trial.y != gone))
+    n = min(len(strange), len(known) // 4)
+    y = np.delete(np.arange(trial.classes), gone).searchsorted(trial.y[known[: 4 * n]])
+    folder = trial.out.parent
+    np.savez(folder / "fewer.npz", x=xs[ys != names[gone]], y=ys[ys != names[gone]])
+    found = {}
+    for name, rows in (("without", known[: 4 * n]), ("with", np.concatenate([known[: 4 * n], strange[:n]]))):
+        np.savez(folder / f"{name}.npz", x=xt[rows])
+        request = replace(trial.request, source=folder / "fewer.npz", target=folder / f"{name}.npz")
+        found[name] = adapted(request, folder / name)
+    for name, one in found.items():
+        own = [score(y, t.predicted[: 4 * n], trial.classes - 1)["per_class_mean"] for t in one.trained]
+        yield {"what": f"others' accuracy {name} them", "mean": own[one.chosen], "best": max(own), "images": n}
+    strangers = {name: find_unfamiliar([network.outputs for network in one.networks]) for name, one in found.items()}
+    marked, values = strangers["with"].marked, strangers["with"].score
+    yield {"what": "area under the curve", "mean": 100 * roc_auc_score(np.arange(5 * n) >= 4 * n, values)}
+    yield {"what": "marked of the unknown", "mean": 100 * float(marked[4 * n :].mean())}
+    yield {"what": "marked of the others", "mean": 100 * float(marked[: 4 * n].mean())}
+    yield {"what": "marked without them", "mean": 100 * strangers["without"].share}
+
+
+PARTS: dict[str, Callable[[Trial, int], Iterator[Row]]] = {
+    "labels": labels, "prior": prior, "source-free": source_free, "unknown": unknown
+}  # fmt: skip
+
+
+# --- running and printing ---
+
+
+def run_trials(embeddings: Path, out: Path, pairs: str, seeds: int, parts: list[str], most: int) -> None:
+    """Every pair, seed and part that the file does not have yet, at most so many trials."""
+    known = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
+    done = {(row["part"], row["pair"], row["seed"]) for row in known}
+    for seed, pair in itertools.product(range(seeds), PAIRS[pairs]):
+        missing = [part for part in parts if (part, "-".join(pair), seed) not in done]
+        if not missing or most <= 0:
+            continue
+        most -= 1
+        with tempfile.TemporaryDirectory(prefix="askew-") as scratch:
+            source, target, y = draw(embeddings, pair, "rs-ut", Path(scratch))
+            trial = Trial(source, target, y, seed, Path(scratch) / "out")
+            for part in missing:
+                rows = [{"part": part, "pair": "-".join(pair), "seed": seed} | row for row in PARTS[part](trial, seed)]
+                with out.open("a") as file:
+                    file.write("".join(json.dumps(row) + "\n" for row in rows))
+                print(part, *pair, seed, flush=True)
+
+
+def print_tables(out: Path) -> None:
+    """One table for each part: mean over pairs and seeds, and each pair's mean over seeds."""
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    for part in dict.fromkeys(row["part"] for row in rows):
+        own = [row for row in rows if row["part"] == part]
+        pairs = list(dict.fromkeys(row["pair"] for row in own))
+        seeds = len({row["seed"] for row in own})
+        print(f"\n### {part}: {len(pairs)} pairs, {seeds} seeds, under RS-UT\n")
+        print("| | " + " | ".join(pairs) + " | mean | overall |")
+        print("|---" * (len(pairs) + 3) + "|")
+        for what, n in dict.fromkeys((row["what"], row.get("labels")) for row in own):
+            here = [row for row in own if (row["what"], row.get("labels")) == (what, n)]
+            cells = [_mean([row["mean"] for row in here if row["pair"] == pair]) for pair in pairs]
+            overall = _mean([row["overall"] for row in here if "overall" in row])
+            name = what if n is None else f"{what}, {n} labels per class"
+            print(f"| {name} | " + " | ".join([*cells, _spread(here), overall]) + " |")
+
+
+def _mean(values: list[float]) -> str:
+    return f"{np.mean(values):.1f}" if values else "–"
+
+
+def _spread(rows: list[Row]) -> str:
+    """Mean over pairs, ± standard deviation of that mean over seeds."""
+    by_seed = [np.mean([row["mean"] for row in rows if row["seed"] == seed]) for seed in {row["seed"] for row in rows}]
+    off = f" ± {np.std(by_seed, ddof=1):.1f}" if len(by_seed) > 1 else ""
+    return f"{np.mean(by_seed):.1f}{off}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    one = commands.add_parser("try")
+    one.add_argument("embeddings", type=Path)
+    one.add_argument("--out", type=Path, required=True)
+    one.add_argument("--pairs", choices=PAIRS, default="reported")
+    one.add_argument("--seeds", type=int, default=3)
+    one.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
+    one.add_argument("--most", type=int, default=10**6, help="Trials, pairs times seeds, before it stops.")
+    two = commands.add_parser("table")
+    two.add_argument("out", type=Path)
+    args = parser.parse_args()
+    if args.command == "try":
+        run_trials(args.embeddings, args.out, args.pairs, args.seeds, args.parts, args.most)
+    else:
+        print_tables(args.out)
+
+
+if __name__ == "__main__":
+    main()

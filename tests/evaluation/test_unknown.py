@@ -1,0 +1,31 @@
+"""Images of no known class: networks that disagree, and a threshold that held-out source images set."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from askew.evaluation.outputs import DomainOutputs
+from askew.evaluation.unknown import ALARMS, find_unfamiliar
+
+
+def network(target: np.ndarray, seed: int) -> DomainOutputs:
+    rng = np.random.default_rng(seed)
+    y = np.arange(400) % 4
+    return DomainOutputs.of(6 * np.eye(4)[y] + rng.normal(size=(400, 4)), y, target, np.full(4, 0.25))
+
+
+def test_what_networks_are_sure_of_but_disagree_about_is_unknown_and_what_they_agree_on_is_not() -> None:
+    agreed, apart = 6 * np.eye(4)[[0] * 20], (6 * np.eye(4)[[k] * 20] for k in range(1, 4))
+    found = find_unfamiliar([network(np.concatenate([agreed, own]), k) for k, own in enumerate(apart)])
+    assert not found.marked[:20].any()
+    assert found.marked[20:].all()
+    assert found.share == 0.5
+    assert ((found.score >= 0) & (found.score <= 1)).all()
+
+
+def test_a_twentieth_of_the_held_out_source_would_be_marked() -> None:
+    one = network(np.zeros((1, 4)), 0)
+    again = DomainOutputs.of(one.source_val, one.source_val_y, one.source_val, one.training_prior)
+    assert find_unfamiliar([again]).share == pytest.approx(ALARMS, abs=0.005)
+    assert find_unfamiliar([one]).score == pytest.approx([1.0]), "none more probable than others"
