@@ -17,7 +17,9 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import askew
 from askew import AdaptiveClassifier
+from askew.adaptation.setup import AUTO, Candidate
 from askew.core.errors import UserError
+from askew.data.task import Task
 from askew.inference.predictor import Predictor
 from askew.runs.recipes import read_settings
 
@@ -72,31 +74,31 @@ def test_rows_of_a_domain_below_zero_are_the_target_as_skada_has_it() -> None:
         short().fit(XS, np.where(np.arange(len(YS)) == 3, -1, YS), sample_domain=np.ones(len(YS), int))
 
 
-def test_by_default_a_method_is_chosen_without_labels_and_trained_as_adapt_trains_it() -> None:
-    model = AdaptiveClassifier(device="cpu").fit_domains(XS, YS, XT)
+def test_by_default_a_method_is_chosen_without_labels() -> None:
+    model = AdaptiveClassifier(device="cpu", training=SHORT | {"pretrain": 60}).fit_domains(XS, YS, XT)
+    assert model.method == "auto"
+    assert list(model.scores_) == [candidate.name for candidate in AUTO["rows"]]
     assert model.method_ in model.scores_
-    assert next(iter(model.scores_)) == "source"
-    assert len(model.scores_) == 6
-    assert (model.predict(XT) == YT).mean() > 0.9
-    settings = read_settings("own")["task"]["rows"]["train"]
-    plan = short(training=None).fit_domains(XS, YS, XT).predictor_.card.made["run"]["plan"]
-    assert [stage["rounds"] * stage["round_steps"] for stage in plan] == [
-        settings["pretrain"], settings["rounds"] * settings["round"],
-    ]  # fmt: skip
+    assert (model.predict(XT) == YT).mean() > 0.8
     with pytest.raises(UserError, match="the method is auto"):
         AdaptiveClassifier(hyper={"alpha": 1}).fit_domains(XS, YS, XT)
 
 
+def test_by_default_it_trains_as_long_as_adapt_does(task: Task) -> None:
+    own = Task("own/rows", task.training_data, None)
+    settings = read_settings("own")["task"]["rows"]["train"]
+    plan = AdaptiveClassifier()._run(Candidate("coal", "coal"), own, seed=0).plan
+    assert [stage.steps for stage in plan] == [settings["pretrain"], settings["rounds"] * settings["round"]]
+
+
 def test_its_probabilities_are_calibrated() -> None:
-    noisy = np.random.default_rng(5)
-    xs, xt = XS + 2 * noisy.normal(size=XS.shape), XT + 2 * noisy.normal(size=XT.shape)
-    model = short(training={"pretrain": 300, "rounds": 1, "round": 10}).fit_domains(xs, YS, xt)
-    x, y = clouds(2000, 0, 7)
-    x += 2 * noisy.normal(size=x.shape)
+    """A head that is far too soft: its confidence is brought to how often it is right."""
+    model = short(training={"pretrain": 60, "rounds": 1, "round": 10, "temperature": 5}).fit_domains(XS, YS, XT)
+    x, y = clouds(600, 0, 7)
     p, card = model.predict_proba(x), model.predictor_.card
     raw = Predictor(replace(card, temperature=1.0), model.predictor_.weights, "cpu").predict_proba(x)
     right = (model.predict(x) == y).mean()
-    assert abs(p.max(axis=1).mean() - right) < abs(raw.max(axis=1).mean() - right)
+    assert abs(p.max(axis=1).mean() - right) < 0.2 < abs(raw.max(axis=1).mean() - right)
 
 
 def test_names_and_marks_go_together_in_an_array_of_objects() -> None:

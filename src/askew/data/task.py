@@ -79,7 +79,7 @@ class TestLabels:
     """The labels of the test images, in their order; only scoring receives them.
 
     >>> askew.load_task("mini/syn-uci").test_labels.y.shape
-    (899,)
+    (901,)
     """
 
     __test__ = False  # pytest takes a class named Test… for tests

@@ -59,7 +59,7 @@ def run(
     The method is an id, `file.py:Class`, a class, or an object, which brings all of its hyper-parameters.
 
     >>> askew.run("mini/syn-uci", "source", training=short).scores["whole"]["images"]
-    899
+    901
     """
     name, own = named(method)
     values = (own | dict(hyper or {}), training or {})
