@@ -39,7 +39,7 @@ def result() -> askew.AdaptationResult:
 def test_a_result_has_predictions_a_model_a_report_and_a_summary(result: askew.AdaptationResult) -> None:
     pytest.importorskip("pandas", reason="predictions are a DataFrame")
     table = result.predictions
-    assert table.columns.tolist() == ["path", "class", "probability", "p_cat", "p_dog", "p_owl"]
+    assert table.columns.tolist() == ["path", "class", "probability", "p_cat", "p_dog", "p_owl", "unknown"]
     assert table["class"].tolist() == result.model.predict(XT).tolist()
     assert (table["class"] == YT).mean() > 0.8
     assert result.report.read_text().startswith("<!doctype html>")
@@ -148,6 +148,53 @@ def test_any_module_is_a_backbone(fine_tune: bool, tmp_path: Path) -> None:
     assert not [r for r in found.summary["remarks"] if r["code"] == "A101"], "it is not called randomly initialised"
     again = askew.load(tmp_path / "out", "cpu", backbone=module)
     assert (again.predict_proba(x) == found.model.predict_proba(x)).all()
+
+
+BACKBONE = """
+from torch import nn
+
+
+def colours():
+    return nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten())
+"""
+
+
+class Drawn(torch.utils.data.Dataset[Any]):
+    """Pictures of Pillow's, by row."""
+
+    def __init__(self, files: list[Path]) -> None:
+        self.files = files
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, row: int) -> Image.Image:
+        return Image.open(self.files[row])
+
+
+def test_data_sets_of_pictures_give_what_the_command_gives_on_their_folders(cli: Command, tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets", reason="data sets of Hugging Face's library")
+    for part, n in (("source", 24), ("target", 12)):
+        for i, (x, y) in enumerate(zip(*painted(n, len(part)), strict=True)):
+            place = tmp_path / part / (f"{y}/{i:02}.png" if part == "source" else f"{i:02}.png")
+            place.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(x.transpose(1, 2, 0)).save(place)
+    (tmp_path / "mine.py").write_text(BACKBONE)
+    training = [word for name, value in LENGTH.items() for word in ("-t", f"{name}={value}")]
+    how = ("-m", "coal", "--backbone", "mine.py:colours", "--frozen", "--device", "cpu", *training)
+    answer = cli("adapt", "source", "target", "-o", "out", *how, "--json")
+    assert answer.code == 0, answer.err
+    files = sorted((tmp_path / "source").rglob("*.png"))
+    kinds = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=sorted(NAMES))})
+    columns = {"image": [str(file) for file in files], "label": [file.parent.name for file in files]}
+    source = datasets.Dataset.from_dict(columns, features=kinds)
+    found = askew.adapt(
+        source, Drawn(sorted((tmp_path / "target").glob("*.png"))), method="coal", backbone="mine.py:colours",
+        fine_tune=False, training=LENGTH, device="cpu",
+    )  # fmt: skip
+    assert json.loads(answer.out)["methods"] == json.loads(json.dumps(found.summary["methods"]))
+    again = askew.load("out", "cpu", backbone="mine.py:colours")
+    assert (again.predict_proba(Drawn(files).files) == found.model.predict_proba(Drawn(files).files)).all()
 
 
 def test_embeddings_are_in_the_order_of_the_images() -> None:

@@ -79,7 +79,7 @@ def adapt(
 
     >>> result = askew.adapt((xs, ys), xt, method="coal", training=short)
     >>> result.predictions.columns.tolist()
-    ['path', 'class', 'probability', 'p_cat', 'p_dog', 'p_owl']
+    ['path', 'class', 'probability', 'p_cat', 'p_dog', 'p_owl', 'unknown']
     """
     name, own = named(method)
     inputs = _given(source, target, image, label, skip_broken)

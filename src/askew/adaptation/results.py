@@ -42,12 +42,13 @@ class AdaptationResult:
 
     @cached_property
     def predictions(self) -> DataFrame:
-        """One row per target image: path, class, probability, and the probability of each class."""
+        """One row per target image: path, class, its probability, those of all classes, whether it looks like none."""
         found = self.found
         best, p = found.predicted, found.probabilities
         named = [found.setup.data.target.names, np.array(found.classes, dtype=object)[best], p.max(axis=1)]
         names = [name for name in columns(found.classes) if name != "problem"]
-        return data_frame(dict(zip(names, [*named, *p.T], strict=True)), index=self.index)
+        table = dict(zip(names, [*named, *p.T], strict=True)) | {"unknown": found.unfamiliar.marked}
+        return data_frame(table, index=self.index)
 
     @cached_property
     def model(self) -> Predictor:
