@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,10 @@ from torch import nn
 
 from askew.core.device import LANE_ROWS, PREDICT_NUMBERS, PREDICT_ROWS
 from askew.data.domains import RowSubset
-from askew.nets.forward import chunk_rows, forward_in_chunks
+from askew.nets import forward
+from askew.nets.forward import chunk_rows, fast_backbones, forward_in_chunks
+from askew.nets.network import build
+from askew.nets.spec import NetSpec
 
 CPU = torch.device("cpu")
 X = np.random.default_rng(0).normal(size=(10, 3)).astype(np.float32)
@@ -43,3 +48,19 @@ def test_a_chunk_is_bounded_by_rows_by_numbers_and_by_lanes() -> None:
     assert chunk_rows((3, 224, 224)) == PREDICT_NUMBERS // (3 * 224 * 224)
     assert chunk_rows((PREDICT_NUMBERS,)) == 16
     assert chunk_rows((4,), lanes=8) == LANE_ROWS // 8
+
+
+def test_a_backbone_in_bfloat16_says_what_it_says_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forward, "fast_bfloat16", lambda device: True)  # which every processor can imitate
+    features: Any = build(NetSpec(name="resnet18"), (3, 64, 64), 2, 0)[0]["features"].eval()
+    x = torch.randint(0, 256, (4, 3, 64, 64), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        exact = features(x)
+        for rows in (0, 4):
+            with fast_backbones(features, (3, 64, 64), rows):
+                assert features.fast is not None
+                for part in (x, x[:3]):  # a batch of the size that was prepared for, and another
+                    rounded = features(part)
+                    assert rounded.dtype == torch.float32
+                    assert (rounded - exact[: len(part)]).norm() < 0.03 * exact[: len(part)].norm()
+        assert torch.equal(features(x), exact), "afterwards it is as it was"

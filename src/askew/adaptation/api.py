@@ -17,16 +17,18 @@ from torch import nn
 from askew.adaptation.artifacts import write_artifacts
 from askew.adaptation.audit import Audit, target_names
 from askew.adaptation.audit import audit as audit_folder
-from askew.adaptation.embeddings import embed_rows
+from askew.adaptation.embeddings import backbone_spec, embed_pictures, embed_rows, picture_embedder
 from askew.adaptation.given import GivenLabels, GivenShares
+from askew.adaptation.journal import Journal
 from askew.adaptation.pipeline import adapt as adapt_steps
 from askew.adaptation.pipeline import diagnosed
 from askew.adaptation.results import AdaptationResult, DiagnosisResult
-from askew.adaptation.setup import AdaptRequest, backbone_spec, check_out
+from askew.adaptation.setup import AdaptRequest, check_out
 from askew.core.device import pick_device
 from askew.core.errors import UserError
 from askew.core.files import temporary_folder
 from askew.data.custom import CustomDomain
+from askew.data.image_lists import LISTS, Columns
 from askew.data.objects import as_domain
 from askew.inference.predictor import Predictor
 from askew.methods import named
@@ -97,8 +99,10 @@ def adapted(
     """The same for a request: everything that is computed, and its files."""
     folder = Path(tempfile.mkdtemp(prefix="askew-") if out is None else out)
     check_out(folder)
-    found = watch(adapt_steps(request, folder, pick_device(device)))
+    journal = Journal(folder, len(request.candidates("rows")) + 1)
+    found = watch(journal.watch(adapt_steps(request, folder, pick_device(device))))
     write_artifacts(found, folder)
+    journal.note(f"the model, predictions and the report of {found.winner.candidate.name}")
     fits = index is not None and not callable(index) and len(index) == len(found.predicted)
     result = AdaptationResult(found, folder, device, index if fits else None)
     if out is None:
@@ -206,6 +210,11 @@ def embed(
     >>> askew.embed(pictures, torch.nn.Flatten()).shape
     (2, 192)
     """
+    path = Path(images) if isinstance(images, str | Path) else None
+    if path is not None and (path.is_dir() or path.suffix.lower() in LISTS):
+        embedder = picture_embedder(backbone_name(backbone), weights, pick_device(device))
+        pictures: CustomDomain = silently(embed_pictures(path, embedder, skip_broken, Columns(image)))
+        return embedder.rows(pictures.x)
     domain = as_domain(images, "target", image=image, skip_broken=skip_broken)
     spec = backbone_spec(backbone_name(backbone), weights, domain.shape)
     return embed_rows(domain.x, spec, pick_device(device))

@@ -1,4 +1,8 @@
-"""Embeddings of a task's images by a frozen network, computed once and kept in files named by network and images."""
+"""Embeddings of images by a frozen network, each computed once: kept by network and content, for all commands.
+
+`<cache>/embeddings/<network>/<block>.safetensors` has rows, and for each the hash of its image and the number of its
+view: 0 is the image itself, others are random views. Pictures are decoded in a stream, and only those not known yet.
+"""
 
 from __future__ import annotations
 
@@ -6,25 +10,38 @@ import dataclasses
 import functools
 import hashlib
 import json
-from collections.abc import Generator
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from importlib.metadata import version
+from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
-from askew.core.files import Damaged, read_tensors, write_tensors
-from askew.data.domains import Labeled, Rows, RowSubset, Unlabeled
+from askew.core import random
+from askew.core.errors import UserError
+from askew.data.custom import CustomDomain, list_pictures, read_domain
+from askew.data.decode import SIDE, PictureFiles, Row, decode, decoding, load_ahead
+from askew.data.domains import Labeled, Rows, RowSubset, Unlabeled, row_hashes
+from askew.data.image_cache import Pictures
+from askew.data.image_lists import USUAL, Columns, Listing
+from askew.data.paths import cache_folder
+from askew.data.row_cache import RowCache, content_hashes
 from askew.data.task import Task, TrainingData
-from askew.nets.forward import forward_in_chunks
+from askew.nets.augment import NO_VIEWS, Views, make_view
+from askew.nets.backbones import seen_side
+from askew.nets.forward import fast_backbones, fast_bfloat16
 from askew.nets.modules import OWN_PREFIX
 from askew.nets.network import build
-from askew.nets.spec import NetSpec
+from askew.nets.spec import NetSpec, file_hash
 from askew.runs.execute import Progress
 
-_FILE_ROWS = 256  # embeddings in one file: what has to be computed again if the work is stopped
+_BATCH = 32  # images in a forward pass
+_MANY = 512  # images from which on it pays to prepare the network for them
+
+Embedding = NDArray[np.float32]
 
 
 def frozen(spec: NetSpec, shape: tuple[int, ...]) -> nn.Module:
@@ -35,21 +52,65 @@ def frozen(spec: NetSpec, shape: tuple[int, ...]) -> nn.Module:
     return features.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
 
-def embedded(task: Task, spec: NetSpec, folder: Path, device: torch.device) -> Generator[Progress, None, Task]:
+def picture_shape(spec: NetSpec) -> tuple[int, int, int]:
+    """The shape in which pictures are decoded for a network: so that it sees 7/8 of each side, as of 256 pixels 224."""
+    seen = seen_side(spec)
+    side = seen * 8 // 7 if seen > spec.crop else SIDE
+    return 3, side, side
+
+
+def backbone_spec(name: str, weights: str, shape: tuple[int, ...], crop: int = 224) -> NetSpec:
+    """A backbone with its starting weights; UserError if they cannot be had."""
+    file = Path(weights) if weights not in ("hub", "none") else None
+    if file is not None and name.startswith(OWN_PREFIX):
+        raise UserError("A backbone of your own brings its weights.", "leave --weights out, and load them in its code.")
+    if file is not None and not file.is_file():
+        raise UserError(f"The weights file {file} does not exist.", "--weights hub, none, or a file.")
+    spec = NetSpec(name=name, weights=weights, weights_hash="" if file is None else file_hash(file), crop=crop)
+    try:
+        frozen(spec, shape)
+    except OSError as error:  # a download that failed
+        raise UserError(
+            f"The weights of {name} could not be fetched: {error}.",
+            "name a file with --weights FILE, or use --weights none: random features, which are weak.",
+        ) from None
+    return spec
+
+
+def picture_embedder(
+    name: str, weights: str, device: torch.device, views: Views = NO_VIEWS, count: int = 0
+) -> Embedder:
+    """A frozen network for pictures, which it sees at a size that it takes; and for random views of them."""
+    spec = NetSpec(name=name)
+    shape = picture_shape(spec)
+    return Embedder(backbone_spec(name, weights, shape, crop=seen_side(spec)), shape, device, views, count)
+
+
+def embed_pictures(
+    path: Path, embedder: Embedder, skip_broken: bool = False, columns: Columns = USUAL
+) -> Generator[Progress, None, CustomDomain]:
+    """The pictures of a folder or a list, all of them embedded."""
+    listing = list_pictures(path, "target", columns=columns)
+    if listing is None:
+        raise UserError(f"{path} is neither a folder nor a list of pictures.", "`askew adapt` embeds arrays of images.")
+    (opened,) = yield from embedder.open_listings([listing])
+    return read_domain(path, "target", skip_broken, columns=columns, open_pictures=lambda _: opened)
+
+
+def embed_rows(x: Rows, spec: NetSpec, device: torch.device) -> Embedding:
+    """The features of images or rows, in their order. (n, …) → (n, d)"""
+    embedder = Embedder(spec, tuple(x.shape[1:]), device)
+    for _ in embedder.learn_rows([x]):
+        pass
+    return embedder.rows(x)
+
+
+def embedded(task: Task, embedder: Embedder) -> Generator[Progress, None, Task]:
     """The same task with rows of the network's features in place of its images. Stopped, it goes on where it was."""
     data = task.training_data
-    domains = (data.source.x, data.source_val.x, data.target.x)
-    total, done = sum(map(len, domains)), 0
-    embedder = _Embedder(spec, tuple(data.source.x.shape[1:]), folder, device)
-    embeddings: list[NDArray[np.float32]] = []
-    for x in domains:
-        blocks = []
-        for start in range(0, len(x), _FILE_ROWS):
-            blocks.append(embedder.rows(_block(x, start)))
-            done += len(blocks[-1])
-            yield Progress("embeddings", f"embeddings by {spec.name}", done, total, {})
-        embeddings.append(np.concatenate(blocks) if blocks else embeddings[0][:0])
-    source, held_out, target = embeddings
+    splits = (data.source.x, data.source_val.x, data.target.x)
+    yield from embedder.learn_rows(splits)
+    source, held_out, target = (embedder.rows(x) for x in splits)
     images = Unlabeled(target)
     rows = TrainingData(
         Labeled(source, data.source.y), Labeled(held_out, data.source_val.y), images, images, data.classes
@@ -57,51 +118,116 @@ def embedded(task: Task, spec: NetSpec, folder: Path, device: torch.device) -> G
     return Task("own/rows", rows, None, task.notes)
 
 
-def embed_rows(x: Rows, spec: NetSpec, device: torch.device) -> NDArray[np.float32]:
-    """The features of images or rows, in their order. (n, …) → (n, d)"""
-    network = frozen(spec, tuple(x.shape[1:])).to(device)
-    return forward_in_chunks(lambda images: network(images).flatten(1), x, device)
+class Embedder:
+    """A frozen network, and what it computed here or before."""
 
-
-@dataclass(frozen=True)
-class _Embedder:
-    """A frozen network, and the folder that keeps what it computed."""
-
-    spec: NetSpec
-    shape: tuple[int, ...]
-    folder: Path
-    device: torch.device
+    def __init__(
+        self, spec: NetSpec, shape: tuple[int, ...], device: torch.device, views: Views = NO_VIEWS, count: int = 0
+    ) -> None:
+        """`count` random views of each image are embedded too, as `views` says."""
+        self.spec, self.shape, self.device = spec, shape, device
+        self.how, self.count = views, count
+        images, of_views = self._names()
+        self._stores = [RowCache(cache_folder() / "embeddings" / name) for name in (images, of_views)]
 
     @functools.cached_property
     def network(self) -> nn.Module:
         return frozen(self.spec, self.shape).to(self.device)
 
-    def rows(self, x: Rows) -> NDArray[np.float32]:
-        """Embeddings of some images, from their file if there is one. (n, k, h, w) → (n, d)"""
-        file = self.folder / f"{self._key(x)}.safetensors"
-        kept = _kept(file)
-        if kept is None:
-            kept = forward_in_chunks(lambda images: self.network(images).flatten(1), x, self.device)
-            self.folder.mkdir(parents=True, exist_ok=True)
-            write_tensors(file, {"rows": torch.from_numpy(kept)}, {"form": "1"})
-        return kept
+    def rows(self, x: Rows) -> Embedding:
+        """Embeddings of images that were learnt. (n, …) → (n, d)"""
+        return np.stack([self._stores[0].rows[h, 0] for h in row_hashes(x).tolist()])
 
-    def _key(self, x: Rows) -> str:
-        """A hash of the network and the images."""
+    def views(self, x: Rows) -> Embedding:
+        """Embeddings of their random views. (n, …) → (n, count, d)"""
+        found = self._stores[1].rows
+        return np.stack([[found[h, v] for v in range(1, self.count + 1)] for h in row_hashes(x).tolist()])
+
+    # --- reading ---
+
+    def open_listings(self, listings: Sequence[Listing]) -> Generator[Progress, None, list[Pictures]]:
+        """Embed listed pictures in a stream; the pictures, without those that cannot be read."""
+        paths = [[listing.root / path for path in listing.paths] for listing in listings]
+        contents: list[list[int | str]] = [[] for _ in paths]
+        for group, found in zip(paths, contents, strict=True):
+            yield Progress("reading", "reading pictures", 0, len(group), {})
+            for some in content_hashes(group):
+                found += some
+                yield Progress("reading", "reading pictures", len(found), len(group), {})
+        flat = zip(chain.from_iterable(contents), chain.from_iterable(paths), strict=True)
+        images = {h: functools.partial(decode, path, self.shape) for h, path in flat if isinstance(h, int)}
+        broken = yield from self.learn(images)
+        opened = []
+        for listing, group, found in zip(listings, paths, contents, strict=True):
+            why = [h if isinstance(h, str) else broken.get(h, "") for h in found]
+            kept = np.array([i for i, one in enumerate(why) if not one], dtype=np.int64)
+            hashes = np.array([h if isinstance(h, int) else 0 for h in found], dtype="<u8")
+            bad = {path: one[:120] for path, one in zip(listing.paths, why, strict=True) if one}
+            opened.append(Pictures(RowSubset(PictureFiles(group, self.shape[1]), kept, hashes), kept, bad))
+        return opened
+
+    def learn_rows(self, groups: Iterable[Rows]) -> Generator[Progress, None, None]:
+        """Embed images of arrays that are not known yet."""
+        images: dict[int, Callable[[], Row]] = {}
+        for x in groups:
+            images |= {h: functools.partial(x.__getitem__, i) for i, h in enumerate(row_hashes(x).tolist())}
+        for h, why in (yield from self.learn(images)).items():
+            raise UserError(f"The image {h:016x} cannot be read any more: {why}.", "start again.")
+
+    # --- computing ---
+
+    def learn(self, images: Mapping[int, Callable[[], Row]]) -> Generator[Progress, None, dict[int, str]]:
+        """Embed images, by their hashes, that are not known yet; why others cannot be read."""
+        wanted = [[(h, 0) for h in images], [(h, v) for h in images for v in range(1, self.count + 1)]]
+        lacking = {h for store, keys in zip(self._stores, wanted, strict=True) for h, _ in store.find(keys)}
+        todo = [(h, get) for h, get in images.items() if h in lacking]
+        done, label = len(images) - len(todo), f"embeddings by {self.spec.name}"
+        yield Progress("embeddings", label, done, len(images), {})
+        if not todo:
+            return {}
+        broken: dict[int, str] = {}
+        rows = _BATCH if len(todo) * (1 + self.count) >= _MANY else 0
+        try:
+            with decoding(), fast_backbones(self.network, self.shape, rows):
+                loaded = load_ahead(todo, 4 * _BATCH)
+                while block := list(islice(loaded, _BATCH)):
+                    broken |= {h: x for h, x in block if isinstance(x, str)}
+                    self._embed({h: x for h, x in block if not isinstance(x, str)})
+                    done += len(block)
+                    yield Progress("embeddings", label, done, len(images), {})
+        finally:
+            for store in self._stores:
+                store.flush()
+        return broken
+
+    def _embed(self, pixels: Mapping[int, Row]) -> None:
+        """One batch and its views."""
+        for v in range(1 + self.count if pixels else 0):
+            store = self._stores[v > 0]
+            hashes = [h for h in pixels if (h, v) not in store.rows]
+            if hashes:
+                x = torch.from_numpy(np.stack([pixels[h] for h in hashes]))
+                store.add([(h, v) for h in hashes], self._forward(x, hashes, v))
+
+    def _forward(self, x: Tensor, hashes: Sequence[int], v: int) -> Embedding:
+        """(n, k, h, w) → (n, d)"""
+        with torch.inference_mode():
+            x = x.to(self.device)
+            if v:
+                keys = torch.from_numpy(np.array(hashes, dtype="<u8").view("<i8")).to(self.device)
+                keys = random.hash64(random.key("embedded view", v), keys)
+                x = make_view(
+                    x, keys, self.how, side=seen_side(self.spec) if self.spec.crop < min(self.shape[1:]) else 0
+                )
+            rows: Embedding = self.network(x).flatten(1).float().cpu().numpy()
+        return rows
+
+    def _names(self) -> tuple[str, str]:
+        """Hashes of all that embeddings hang on: the network, the shape of images, the arithmetic; and their views."""
         spec = dataclasses.asdict(self.spec) | ({"weights": ""} if self.spec.weights_hash else {})
-        network = json.dumps(spec, sort_keys=True)
-        return hashlib.sha256((network + Unlabeled(x).fingerprint()).encode()).hexdigest()[:16]
-
-
-def _kept(file: Path) -> NDArray[np.float32] | None:
-    """Embeddings that are there; None if they are not, or are damaged."""
-    try:
-        rows: NDArray[np.float32] = read_tensors(file)[0]["rows"].numpy()
-    except (FileNotFoundError, Damaged):
-        return None
-    return rows
-
-
-def _block(x: Rows, start: int) -> Rows:
-    rows: NDArray[np.int64] = np.arange(start, min(start + _FILE_ROWS, len(x)))
-    return x.pick(rows) if isinstance(x, RowSubset) else x[rows]
+        library = "timm" if self.spec.name.startswith("timm:") else "torchvision"
+        hub = f"{library} {version(library)}" if self.spec.weights == "hub" else ""  # which weights that means
+        network = [spec, hub, self.shape, fast_bfloat16(self.device)]
+        texts = (json.dumps(about, sort_keys=True) for about in (network, [*network, self.how.describe()]))
+        images, views = (hashlib.sha256(text.encode()).hexdigest()[:16] for text in texts)
+        return images, f"{views}-views"

@@ -9,18 +9,20 @@ from typing import Any
 
 import torch
 
-from askew.adaptation.embeddings import embedded, frozen
+from askew.adaptation.embeddings import Embedder, backbone_spec, embedded, picture_embedder
 from askew.adaptation.given import GivenLabels, GivenShares, TargetLabels, in_shares, read_prior, read_truth
 from askew.core.errors import UserError
 from askew.core.files import is_temporary
-from askew.data.custom import CustomData, CustomDomain, load_custom_data
-from askew.data.image_lists import USUAL, Columns
+from askew.data.custom import CustomData, CustomDomain, OpenPictures, load_custom_data, open_decoded, open_unread
+from askew.data.decode import SIDE
+from askew.data.image_cache import Pictures
+from askew.data.image_lists import LISTS, USUAL, Columns, Listing
 from askew.data.task import Task
 from askew.evaluation.logits import Floats
 from askew.methods import make_method, method_class
 from askew.nets.modules import OWN_PREFIX, backbone_name
 from askew.nets.small import OWN
-from askew.nets.spec import NetSpec, file_hash
+from askew.nets.spec import NetSpec
 from askew.runs.execute import Progress
 from askew.runs.root import MARKER, is_unmarked, open_root
 from askew.runs.tune import trials
@@ -72,7 +74,7 @@ class AdaptRequest:
     backbone: str = ""
     """Network by name, or `file.py:function`; empty: one that suits the data."""
     weights: str = "hub"
-    """Its starting weights: hub, none, or a .safetensors file."""
+    """Its starting weights: hub, none, or a .safetensors or .pth file."""
     tuned: bool | None = None
     """Whether the backbone is fine-tuned, or frozen; None: fine-tuned on a GPU, frozen on a CPU."""
     quick: bool = False
@@ -127,6 +129,8 @@ class Setup:
     """Those of target images that the user has."""
     prior: Floats | None = None
     """The target's prior, if the user knows it. (c,)"""
+    embedder: Embedder | None = None
+    """What embedded the images, and knows their random views if it was asked for some."""
 
     def candidates(self, request: AdaptRequest) -> tuple[Candidate, ...]:
         return request.candidates("rows" if self.task.training_data.source.x.ndim == 2 else self.data.kind)
@@ -156,9 +160,12 @@ def check_out(out: Path) -> None:
 
 def set_up(request: AdaptRequest, out: Path, device: torch.device) -> Generator[Progress, None, Setup]:
     """Read both domains and what is known of the target, choose a network, and compute embeddings if it is frozen."""
-    data = read_domains(request)
+    if streams := _streams(request, device):
+        data, embedder = yield from _stream(request, out, device)
+    else:
+        data = read_domains(request)
     labels, prior = _known(request, data)
-    setup = yield from _network(request, data, out, device)
+    setup = yield from _network(request, data, embedder if streams else None, out, device)
     if prior is not None:
         shares = in_shares(setup.task, prior)
         setup = replace(setup, task=shares, training={"sampler": "natural"} | dict(setup.training))
@@ -179,12 +186,15 @@ def _known(request: AdaptRequest, data: CustomData) -> tuple[TargetLabels | None
 
 
 def _network(
-    request: AdaptRequest, data: CustomData, out: Path, device: torch.device
+    request: AdaptRequest, data: CustomData, embedder: Embedder | None, out: Path, device: torch.device
 ) -> Generator[Progress, None, Setup]:
     """The network that suits the data, and embeddings where it is frozen."""
     asked = backbone_name(request.backbone)
     own = asked.startswith(OWN_PREFIX)
     training = (QUICK if request.quick else {}) | dict(request.training)
+    if embedder is not None:
+        task = yield from embedded(data.task, embedder)
+        return Setup(data, task, "mlp", embedder.spec, training, embedder=embedder)
     if data.kind == "rows" and not own:
         if request.backbone not in ("", "mlp", "bare"):
             raise UserError(
@@ -196,13 +206,51 @@ def _network(
     if name in OWN:
         return Setup(data, data.task, name, None, training)
     spec = backbone_spec(name, request.weights, shape)
-    fine_tuned = device.type == "cuda" if request.tuned is None else request.tuned
-    if fine_tuned:
+    if _fine_tunes(request, device):
         network = name if "+" in name else f"{name}+bottleneck"
         return Setup(data, data.task, network, None, _tuning(request, data) | training)
     open_root(out / "runs")  # marks the folder as ours, so that work stopped from here on can go on
-    task = yield from embedded(data.task, spec, out / "embeddings", device)
-    return Setup(data, task, "mlp", spec, training)
+    embedder = Embedder(spec, shape, device)
+    return Setup(data, (yield from embedded(data.task, embedder)), "mlp", spec, training, embedder=embedder)
+
+
+def _fine_tunes(request: AdaptRequest, device: torch.device) -> bool:
+    return device.type == "cuda" if request.tuned is None else request.tuned
+
+
+# --- pictures below a frozen backbone, which are decoded once, in a stream, and not kept ---
+
+
+def _streams(request: AdaptRequest, device: torch.device) -> bool:
+    paths = [path for path in (request.source, request.target) if isinstance(path, Path)]
+    pictures = [path.is_dir() or path.suffix.lower() in LISTS for path in paths]
+    return (
+        len(paths) == 2
+        and all(pictures)
+        and _picture_network(request, device) not in OWN
+        and not _fine_tunes(request, device)
+    )
+
+
+def _picture_network(request: AdaptRequest, device: torch.device) -> str:
+    return backbone_name(request.backbone) or _default_network((3, SIDE, SIDE), device)
+
+
+def _stream(
+    request: AdaptRequest, out: Path, device: torch.device
+) -> Generator[Progress, None, tuple[CustomData, Embedder]]:
+    """Both domains, and what has embedded all of their pictures."""
+    listings: list[Listing] = []
+
+    def listed(listing: Listing) -> Pictures:
+        listings.append(listing)
+        return open_unread(listing)
+
+    _known(request, read_domains(request, listed))  # what is wrong is an error before the work
+    embedder = picture_embedder(_picture_network(request, device), request.weights, device)
+    open_root(out / "runs")  # marks the folder as ours, so that work stopped from here on can go on
+    opened = dict(zip(listings, (yield from embedder.open_listings(listings)), strict=True))
+    return read_domains(request, opened.__getitem__), embedder
 
 
 def _tuning(request: AdaptRequest, data: CustomData) -> dict[str, Any]:
@@ -213,30 +261,12 @@ def _tuning(request: AdaptRequest, data: CustomData) -> dict[str, Any]:
     return {"weights": request.weights, "round": max(100, largest // 32)} | kept
 
 
-def read_domains(request: AdaptRequest) -> CustomData:
+def read_domains(request: AdaptRequest, open_pictures: OpenPictures = open_decoded) -> CustomData:
     most = QUICK_IMAGES if request.quick else 0
-    return load_custom_data(request.source, request.target, request.skip_broken, most, request.columns)
+    return load_custom_data(request.source, request.target, request.skip_broken, most, request.columns, open_pictures)
 
 
 def _default_network(shape: tuple[int, ...], device: torch.device) -> str:
     """A network for such images: a small one of ours for small ones, else a ResNet that the machine can afford."""
     small: dict[tuple[int, ...], str] = {(1, 28, 28): "digits-28", (3, 32, 32): "mini"}
     return small.get(shape) or ("resnet50" if device.type == "cuda" else "resnet18")
-
-
-def backbone_spec(name: str, weights: str, shape: tuple[int, ...]) -> NetSpec:
-    """A backbone with its starting weights; UserError if they cannot be had."""
-    file = Path(weights) if weights not in ("hub", "none") else None
-    if file is not None and name.startswith(OWN_PREFIX):
-        raise UserError("A backbone of your own brings its weights.", "leave --weights out, and load them in its code.")
-    if file is not None and not file.is_file():
-        raise UserError(f"The weights file {file} does not exist.", "--weights hub, none, or a file.")
-    spec = NetSpec(name=name, weights=weights, weights_hash="" if file is None else file_hash(file))
-    try:
-        frozen(spec, shape)
-    except OSError as error:  # a download that failed
-        raise UserError(
-            f"The weights of {name} could not be fetched: {error}.",
-            "name a file with --weights FILE.safetensors, or use --weights none: random features, which are weak.",
-        ) from None
-    return spec

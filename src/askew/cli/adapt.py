@@ -81,7 +81,7 @@ class NetworkOptions:
         ),
     ] = ""
     weights: Annotated[
-        str, typer.Option("--weights", help="Initial weights of the backbone: hub, none, or a .safetensors file.")
+        str, typer.Option("--weights", help="Initial weights: hub, none, or a .safetensors or .pth file.")
     ] = "hub"
     quick: Annotated[
         bool, typer.Option("--quick", help="A first estimate within a minute, from a sample of the images.")
@@ -213,9 +213,10 @@ def _adapt_again(
 
 def adapt_and_print(request: AdaptRequest, folder: Path, device: str, as_json: bool) -> None:
     """Adapt, write everything, and print it."""
-    from askew.adaptation.api import adapted
-    from askew.cli.progress import watch
+    from askew.cli.progress import waiting, watch
 
+    with waiting("starting"):
+        from askew.adaptation.api import adapted
     result = adapted(request, folder, device, watch)
     found = result.found
     if found.setup.data.target.labels_ignored:

@@ -1,4 +1,4 @@
-"""Commands for a trained model: predict, export."""
+"""Commands for a trained model: predict, export; and embed, for a pre-trained one."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from askew.cli.common import app
-from askew.cli.options import CLUSTER, EXECUTION, OWN_DATA, Address, AsJson, Device, Gpus, PathColumn
+from askew.cli.options import CLUSTER, EXECUTION, OWN_DATA, Address, AsJson, Device, Gpus, LabelColumn, PathColumn
 from askew.cli.terminal import print_json, print_note
 from askew.core.errors import UserError
 
 if TYPE_CHECKING:
+    from askew.data.custom import CustomDomain
     from askew.inference.predict_files import PredictionCounts
     from askew.inference.predictor import Predictor, Prior
 
@@ -177,6 +178,78 @@ def _print_counts(
     listed = ", ".join(f"{name} {share:.1%}" for name, share in shares[:_SHOWN])
     more = f" and {len(shares) - _SHOWN} more" if len(shares) > _SHOWN else ""
     print_note(f"predicted label distribution: {listed}{more}")
+
+
+@app.command(rich_help_panel=OWN_DATA)
+def embed(
+    images: Annotated[Path, typer.Argument(help="A folder, with or without sub-folders of classes, or a list.")],
+    file: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", help="A .npz file with x, names and, where there are some, labels y."),
+    ] = None,
+    backbone: Annotated[str, typer.Option("--backbone", help="A torchvision network or timm:NAME.")] = "resnet18",
+    weights: Annotated[
+        str, typer.Option("--weights", help="Its weights: hub, none, or a .safetensors or .pth file.")
+    ] = "hub",
+    views: Annotated[int, typer.Option("--views", help="Random views of each image to embed as well.", min=0)] = 0,
+    skip_broken: Annotated[bool, typer.Option("--skip-broken", help="Ignore images that cannot be decoded.")] = False,
+    path_column: PathColumn = "",
+    label_column: LabelColumn = "",
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Embed images with a frozen network, each once: other commands find the embeddings by the images' content."""
+    from askew.adaptation.embeddings import embed_pictures, picture_embedder
+    from askew.cli.progress import watch
+    from askew.core.device import pick_device
+    from askew.core.files import check_file
+    from askew.data.image_lists import Columns
+    from askew.nets.augment import Views
+    from askew.nets.small import OWN
+
+    if backbone in OWN:
+        raise UserError(
+            f"The network {backbone} is not pre-trained.", "--backbone resnet18, or another of torchvision."
+        )
+    if file is not None:
+        check_file(file)
+        if file.suffix.lower() != ".npz":
+            raise UserError(f"Embeddings are written to a .npz file, found {file}.", "-o embeddings.npz")
+    embedder = picture_embedder(backbone, weights, pick_device(device), Views(views="picture"), views)
+    domain = watch(embed_pictures(images, embedder, skip_broken, Columns(path_column, label_column)))
+    rows = embedder.rows(domain.x)
+    if file is not None:
+        _write_embeddings(file, rows, embedder.views(domain.x) if views else None, domain)
+    if as_json:
+        print_json({"file": str(file or ""), "images": len(rows), "width": rows.shape[1], "broken": len(domain.broken)})
+    else:
+        where = "in the cache" if file is None else f"in {file}"
+        print_note(f"embeddings of {len(rows)} images {where}: rows of {rows.shape[1]} numbers by {backbone}")
+
+
+def _check_embed(file: Path | None, backbone: str) -> None:
+    from askew.core.files import check_file
+    from askew.nets.small import OWN
+
+    if backbone in OWN:
+        raise UserError(f"The network {backbone} is not pre-trained.", "--backbone resnet18, or another.")
+    if file is not None:
+        check_file(file)
+        if file.suffix.lower() != ".npz":
+            raise UserError(f"Embeddings are written to a .npz file, found {file}.", "-o embeddings.npz")
+
+
+def _write_embeddings(file: Path, rows: Any, views: Any, domain: CustomDomain) -> None:
+    """x (n, d), names (n,); labels y (n,) and views (n, v, d) where there are some. `askew adapt` reads x and y."""
+    import numpy as np
+
+    from askew.core.files import whole_file
+
+    arrays = {"x": rows, "names": np.array(domain.names)}
+    arrays |= {} if domain.labels is None else {"y": np.array(domain.labels)}
+    arrays |= {} if views is None else {"views": views}
+    with whole_file(file, "choose another file with -o.") as temporary, temporary.open("wb") as content:
+        np.savez(content, **arrays)
 
 
 @app.command(rich_help_panel=OWN_DATA)

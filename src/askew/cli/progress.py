@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, TypeVar
 
 from rich.progress import (
@@ -79,15 +79,32 @@ class RunBars:
 
 
 def watch(training: Generator[Step, None, Returned]) -> Returned:
-    """Exhaust a generator of training steps under progress bars; what it returns."""
+    """Exhaust a generator of training steps under progress bars; what it returns.
+
+    Above them stands how long all of it will take from now on, if the steps know.
+    """
     with _training_bars() as bars:
-        runs = RunBars(bars)
+        runs, overall = RunBars(bars), None
         while True:
             try:
-                runs.show(next(training))
+                step = next(training)
+                if step.left is not None:
+                    overall = bars.add_task("", total=None, losses="") if overall is None else overall
+                    bars.update(overall, description=f"about {_in_words(step.left)} left")
+                runs.show(step)
             except StopIteration as end:
                 returned: Returned = end.value
                 return returned
+
+
+def _in_words(seconds: float) -> str:
+    """A rough duration."""
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+
+
+def waiting(what: str) -> AbstractContextManager[object]:
+    """Meanwhile a spinner, where there is a terminal: importing torch alone takes seconds."""
+    return err.status(what) if err.is_terminal else nullcontext()
 
 
 def train_jobs(jobs: Sequence[Job], how: Execution, launcher: Launcher, what: str) -> Iterator[Failed]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -13,8 +14,9 @@ from numpy.typing import NDArray
 from askew.core.errors import UserError
 from askew.data import label_shift
 from askew.data.array_files import ARRAYS, label_names, read_array
-from askew.data.domains import Labeled, Rows, RowSubset, Unlabeled
-from askew.data.image_cache import pictures
+from askew.data.decode import PictureFiles
+from askew.data.domains import Labeled, Rows, RowSubset, Unlabeled, row_hashes
+from askew.data.image_cache import Pictures, pictures
 from askew.data.image_lists import LISTS, USUAL, Columns, Listing, in_order, read_folder, read_listing
 from askew.data.task import Task, make_unlabeled_task
 
@@ -51,12 +53,6 @@ class CustomDomain:
     def shape(self) -> tuple[int, ...]:
         return tuple(self.x.shape[1:])
 
-    def row_hashes(self) -> NDArray[np.uint64]:
-        if isinstance(self.x, RowSubset) and self.x.hashes is not None:
-            return self.x.hashes[self.x.rows]
-        hashes = (hashlib.blake2b(np.ascontiguousarray(row).data, digest_size=8).digest() for row in np.asarray(self.x))
-        return np.frombuffer(b"".join(hashes), dtype="<u8")
-
 
 @dataclass(frozen=True, eq=False)
 class CustomData:
@@ -84,20 +80,45 @@ class CustomData:
         return prior
 
 
+def list_pictures(path: Path, which: Which, most: int = 0, columns: Columns = USUAL) -> Listing | None:
+    """The pictures of a folder or a list, at most so many; None if it is neither."""
+    if not path.exists():
+        raise UserError(f"The {which} {path} does not exist.", _FORMS)
+    if path.is_dir():
+        return _some(read_folder(path), which, most)
+    return _some(read_listing(path, columns), which, most) if path.suffix.lower() in LISTS else None
+
+
+OpenPictures = Callable[[Listing], Pictures]
+
+
+def open_decoded(listing: Listing) -> Pictures:
+    """The listed pictures, decoded now or before into a file of the cache."""
+    name = "own-" + hashlib.sha256("\n".join(listing.paths).encode(errors="surrogateescape")).hexdigest()[:12]
+    return pictures(name, listing.root, listing.paths, skip_broken=True)
+
+
+def open_unread(listing: Listing) -> Pictures:
+    """The listed pictures, each to be decoded when it is asked for, and known by its number alone."""
+    files, rows = PictureFiles([listing.root / path for path in listing.paths]), np.arange(len(listing.paths))
+    return Pictures(RowSubset(files, rows, rows.astype("<u8")), rows, {})
+
+
 def read_domain(
-    path: Path, which: Which, skip_broken: bool = False, most: int = 0, columns: Columns = USUAL
+    path: Path,
+    which: Which,
+    skip_broken: bool = False,
+    most: int = 0,
+    columns: Columns = USUAL,
+    open_pictures: OpenPictures = open_decoded,
 ) -> CustomDomain:
     """Read a folder, a list or an array file. A target's labels are ignored, but for their names.
 
     `most` limits the number of pictures, in proportion to the classes and with at least two of each.
     """
-    if not path.exists():
-        raise UserError(f"The {which} {path} does not exist.", _FORMS)
-    suffix = path.suffix.lower()
-    if path.is_dir():
-        domain = decoded_pictures(path, _some(read_folder(path), which, most), which, skip_broken)
-    elif suffix in LISTS:
-        domain = decoded_pictures(path, _some(read_listing(path, columns), which, most), which, skip_broken)
+    listing, suffix = list_pictures(path, which, most, columns), path.suffix.lower()
+    if listing is not None:
+        domain = listed_domain(path, listing, which, skip_broken, open_pictures)
     elif suffix in ARRAYS:
         found = read_array(path)
         names = tuple(str(row) for row in range(len(found.x)))
@@ -136,10 +157,11 @@ def _some(listing: Listing, which: str, most: int) -> Listing:
     return Listing(listing.root, tuple(listing.paths[i] for i in rows), labels)
 
 
-def decoded_pictures(path: Path, listing: Listing, which: Which, skip_broken: bool) -> CustomDomain:
-    """The listed pictures, decoded now or before; broken or missing ones are a UserError, or left out if allowed."""
-    name = "own-" + hashlib.sha256("\n".join(listing.paths).encode(errors="surrogateescape")).hexdigest()[:12]
-    found = pictures(name, listing.root, listing.paths, skip_broken=True)
+def listed_domain(
+    path: Path, listing: Listing, which: Which, skip_broken: bool, open_pictures: OpenPictures = open_decoded
+) -> CustomDomain:
+    """The listed pictures; broken or missing ones are a UserError, or left out if allowed."""
+    found = open_pictures(listing)
     broken = tuple(f"{name}: {why}" for name, why in found.broken.items())
     if broken and not (skip_broken and len(found.kept)):
         first = "; ".join(broken[:3]) + ("; …" if len(broken) > 3 else "")
@@ -161,14 +183,15 @@ def load_custom_data(
     skip_broken: bool = False,
     most: int = 0,
     columns: Columns = USUAL,
+    open_pictures: OpenPictures = open_decoded,
 ) -> CustomData:
     """Both domains as a task without test labels; of each source class, a tenth is held out for validation."""
     if isinstance(source, Path) and isinstance(target, Path):
         _apart(source, target)
     if isinstance(source, Path):
-        source = read_domain(source, "source", skip_broken, most, columns)
+        source = read_domain(source, "source", skip_broken, most, columns, open_pictures)
     if isinstance(target, Path):
-        target = read_domain(target, "target", skip_broken, most, columns)
+        target = read_domain(target, "target", skip_broken, most, columns, open_pictures)
     if len(target.names) < 2:
         raise UserError(
             f"The target {target.path} holds one image, which is too few to adapt to.",
@@ -190,7 +213,7 @@ def load_custom_data(
         source,
         target,
         unknown=_unknown(target.labels or (), classes),
-        shared=int(np.isin(target.row_hashes(), source.row_hashes()).sum()) if source.shape == target.shape else 0,
+        shared=int(np.isin(row_hashes(target.x), row_hashes(source.x)).sum()) if source.shape == target.shape else 0,
     )
 
 

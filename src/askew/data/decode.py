@@ -1,15 +1,21 @@
-"""One picture file of any kind as uint8 (3, 256, 256), or in the shape that a network takes."""
+"""Picture files of any kind as uint8 (3, 256, 256), or in the shape that a network takes: one, or a stream of them."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import warnings
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
+
+from askew.core.errors import UserError
 
 SIDE = 256
 """Pictures are kept as the paper resizes them, 256 x 256 whatever their shape; networks crop 224 of it."""
@@ -20,6 +26,12 @@ _FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 """Pillow goes by a file's content: without this, PostScript in a file named .jpg would be run by Ghostscript."""
 
 _BAND = 1 << 18  # pixels that are converted at a time
+
+DECODERS = min(8, os.cpu_count() or 1)
+"""Threads that decode. Pillow decodes and resizes outside of Python's lock, so processes are not needed."""
+
+Row = NDArray[Any]
+Name = TypeVar("Name", bound=Hashable)
 
 
 @contextlib.contextmanager
@@ -85,3 +97,59 @@ def _eight_bits(x: NDArray[np.generic], mode: str) -> NDArray[np.uint8]:
         band = x[start : start + rows].astype(np.float64)
         grey[start : start + rows] = np.nan_to_num(band / top * 255).clip(0, 255).round()
     return grey
+
+
+# --- many ---
+
+
+class PictureFiles:
+    """Picture files in place of an array uint8 (n, 3, h, w): decoded where they are indexed, and kept nowhere."""
+
+    dtype, ndim, itemsize = np.dtype(np.uint8), 4, 1
+
+    def __init__(self, paths: Sequence[Path], side: int = SIDE) -> None:
+        self.paths = tuple(paths)
+        self.shape = (len(self.paths), 3, side, side)
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: Any) -> NDArray[np.uint8]:
+        chosen = np.arange(len(self))[index]
+        x = np.empty((chosen.size, *self.shape[1:]), np.uint8)
+        with decoding():
+            for i, row in enumerate(chosen.ravel().tolist()):
+                x[i] = decode(self.paths[row], self.shape[1:])
+        return x.reshape(*chosen.shape, *self.shape[1:])
+
+
+def load_ahead(inputs: Iterable[tuple[Name, Callable[[], Row]]], most: int) -> Iterator[tuple[Name, Row | str]]:
+    """Every input's name with its array, or with why it cannot be read; at most so many are decoded ahead."""
+    pool = ThreadPoolExecutor(DECODERS, "decode")
+    waiting: deque[tuple[Name, Future[Row | str]]] = deque()
+    try:
+        for name, get in inputs:
+            waiting.append((name, pool.submit(_load, get)))
+            if len(waiting) >= most:
+                first, loaded = waiting.popleft()
+                yield first, loaded.result()
+        while waiting:
+            first, loaded = waiting.popleft()
+            yield first, loaded.result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _load(get: Callable[[], Row]) -> Row | str:
+    """The input, or why it cannot be read."""
+    try:
+        return get()
+    except UserError as error:
+        return error.sentence
+    except Exception as error:  # a broken file can fail anywhere in its decoder
+        return reason(error)
+
+
+def reason(error: Exception) -> str:
+    """Why a picture cannot be read, in one line: a damaged one can raise almost anything."""
+    return " ".join(str(getattr(error, "strerror", None) or error).split()) or type(error).__name__

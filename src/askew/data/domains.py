@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from askew.core.errors import UserError
+from askew.data.decode import PictureFiles
 
 Labels = NDArray[np.int64]
 
@@ -19,10 +20,13 @@ _BLOCK = 256  # rows that are read from a file at a time
 class RowSubset:
     """Rows of a larger array by their indices, read when they are indexed.
 
-    A domain's pictures are one memory-mapped file of gigabytes; its splits and draws are row indices in it.
+    A domain's pictures are one memory-mapped file of gigabytes, or files yet to decode; its splits and draws are row
+    indices in it.
     """
 
-    def __init__(self, base: NDArray[Any], rows: Labels, hashes: NDArray[np.uint64] | None = None) -> None:
+    def __init__(
+        self, base: NDArray[Any] | PictureFiles, rows: Labels, hashes: NDArray[np.uint64] | None = None
+    ) -> None:
         self.base = base
         self.rows = rows
         self.hashes = hashes
@@ -58,6 +62,14 @@ class RowSubset:
 
 
 Rows = NDArray[Any] | RowSubset  # uint8 images or float32 rows; `_checked` holds that
+
+
+def row_hashes(x: Rows) -> NDArray[np.uint64]:
+    """A hash of each row's content. (n, …) → (n,)"""
+    if isinstance(x, RowSubset) and x.hashes is not None:
+        return x.hashes[x.rows]
+    hashes = (hashlib.blake2b(np.ascontiguousarray(row).data, digest_size=8).digest() for row in np.asarray(x))
+    return np.frombuffer(b"".join(hashes), dtype="<u8")
 
 
 def require_finite(x: NDArray[np.float32], place: str = "") -> None:

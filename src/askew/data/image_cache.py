@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from askew.core.errors import UserError
 from askew.core.files import cannot_write, sweep, whole_file
 from askew.core.locks import locked
-from askew.data.decode import SIDE, decode, decoding
+from askew.data.decode import SIDE, decode, decoding, reason
 from askew.data.domains import RowSubset
 from askew.data.paths import cache_folder
 
@@ -206,9 +206,8 @@ def _decode_block(file: Path, start: int, root: Path, block: Sequence[tuple[int,
             why, pixels = "", bytes(_ROW)
             try:
                 pixels = decode(root / path).tobytes()
-            except Exception as error:  # a damaged picture can raise almost anything
-                text = getattr(error, "strerror", None) or str(error) or type(error).__name__
-                why = text.splitlines()[0].replace(str(root / path), path)[:120]
+            except Exception as error:
+                why = reason(error).replace(str(root / path), path)[:120]
             handle.seek(start + row * _ROW)
             handle.write(pixels)
             done.append((row, _hash(pixels), why))

@@ -18,7 +18,7 @@ from PIL import Image
 
 from askew.core.errors import UserError, unknown
 from askew.data.array_files import known_array, label_names
-from askew.data.custom import CustomDomain, Which, decoded_pictures, read_domain, require_labels
+from askew.data.custom import CustomDomain, Which, listed_domain, read_domain, require_labels
 from askew.data.decode import SIDE, decode, decoding
 from askew.data.domains import RowSubset
 from askew.data.image_lists import Listing
@@ -186,7 +186,7 @@ def _listed(items: Items, which: Which, skip_broken: bool) -> CustomDomain:
     if len(set(paths)) < len(paths):
         twice = next(path for path in paths if paths.count(path) > 1)
         raise UserError(f"{items.what.capitalize()} names {twice} twice.", "name every picture once.")
-    return decoded_pictures(Path(items.what), Listing(Path(), paths, labels), which, skip_broken)
+    return listed_domain(Path(items.what), Listing(Path(), paths, labels), which, skip_broken)
 
 
 def _decoded(items: Items, which: Which, skip_broken: bool) -> CustomDomain:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -18,15 +17,14 @@ from numpy.typing import NDArray
 from askew.core.errors import UserError
 from askew.core.files import whole_file
 from askew.data.array_files import ARRAYS, read_array
-from askew.data.decode import decoding
+from askew.data.decode import Row, decoding, load_ahead
 from askew.data.image_lists import LISTS, USUAL, Columns, find_pictures, read_listing
 from askew.inference.inputs import as_input, as_picture
 from askew.inference.model_card import ModelCard
 from askew.inference.predictor import Predictor, Prior
 from askew.inference.writers import CsvWriter, PredictionBatch, Writer, writer_for
 
-Row = NDArray[Any]
-_THREADS = min(8, os.cpu_count() or 1)
+_MANY = 512  # images after which it pays to prepare the network for more of them
 
 
 @dataclass
@@ -69,10 +67,12 @@ def predict_inputs(
     predictor: Predictor, inputs: Iterable[Input], prior: Prior, batch: int = 0
 ) -> Iterator[PredictionBatch]:
     """Predictions for inputs, in their order."""
-    size = batch or predictor.batch
-    with decoding():
-        loaded = _load_ahead(inputs, 2 * size)
+    size, done = batch or predictor.batch, 0
+    with decoding(), ExitStack() as stack:
+        loaded = load_ahead(inputs, 2 * size)
         while block := list(islice(loaded, size)):
+            if done < _MANY <= (done := done + len(block)):
+                stack.enter_context(predictor.prepared(size))
             problems = [x if isinstance(x, str) else "" for _, x in block]
             sound = [x for _, x in block if not isinstance(x, str)]
             p = np.full((len(block), len(predictor.classes)), np.nan)
@@ -193,30 +193,3 @@ def _array(file: Path) -> Row:
 def _name(path: Path) -> str:
     """A path as text that can be written anywhere, even where its bytes are not UTF-8."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
-
-
-def _load_ahead(inputs: Iterable[Input], most: int) -> Iterator[tuple[str, Row | str]]:
-    """Every input's name with its array, or with why it cannot be read; at most so many are decoded ahead."""
-    pool = ThreadPoolExecutor(_THREADS, "decode")
-    waiting: deque[tuple[str, Future[Row | str]]] = deque()
-    try:
-        for name, get in inputs:
-            waiting.append((name, pool.submit(_load, get)))
-            if len(waiting) >= most:
-                first, loaded = waiting.popleft()
-                yield first, loaded.result()
-        while waiting:
-            first, loaded = waiting.popleft()
-            yield first, loaded.result()
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _load(get: Callable[[], Row]) -> Row | str:
-    """The input, or why it cannot be read."""
-    try:
-        return get()
-    except UserError as error:
-        return error.sentence
-    except Exception as error:  # a broken file can fail anywhere in its decoder
-        return " ".join(str(error).split()) or type(error).__name__

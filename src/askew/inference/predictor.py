@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -36,7 +36,7 @@ from askew.inference.model_card import (
 )
 from askew.inference.weights import CARD_FILE, HOW, empty_network, fitting_weights, read_weights, weights_file
 from askew.methods.base import Method
-from askew.nets.forward import Inputs, chunk_rows, forward_in_chunks
+from askew.nets.forward import Inputs, chunk_rows, fast_backbones, forward_in_chunks
 from askew.nets.modules import backbone_name
 from askew.nets.network import Net, predicting_weights
 
@@ -120,7 +120,16 @@ class Predictor:
 
     def forward(self, x: Inputs, batch: int = 0) -> NDArray[np.float32]:
         """The same for inputs that are in the network's own form already."""
-        return forward_in_chunks(self.classifier, x, self.device, batch)
+        with self.prepared():
+            return forward_in_chunks(self.classifier, x, self.device, batch)
+
+    def prepared(self, rows: int = 0) -> AbstractContextManager[None]:
+        """Meanwhile a backbone below other layers computes as it did when it made their embeddings.
+
+        For many batches of `rows` images, it is worth its time to prepare for exactly those.
+        """
+        below = "+" in self.card.net.name
+        return fast_backbones(self.classifier, self.card.shape, rows) if below else nullcontext()
 
     def predict_proba(self, x: Any, prior: Prior = "uniform", batch: int = 0) -> Floats:
         """Probability of each class, in the order of `classes`. (n, c)"""

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from askew.core.errors import UserError, unknown
@@ -13,24 +18,32 @@ from askew.nets.layers import Crop, Dropout, NormKeeper, Pixels
 from askew.nets.modules import OWN_PREFIX, own_backbone
 from askew.nets.small import OWN
 from askew.nets.spec import NetSpec
+from askew.nets.starting_weights import load_weights, move_strides
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
+
+_ENLARGED_BELOW = 224  # pixels; a smaller image is enlarged to a model's own size, not cut into a handful of patches
 
 
 class Backbone(NormKeeper):
     """A torchvision or timm model without its classifier, with the normalisation it was trained with."""
 
-    def __init__(
-        self, body: nn.Module, mean: tuple[float, ...], std: tuple[float, ...], crop: int, keeps_norm: bool
-    ) -> None:
+    def __init__(self, body: nn.Module, pixels: Pixels, crop: int, size: tuple[int, int], keeps_norm: bool) -> None:
         super().__init__(keeps_norm)
         self.crop = Crop(crop) if crop else nn.Identity()
-        self.pixels = Pixels(mean, std, channels=3)
+        self.pixels = pixels
         self.body = body
+        self.size = size
+        """Height and width that the model takes; images of another size are resized."""
+        self.fast: Callable[[Tensor], Tensor] | None = None
+        """What computes in place of the body for the time being (`fast_backbones`)."""
 
     def forward(self, x: Tensor) -> Tensor:
-        f: Tensor = self.body(self.pixels(self.crop(x)))
+        x = self.pixels(self.crop(x))
+        if tuple(x.shape[-2:]) != self.size:
+            x = F.interpolate(x, self.size, mode="bilinear", antialias=True)
+        f: Tensor = self.body(x) if self.fast is None else self.fast(x)
         return f.flatten(1)
 
 
@@ -52,17 +65,28 @@ def backbone(spec: NetSpec, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
         return body, width
     if len(shape) != 3:
         raise UserError(f"The network {spec.name} takes images, found rows of {shape[0]} numbers.", "use mlp or bare.")
-    library, _, model = spec.name.rpartition(":")
-    body, mean, std = _timm(model, spec) if library == "timm" else _torchvision(model, spec)
-    if spec.weights not in ("none", "hub"):
-        _load_weights(body, Path(spec.weights))
-    width = int(body.num_features) if library == "timm" else _drop_classifier(body, spec.name)  # type: ignore[arg-type]
-    _own_chance(body)
     crop = spec.crop if 0 < spec.crop < min(shape[1:]) else 0
-    return Backbone(body, mean, std, crop, spec.norm == "kept"), width
+    size = (crop, crop) if crop else (shape[1], shape[2])
+    library, _, model = spec.name.rpartition(":")
+    form = _timm_form(model, size) if library == "timm" else None
+    body = _torchvision(model, spec) if form is None else _timm(model, spec, form)
+    if form is None:
+        own = getattr(body, "image_size", 0)  # which torchvision's transformers insist on
+        size = (own, own) if own else size
+        form = _Form({}, size, _drop_classifier(body, spec.name), IMAGENET_MEAN, IMAGENET_STD)
+    if spec.weights not in ("none", "hub"):
+        load_weights(body, Path(spec.weights), spec.name)
+    _own_chance(body)
+    return Backbone(body, Pixels(form.mean, form.std, channels=3), crop, form.size, spec.norm == "kept"), form.width
 
 
-def _torchvision(model: str, spec: NetSpec) -> tuple[nn.Module, tuple[float, ...], tuple[float, ...]]:
+def seen_side(spec: NetSpec) -> int:
+    """Side of the square that the network sees of a large picture: the crop, or its own size if it takes no other."""
+    library, _, model = spec.name.rpartition(":")
+    return max(_timm_form(model, (spec.crop, spec.crop)).size) if library == "timm" and spec.crop else spec.crop
+
+
+def _torchvision(model: str, spec: NetSpec) -> nn.Module:
     from torchvision import models
 
     name, _, variant = model.partition(".")
@@ -72,22 +96,63 @@ def _torchvision(model: str, spec: NetSpec) -> tuple[nn.Module, tuple[float, ...
         raise unknown("network", spec.name, [*OWN, *known])
     body: nn.Module = models.get_model(name, weights="DEFAULT" if spec.weights == "hub" else None)
     if variant:
-        for module in body.modules():
-            if isinstance(module, models.resnet.Bottleneck):
-                module.conv1.stride, module.conv2.stride = module.conv2.stride, (1, 1)
-    return body, IMAGENET_MEAN, IMAGENET_STD
+        move_strides(body)
+    return body
 
 
-def _timm(model: str, spec: NetSpec) -> tuple[nn.Module, tuple[float, ...], tuple[float, ...]]:
+@dataclass(frozen=True)
+class _Form:
+    """How a model is made for images of some size."""
+
+    options: Mapping[str, Any]
+    size: tuple[int, int]
+    """Height and width that it then takes."""
+    width: int
+    """Numbers that it gives for an image."""
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+@functools.cache
+def _timm_form(model: str, size: tuple[int, int]) -> _Form:
+    """The first form that works: as it is, with its positions interpolated to the size, or at the model's own size.
+
+    Tried by passes without weights; the few models that need numbers to get through are made once more, with some.
+    """
     try:
         import timm
     except ImportError:
         raise UserError("The network needs timm, which is not installed.", "pip install 'askew[timm]'.") from None
     if not timm.is_model(model):
         raise unknown("timm model", model, timm.list_models())
-    body = timm.create_model(model, pretrained=spec.weights == "hub", num_classes=0)
-    config: Any = body.default_cfg
-    return body, tuple(config["mean"]), tuple(config["std"])
+    config: Any = timm.get_pretrained_cfg(model)
+    _, height, width = config.input_size
+    dynamic = [({"dynamic_img_size": True}, size)] if min(size) >= _ENLARGED_BELOW else []
+    forms: list[tuple[dict[str, Any], tuple[int, int]]] = [({}, size), *dynamic, ({}, (height, width))]
+    for device in ("meta", "cpu"):
+        for options, taken in forms:
+            if found := _dry_width(model, options, taken, device):
+                return _Form(options, taken, found, tuple(config.mean), tuple(config.std))
+    raise UserError(f"The timm model {model} gives no vector for an image.", "choose another, such as timm:resnet50.")
+
+
+def _dry_width(model: str, options: Mapping[str, Any], size: tuple[int, int], device: str) -> int:
+    """How many numbers the model gives for one image; 0 if it does not take it."""
+    import timm
+
+    with torch.random.fork_rng(devices=[]), torch.device(device), torch.no_grad():
+        try:
+            body = timm.create_model(model, num_classes=0, **options).eval()
+            return int(body(torch.zeros(1, 3, *size)).flatten(1).shape[1])
+        except Exception:  # each family of models refuses in its own way
+            return 0
+
+
+def _timm(model: str, spec: NetSpec, form: _Form) -> nn.Module:
+    import timm
+
+    body: nn.Module = timm.create_model(model, pretrained=spec.weights == "hub", num_classes=0, **form.options)
+    return body
 
 
 def _drop_classifier(body: nn.Module, model: str) -> int:
@@ -113,28 +178,3 @@ def _own_chance(body: nn.Module) -> None:
         parent, _, child = name.rpartition(".")
         rows = isinstance(module, StochasticDepth)
         setattr(body.get_submodule(parent), child, Dropout(float(module.p), layer, rows))
-
-
-def _load_weights(body: nn.Module, path: Path) -> None:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    if not path.is_file():
-        raise UserError(f"The weights file {path} does not exist.", "none, hub, or a .safetensors file.")
-    try:
-        tensors = load_file(path)
-    except (SafetensorError, OSError) as error:
-        raise UserError(
-            f"{path} is not a safetensors file: {error}.", "convert it with safetensors.torch.save_file."
-        ) from None
-    own = body.state_dict()
-    missing = [k for k in own if k not in tensors and not k.endswith("num_batches_tracked")]
-    wrong = [k for k in own if k in tensors and own[k].shape != tensors[k].shape]
-    if missing or wrong:
-        first = (missing or wrong)[0]
-        raise UserError(
-            f"{path} does not fit the network: {len(missing)} tensors are missing, {len(wrong)} differ in shape "
-            f"(first: {first}).",
-            "the file must hold the model's own state_dict names.",
-        )
-    body.load_state_dict({k: v.to(own[k].dtype) for k, v in tensors.items() if k in own}, strict=False)

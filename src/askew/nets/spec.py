@@ -22,7 +22,7 @@ class NetSpec:
     temperature: Annotated[float, Between(1e-3, 10)] = 0.05
     """T of the cosine head: logits are f·w / (T‖f‖)."""
     weights: str = "none"
-    """Starting weights: none, hub (downloaded by torchvision or timm), or a .safetensors file."""
+    """Starting weights: none, hub (downloaded by torchvision or timm), or a .safetensors or .pth file."""
     weights_hash: str = ""
     """Of the weights file, so that a run's identity does not hang on a path."""
     norm: Literal["joint", "split", "kept"] = "joint"

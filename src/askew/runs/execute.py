@@ -61,6 +61,7 @@ class Progress:
     step: int
     steps: int
     losses: dict[str, float]
+    left: float | None = None  # seconds to the end of all that was asked for, where they are known
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,138 @@
+"""Embeddings: found by content wherever pictures lie, views among them, and nothing of the pictures is kept."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Generator
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+from adaptations import CPU, finish
+from conftest import Command
+from PIL import Image
+
+from askew.adaptation.embeddings import Embedder, embed_pictures, picture_shape
+from askew.adaptation.journal import Journal
+from askew.core.errors import UserError
+from askew.nets.augment import Views
+from askew.nets.spec import NetSpec
+from askew.runs.execute import Progress
+from askew.runs.root import open_root
+
+SPEC = NetSpec(name="shufflenet_v2_x0_5", crop=32)
+SHAPE = (3, 64, 64)
+VIEWS = Views(views="picture")
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("ASKEW_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for k, name in enumerate(("a", "b")):
+        (tmp_path / "own" / name).mkdir(parents=True)
+        for i in range(3):
+            pixels = np.random.default_rng([k, i]).integers(0, 255, (20, 24, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "own" / name / f"{i}.png")
+    return tmp_path / "own"
+
+
+def fails(*_: object) -> None:
+    pytest.fail("it is known already")
+
+
+def test_a_picture_is_embedded_once_wherever_it_lies(
+    folder: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Embedder(SPEC, SHAPE, CPU)
+    domain = finish(embed_pictures(folder, first))
+    assert domain.labels == ("a",) * 3 + ("b",) * 3
+    assert [p.name for p in own_cache.iterdir()] == ["embeddings"], "no decoded picture is kept"
+    moved = shutil.copytree(folder / "b", folder.parent / "moved")
+    monkeypatch.setattr("askew.adaptation.embeddings.decode", fails)
+    second = Embedder(SPEC, SHAPE, CPU)
+    again = finish(embed_pictures(moved, second))
+    np.testing.assert_array_equal(second.rows(again.x), first.rows(domain.x)[3:])
+
+
+def test_views_of_a_picture_are_its_own_and_more_of_them_add_to_those_that_are_known(
+    folder: Path, own_cache: Path
+) -> None:
+    two = Embedder(SPEC, SHAPE, CPU, VIEWS, 2)
+    domain = finish(embed_pictures(folder, two))
+    rows, views = two.rows(domain.x), two.views(domain.x)
+    assert views.shape == (6, 2, rows.shape[1])
+    assert all(np.linalg.norm(views[:, v] - rows) > 0 for v in range(2))
+    assert np.linalg.norm(views[:, 0] - views[:, 1]) > 0
+    three = Embedder(SPEC, SHAPE, CPU, VIEWS, 3)
+    finish(embed_pictures(folder, three))
+    np.testing.assert_array_equal(three.views(domain.x)[:, :2], views)
+    calm = Embedder(SPEC, SHAPE, CPU, Views(views="picture", style=0.0), 2)
+    finish(embed_pictures(folder, calm))
+    assert np.linalg.norm(calm.views(domain.x) - views) > 0, "other views have other embeddings"
+    np.testing.assert_array_equal(calm.rows(domain.x), rows)
+
+
+def test_broken_and_missing_pictures_are_told_and_left_out_if_allowed(folder: Path, own_cache: Path) -> None:
+    (folder / "a" / "broken.png").write_bytes(b"not a picture")
+    listing = folder / "list.csv"
+    listing.write_text("path,label\na/0.png,a\na/broken.png,a\nb/gone.png,b\nb/1.png,b\n")
+    with pytest.raises(
+        UserError, match=r"2 of the 4 pictures .* cannot be read: a/broken\.png: .*b/gone\.png: No such"
+    ):
+        finish(embed_pictures(listing, Embedder(SPEC, SHAPE, CPU)))
+    embedder = Embedder(SPEC, SHAPE, CPU)
+    domain = finish(embed_pictures(listing, embedder, skip_broken=True))
+    assert (domain.names, domain.labels) == (("a/0.png", "b/1.png"), ("a", "b"))
+    assert len(embedder.rows(domain.x)) == len(domain.x[:]) == 2
+
+
+def test_a_network_that_takes_a_size_of_its_own_gets_pictures_decoded_for_it() -> None:
+    pytest.importorskip("timm", reason="timm is an extra")
+    assert picture_shape(NetSpec(name="resnet18")) == (3, 256, 256)
+    assert picture_shape(NetSpec(name="timm:swinv2_cr_tiny_384")) == (3, 438, 438)
+
+
+def test_the_embed_command_writes_what_adapt_reads_and_does_nothing_twice(
+    cli: Command, folder: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = ("--backbone", "shufflenet_v2_x0_5", "--weights", "none", "--views", 1)
+    made = cli("embed", folder, "-o", "rows.npz", *options, "--json")
+    assert (made.code, json.loads(made.out)["images"]) == (0, 6)
+    with np.load("rows.npz") as arrays:
+        assert {name: arrays[name].shape for name in arrays} == {
+            "x": (6, 1024), "names": (6,), "y": (6,), "views": (6, 1, 1024),
+        }  # fmt: skip
+    monkeypatch.setattr("askew.adaptation.embeddings.decode", fails)
+    assert "embeddings of 6 images in the cache" in cli("embed", folder, *options).err
+    assert "Embeddings are written to a .npz file" in cli("embed", folder, "-o", "rows.csv", *options).err
+    assert cli("embed", folder, "--backbone", "mini").code == 2
+
+
+def test_a_journal_has_a_line_per_stage_and_knows_what_is_left(tmp_path: Path) -> None:
+    journal, lefts = Journal(tmp_path, trainings=2), []
+
+    def work() -> Generator[Progress, None, None]:
+        yield Progress("embeddings", "embeddings by a network", 0, 2, {})
+        open_root(tmp_path / "runs")
+        yield Progress("embeddings", "embeddings by a network", 2, 2, {})
+        yield Progress("1", "source", 0, 10, {})
+        yield Progress("1", "source", 10, 10, {})
+        yield Progress("2", "coal", 5, 10, {})
+        raise KeyboardInterrupt
+
+    with suppress(KeyboardInterrupt):
+        for _ in journal.watch(work()):
+            lefts.append(journal.left())
+    lines = [line.split("  ", 1)[1] for line in (tmp_path / "log.txt").read_text().splitlines()]
+    assert [line.partition(" in ")[0] for line in lines] == [
+        "start", "embeddings by a network: 2 of 2", "source: 10 of 10", "coal: 5 of 10",
+    ]  # fmt: skip
+    assert lines[-1].endswith(", then stopped")
+    assert lefts[0] > lefts[-1] >= 0

@@ -1,0 +1,135 @@
+"""Backbones that people have: any timm model at a size it takes, weights from any file, and none of another variant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from askew.core.errors import UserError
+from askew.nets import starting_weights
+from askew.nets.backbones import backbone, seen_side
+from askew.nets.spec import NetSpec
+
+PICTURE = (3, 256, 256)
+
+
+def features_of(name: str, shape: tuple[int, ...]) -> tuple[Any, int]:
+    pytest.importorskip("timm", reason="timm is an extra")
+    return backbone(NetSpec(name=f"timm:{name}"), shape)
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "width"),
+    [
+        ("lcnet_050", 224, 1280),  # whose num_features is another number
+        ("vit_tiny_patch16_384", 224, 192),  # its positions are interpolated
+        ("test_efficientnet_gn", 224, 256),
+    ],
+)
+def test_a_timm_model_gives_as_many_numbers_as_a_pass_through_it_finds(name: str, size: int, width: int) -> None:
+    features, found = features_of(name, PICTURE)
+    assert (features.size, found) == ((size, size), width)
+    assert features.eval()(torch.zeros(2, *PICTURE, dtype=torch.uint8)).shape == (2, width)
+
+
+def test_a_model_that_takes_no_other_size_sees_pictures_at_its_own() -> None:
+    features, width = features_of("vit_tiny_patch16_224", (3, 64, 64))  # 64 pixels would be 4 x 4 patches
+    assert features.size == (224, 224)
+    assert features.eval()(torch.zeros(2, 3, 64, 64, dtype=torch.uint8)).shape == (2, width)
+    assert seen_side(NetSpec(name="timm:swinv2_cr_tiny_384")) == 384
+    assert seen_side(NetSpec(name="timm:vit_small_patch14_dinov2")) == 224
+    assert seen_side(NetSpec(name="resnet18")) == 224
+
+
+def test_torchvisions_transformers_take_pictures_of_any_size() -> None:
+    with torch.device("meta"):
+        features, width = backbone(NetSpec(name="vit_b_16"), (3, 32, 32))
+    assert (features.size, width) == ((224, 224), 768)
+
+
+# --- weights ---
+
+
+def saved_with_torch(path: Path, wrap: Any) -> dict[str, Tensor]:
+    from torchvision import models
+
+    torch.manual_seed(5)
+    state = models.get_model("shufflenet_v2_x0_5").state_dict()
+    torch.save(wrap(state), path)
+    return dict(state)
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda state: state,
+        lambda state: {"epoch": 3, "state_dict": {f"module.{k}": v for k, v in state.items()}},
+        lambda state: {"model": {"state_dict": state}},
+    ],
+)
+def test_weights_saved_by_torch_load_however_they_are_wrapped(tmp_path: Path, wrap: Any) -> None:
+    saved = saved_with_torch(tmp_path / "own.pth", wrap)
+    features, _ = backbone(NetSpec(name="shufflenet_v2_x0_5", weights=str(tmp_path / "own.pth")), (3, 32, 32))
+    assert all(torch.equal(value, saved[name]) for name, value in features.body.state_dict().items())
+
+
+class _Trap:
+    ran = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return setattr, (_Trap, "ran", True)
+
+
+def test_a_pickle_that_would_run_code_is_refused(tmp_path: Path) -> None:
+    torch.save({"state_dict": _Trap()}, tmp_path / "trap.pth")
+    with pytest.raises(UserError, match="holds no plain weights"):
+        backbone(NetSpec(name="shufflenet_v2_x0_5", weights=str(tmp_path / "trap.pth")), (3, 32, 32))
+    assert not _Trap.ran
+
+
+@pytest.mark.parametrize("content", [[1, 2], {"epoch": 3}, {"model": {"a": 1}}])
+def test_a_file_of_torch_without_weights_is_told(tmp_path: Path, content: Any) -> None:
+    torch.save(content, tmp_path / "other.pt")
+    with pytest.raises(UserError, match="holds no weights by name"):
+        backbone(NetSpec(name="shufflenet_v2_x0_5", weights=str(tmp_path / "other.pt")), (3, 32, 32))
+
+
+@pytest.fixture
+def small_photographs(monkeypatch: pytest.MonkeyPatch) -> Tensor:
+    smooth = torch.nn.functional.interpolate(
+        torch.randn(8, 3, 12, 12, generator=torch.Generator().manual_seed(0)), (96, 96), mode="bilinear"
+    )
+    monkeypatch.setattr(starting_weights, "_photographs", lambda: smooth)
+    return smooth
+
+
+@pytest.mark.parametrize(("name", "other"), [("resnet50", "resnet50.v1"), ("resnet50.v1", "resnet50")])
+def test_weights_of_the_same_shapes_and_other_strides_are_refused(
+    tmp_path: Path, small_photographs: Tensor, name: str, other: str
+) -> None:
+    features, _ = backbone(NetSpec(name=name), PICTURE)
+    for module in features.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            module.momentum = 1.0
+    with torch.no_grad():
+        features.body(small_photographs)  # in training: the statistics become those of these photographs
+    state = features.body.state_dict()
+    path = tmp_path / "weights.safetensors"
+
+    def load(name: str, about: dict[str, str] | None) -> None:
+        save_file(state, path, about)
+        backbone(NetSpec(name=name, weights=str(path)), PICTURE)
+
+    load(name, None)
+    with pytest.raises(UserError, match=f"not those of {other}: statistics of photographs") as told:
+        load(other, None)
+    assert told.value.hint == f"--backbone {name}."
+    about = {"stride": "v1: on the first convolution" if name.endswith("v1") else "v1.5"}
+    load(name, about)
+    with pytest.raises(UserError, match=f"not those of {other}: it says '{about['stride']}'"):
+        load(other, about)
