@@ -160,12 +160,13 @@ def check_out(out: Path) -> None:
 
 def set_up(request: AdaptRequest, out: Path, device: torch.device) -> Generator[Progress, None, Setup]:
     """Read both domains and what is known of the target, choose a network, and compute embeddings if it is frozen."""
-    if streams := _streams(request, device):
+    embedder = None
+    if _streams(request, device):
         data, embedder = yield from _stream(request, out, device)
     else:
         data = read_domains(request)
     labels, prior = _known(request, data)
-    setup = yield from _network(request, data, embedder if streams else None, out, device)
+    setup = yield from _network(request, data, embedder, out, device)
     if prior is not None:
         shares = in_shares(setup.task, prior)
         setup = replace(setup, task=shares, training={"sampler": "natural"} | dict(setup.training))
@@ -222,14 +223,10 @@ def _fine_tunes(request: AdaptRequest, device: torch.device) -> bool:
 
 
 def _streams(request: AdaptRequest, device: torch.device) -> bool:
-    paths = [path for path in (request.source, request.target) if isinstance(path, Path)]
-    pictures = [path.is_dir() or path.suffix.lower() in LISTS for path in paths]
-    return (
-        len(paths) == 2
-        and all(pictures)
-        and _picture_network(request, device) not in OWN
-        and not _fine_tunes(request, device)
-    )
+    if _fine_tunes(request, device) or _picture_network(request, device) in OWN:
+        return False
+    paths = (request.source, request.target)
+    return all(isinstance(path, Path) and (path.is_dir() or path.suffix.lower() in LISTS) for path in paths)
 
 
 def _picture_network(request: AdaptRequest, device: torch.device) -> str:
