@@ -117,7 +117,7 @@ def others(last: Any, plain: Any, x: Tensor) -> dict[str, nn.Module]:
     import onnxruntime
     from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_static
 
-    class Calibration(CalibrationDataReader):  # type: ignore[misc]
+    class Calibration(CalibrationDataReader):
         def __init__(self) -> None:
             self.batches = iter([{"x": plain.pixels(plain.crop(x[:BATCH])).numpy()}])
 
