@@ -78,7 +78,7 @@ def test_the_guide_s_embeddings_become_a_model_predictions_a_report_and_a_summar
     answer: Answer = shell(*adapt_words, *SHORT)
     assert answer.code == 0, answer.err
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
-        "model", "predictions.csv", "report.html", "runs", "summary.json",
+        "log.txt", "model", "predictions.csv", "report.html", "runs", "summary.json",
     ]  # fmt: skip
     names = ("cat", "dog", "owl")
     assert all(name in answer.out for name in ("source", "coal", "chosen", *names))

@@ -16,6 +16,7 @@ from askew.cli.terminal import print_json, print_note
 from askew.core.errors import UserError
 
 if TYPE_CHECKING:
+    from askew.adaptation.embeddings import Embedder
     from askew.data.custom import CustomDomain
     from askew.inference.predict_files import PredictionCounts
     from askew.inference.predictor import Predictor, Prior
@@ -217,14 +218,7 @@ def embed(
             raise UserError(f"Embeddings are written to a .npz file, found {file}.", "-o embeddings.npz")
     embedder = picture_embedder(backbone, weights, pick_device(device), Views(views="picture"), views)
     domain = watch(embed_pictures(images, embedder, skip_broken, Columns(path_column, label_column)))
-    rows = embedder.rows(domain.x)
-    if file is not None:
-        _write_embeddings(file, rows, embedder.views(domain.x) if views else None, domain)
-    if as_json:
-        print_json({"file": str(file or ""), "images": len(rows), "width": rows.shape[1], "broken": len(domain.broken)})
-    else:
-        where = "in the cache" if file is None else f"in {file}"
-        print_note(f"embeddings of {len(rows)} images {where}: rows of {rows.shape[1]} numbers by {backbone}")
+    _hand_out(embedder, domain, file, as_json)
 
 
 def _check_embed(file: Path | None, backbone: str) -> None:
@@ -239,17 +233,25 @@ def _check_embed(file: Path | None, backbone: str) -> None:
             raise UserError(f"Embeddings are written to a .npz file, found {file}.", "-o embeddings.npz")
 
 
-def _write_embeddings(file: Path, rows: Any, views: Any, domain: CustomDomain) -> None:
-    """x (n, d), names (n,); labels y (n,) and views (n, v, d) where there are some. `askew adapt` reads x and y."""
+def _hand_out(embedder: Embedder, domain: CustomDomain, file: Path | None, as_json: bool) -> None:
+    """Write x (n, d), names (n,), and labels y (n,) and views (n, v, d) where there are some; `adapt` reads x and y."""
     import numpy as np
 
     from askew.core.files import whole_file
 
-    arrays = {"x": rows, "names": np.array(domain.names)}
-    arrays |= {} if domain.labels is None else {"y": np.array(domain.labels)}
-    arrays |= {} if views is None else {"views": views}
-    with whole_file(file, "choose another file with -o.") as temporary, temporary.open("wb") as content:
-        np.savez(content, **arrays)
+    rows = embedder.rows(domain.x)
+    if file is not None:
+        arrays = {"x": rows, "names": np.array(domain.names)}
+        arrays |= {} if domain.labels is None else {"y": np.array(domain.labels)}
+        arrays |= {"views": embedder.views(domain.x)} if embedder.count else {}
+        with whole_file(file, "choose another file with -o.") as temporary, temporary.open("wb") as content:
+            np.savez(content, **arrays)
+    n, width, name = *rows.shape, embedder.spec.name
+    if as_json:
+        print_json({"file": str(file or ""), "images": n, "width": width, "broken": len(domain.broken)})
+    else:
+        where = "in the cache" if file is None else f"in {file}"
+        print_note(f"embeddings of {n} images {where}: rows of {width} numbers by {name}")
 
 
 @app.command(rich_help_panel=OWN_DATA)
