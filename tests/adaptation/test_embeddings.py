@@ -15,11 +15,11 @@ from conftest import Command
 from PIL import Image
 
 from askew.adaptation.embeddings import Embedder, embed_pictures, picture_shape
-from askew.adaptation.journal import Journal
 from askew.core.errors import UserError
 from askew.nets.augment import Views
 from askew.nets.spec import NetSpec
 from askew.runs.execute import Progress
+from askew.runs.journal import Journal
 from askew.runs.root import open_root
 
 SPEC = NetSpec(name="shufflenet_v2_x0_5", crop=32)

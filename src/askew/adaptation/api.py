@@ -19,7 +19,6 @@ from askew.adaptation.audit import Audit, target_names
 from askew.adaptation.audit import audit as audit_folder
 from askew.adaptation.embeddings import backbone_spec, embed_pictures, embed_rows, picture_embedder
 from askew.adaptation.given import GivenLabels, GivenShares
-from askew.adaptation.journal import Journal
 from askew.adaptation.pipeline import adapt as adapt_steps
 from askew.adaptation.pipeline import diagnosed
 from askew.adaptation.results import AdaptationResult, DiagnosisResult
@@ -35,6 +34,7 @@ from askew.methods import named
 from askew.methods.base import Method
 from askew.nets.modules import backbone_name
 from askew.runs.execute import Progress
+from askew.runs.journal import Journal
 
 Returned = TypeVar("Returned")
 Watch = Callable[[Generator[Progress, None, Any]], Any]

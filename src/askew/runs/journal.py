@@ -20,7 +20,7 @@ _GUESS = 8.0  # seconds that training takes before one has been seen; it is corr
 
 
 class Journal:
-    """Sees every step of an adaptation.
+    """Sees every step of a long piece of work.
 
     Stages are told apart by the key of their steps. Time left: what the steps so far took, for the rest of this stage;
     and as long as a training took so far, for each that is to come.
