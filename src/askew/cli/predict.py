@@ -241,7 +241,7 @@ def _hand_out(embedder: Embedder, domain: CustomDomain, file: Path | None, as_js
 
     rows = embedder.rows(domain.x)
     if file is not None:
-        arrays = {"x": rows, "names": np.array(domain.names)}
+        arrays: dict[str, Any] = {"x": rows, "names": np.array(domain.names)}
         arrays |= {} if domain.labels is None else {"y": np.array(domain.labels)}
         arrays |= {"views": embedder.views(domain.x)} if embedder.count else {}
         with whole_file(file, "choose another file with -o.") as temporary, temporary.open("wb") as content:
