@@ -35,6 +35,7 @@ from askew.methods.base import Method
 from askew.nets.modules import backbone_name
 from askew.runs.execute import Progress
 from askew.runs.journal import Journal
+from askew.runs.tracking import Maker
 
 Returned = TypeVar("Returned")
 Watch = Callable[[Generator[Progress, None, Any]], Any]
@@ -75,6 +76,7 @@ def adapt(
     quick: bool = False,
     skip_broken: bool = False,
     device: str = "auto",
+    log: Sequence[str | Maker] = (),
     watch: Watch = silently,
 ) -> AdaptationResult:
     """Adapt a classifier to an unlabelled target, and estimate whether that helped: `askew adapt` (docs/python.md).
@@ -88,7 +90,7 @@ def adapt(
     request = AdaptRequest(
         *inputs, name, backbone_name(backbone), weights, fine_tune, quick, seed, training or {}, skip_broken,
         labels=_given_labels(labels, inputs[1]), train_labels=train_labels, target_prior=_given_prior(target_prior),
-        hyper=own | dict(hyper or {}), search=search,
+        hyper=own | dict(hyper or {}), search=search, log=tuple(log),
     )  # fmt: skip
     return adapted(request, out, device, watch, getattr(target, "index", None))
 

@@ -157,7 +157,7 @@ def train(
             setup.task.name, candidate.method, request.seed, shift="natural", hyper=candidate.hyper, training=training
         )
         runs.append((candidate, plan_run(one, setup.task, setup.network)))
-    how = Execution(open_root(out / "runs"), device)
+    how = Execution(open_root(out / "runs"), device, log=request.log)
     done, failed = [], {}
     for candidate, run in runs:
         if request.take and not RunFolder(how.root / run.key).done:

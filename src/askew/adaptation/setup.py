@@ -25,6 +25,7 @@ from askew.nets.small import OWN
 from askew.nets.spec import NetSpec
 from askew.runs.execute import Progress
 from askew.runs.root import MARKER, is_unmarked, open_root
+from askew.runs.tracking import Maker
 from askew.runs.tune import trials
 
 QUICK_IMAGES = 200
@@ -95,6 +96,8 @@ class AdaptRequest:
     """Hyper-parameters of the method."""
     search: int = 0
     """How many settings of the others are tried, the best of them chosen without labels; 0 and 1: none but these."""
+    log: tuple[str | Maker, ...] = ()
+    """Trackers that hear of its runs."""
 
     def candidates(self, kind: str) -> tuple[Candidate, ...]:
         """What is trained on data of that kind."""

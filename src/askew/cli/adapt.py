@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from askew.cli.common import app, at_least, check_file_method, pairs
+from askew.cli.common import app, at_least, check_file_method, checked_trackers, pairs
 from askew.cli.options import (
     DATA,
     OWN_DATA,
@@ -16,6 +16,7 @@ from askew.cli.options import (
     AsJson,
     Device,
     LabelColumn,
+    Log,
     PathColumn,
     Seed,
     TrainingSettings,
@@ -163,6 +164,7 @@ def adapt(
     ] = None,
     known: KnownOptions,
     options: NetworkOptions,
+    log: Log = [],  # noqa: B006 (Typer copies it)
     as_json: AsJson = False,
 ) -> None:
     """Adapt a classifier to your own unlabelled target data, and estimate whether that helped.
@@ -182,6 +184,7 @@ def adapt(
         _adapt_again(source, folder, known, options, methods, as_json)
         return
     request = known.added_to(options.request(source, target, methods, fine_tune))
+    request = replace(request, log=checked_trackers(log))
     adapt_and_print(request, folder, options.device, as_json)
 
 

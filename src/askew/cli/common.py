@@ -63,8 +63,17 @@ def execution(options: ExecutionOptions, launch: LaunchOptions | None = None, *,
                 f"--device {options.device} does not fit --gpus {launch.gpus:g}.",
                 "with --on ray or slurm, --gpus alone chooses the device.",
             )
+    log = checked_trackers(options.log)
     root = check_root(options.out)
-    return Execution(root, device, not options.plain, options.checkpoint_every, launch.lanes, curve)
+    return Execution(root, device, not options.plain, options.checkpoint_every, launch.lanes, curve, log=log)
+
+
+def checked_trackers(names: Sequence[str]) -> tuple[str, ...]:
+    """The trackers that --log names; one that is unknown, or lacks its library, is an error before any work."""
+    from askew.runs.tracking import check_trackers
+
+    check_trackers(names)
+    return tuple(names)
 
 
 def launcher(options: LaunchOptions, how: Execution) -> Launcher:

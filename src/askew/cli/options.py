@@ -120,6 +120,12 @@ Gpus = Annotated[
         rich_help_panel=CLUSTER,
     ),
 ]
+Log = Annotated[
+    list[str],
+    typer.Option(
+        "--log", help="Tracker of every run: tensorboard, wandb or mlflow; may be repeated.", rich_help_panel=EXECUTION
+    ),
+]
 Reweight = Annotated[
     bool, typer.Option("--reweight", help="Also score logits adjusted to the estimated target label distribution.")
 ]
@@ -192,6 +198,7 @@ class ExecutionOptions:
         typer.Option("--checkpoint-every", help="Least seconds between checkpoints.", min=0, rich_help_panel=EXECUTION),
     ] = 20.0
     plain: Annotated[bool, typer.Option("--plain", help="Use no CUDA graphs.", rich_help_panel=EXECUTION)] = False
+    log: Log = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -209,6 +209,12 @@ def score_test(test: TestLabels, logits: NDArray[np.floating[Any]]) -> dict[str,
     if test.paper is not None:
         scores["paper"] = score(test.y[test.paper], predicted[test.paper], classes)
     return scores
+
+
+def main_scores(scores: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
+    """The scores that are one number each, by test split."""
+    names = ("per_class_mean", "overall", "worst")
+    return {f"{split}/{name}": float(values[name]) for split, values in scores.items() for name in names}
 
 
 def mean(values: Sequence[float]) -> float:

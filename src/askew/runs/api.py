@@ -22,6 +22,7 @@ from askew.runs.launch.jobs import Failed, launch_jobs, plan_jobs
 from askew.runs.launch.local import Local
 from askew.runs.root import open_root
 from askew.runs.store import RunFolder
+from askew.runs.tracking import Maker, check_trackers
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -53,19 +54,22 @@ def run(
     data: Path | str | None = None,
     out: Path | str = "runs",
     device: str = "auto",
+    log: Sequence[str | Maker] = (),
 ) -> Result:
     """Train a method on a task and score it; a run that is already finished in `out` is read, not trained again.
 
-    The method is an id, `file.py:Class`, a class, or an object, which brings all of its hyper-parameters.
+    The method is an id, `file.py:Class`, a class, or an object, which brings all of its hyper-parameters. `log` names
+    trackers: tensorboard, wandb, mlflow, or a class with the methods of `Tracker` (docs/tracking.md).
 
     >>> askew.run("mini/syn-uci", "source", training=short).scores["whole"]["images"]
     901
     """
+    check_trackers(log)
     name, own = named(method)
     values = (own | dict(hyper or {}), training or {})
     request = RunRequest(task, name, seed, draw, shift, *values, data=None if data is None else Path(data))
     chosen, loaded = prepare(request)
-    how = Execution(open_root(Path(out)), pick_device(device))
+    how = Execution(open_root(Path(out)), pick_device(device), log=tuple(log))
     for _ in execute(chosen, loaded, how):
         pass
     folder = RunFolder(how.root / chosen.key)
@@ -142,6 +146,7 @@ def bench(
     out: Path | str = "runs",
     device: str = "auto",
     jobs: int = 1,
+    log: Sequence[str | Maker] = (),
 ) -> BenchResult:
     """Train methods on the tasks of a benchmark over several seeds: `askew bench`; finished runs are read.
 
@@ -150,6 +155,7 @@ def bench(
     >>> askew.bench("mini", [COAL(alpha=0.1), COAL(alpha=0.3)], ["syn-uci"], seeds=1, training=short).failed
     {}
     """
+    check_trackers(log)
     whole = whole_benchmark(benchmark).variants[0]
     asked = [known_task(f"{benchmark}/{task.removeprefix(f'{benchmark}/')}") for task in tasks] or whole.tasks
     more = (training or {}, None, None if data is None else Path(data), recipe)
@@ -159,7 +165,7 @@ def bench(
         for name, hyper in _distinct(methods or whole.methods, jobs)
         for seed in range(check_seeds(seeds))
     ]
-    how = Execution(open_root(Path(out)), pick_device(device))
+    how = Execution(open_root(Path(out)), pick_device(device), log=tuple(log))
     keys, pretrainings, runs = plan_jobs(requests, how)
     failed = {}
     with closing(Local(jobs)) as launcher:

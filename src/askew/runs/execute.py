@@ -6,7 +6,7 @@ import contextlib
 import platform
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,12 @@ import torch
 from askew import __version__
 from askew.core.errors import UserError
 from askew.core.files import read_tensors, write_json, write_tensors
-from askew.data.task import Task, TestLabels
-from askew.evaluation.logits import adjust_logits, as_floats
-from askew.evaluation.metrics import score_test
-from askew.evaluation.prior_estimators import PredictionRates
+from askew.data.task import Task
+from askew.evaluation.metrics import main_scores, score_test
+from askew.evaluation.reweighting import reweighted_scores
 from askew.runs.claims import Claim, Taken, Watch, run_label
 from askew.runs.store import RunFolder
+from askew.runs.tracking import Maker, Trackers, info
 from askew.training.distributed import Team, fit_together
 from askew.training.lanes import fit_lanes
 from askew.training.run import Run
@@ -50,6 +50,8 @@ class Execution:
     """Holders of run folders that a `Watch` found to be dead."""
     team: Team | None = None
     """The processes that train one run together, this one being the first."""
+    log: tuple[str | Maker, ...] = ()
+    """Trackers that hear of every run: tensorboard, wandb, mlflow, or a class."""
 
 
 @dataclass(frozen=True)
@@ -147,6 +149,7 @@ class _Lane:
     claim: Claim | None = None
     resume: Resume | None = None
     last: Snapshot | None = None
+    trackers: Trackers = field(default_factory=Trackers)
 
     @property
     def done(self) -> bool:
@@ -180,9 +183,12 @@ class _Lane:
                 scores = score_test(self.task.test, snapshot.outputs.test.cpu().numpy())
                 entry["oracle"] = {name: s["per_class_mean"] for name, s in scores.items()}
             self.folder.add_trace(entry)
+            values = {f"{kind}/{name}": v for kind in ("losses", "oracle") for name, v in entry.get(kind, {}).items()}
+            self.trackers.round(snapshot.step, values)
         return None
 
     def _broken(self, why: str) -> Broken:
+        self.trackers.finished({}, why)
         kept = f"; the last good checkpoint is kept in {self.folder.path}" if self.folder.has_checkpoint else ""
         return Broken(self.run.key, UserError(f"{self.label}: {why}{kept}.", _BROKEN_HINT))
 
@@ -203,9 +209,11 @@ class _Lane:
         tensors = {name: value.half() for name, value in logits.items()} | labels
         write_tensors(path / "outputs.safetensors", tensors, {"form": "1"})
         if self.task.test is not None:
-            write_json(path / "reweighted.json", _reweighted_scores(self.task.test, snapshot))
+            others = (outputs.source_val, outputs.source_val_y, outputs.target, snapshot.training_prior)
+            write_json(path / "reweighted.json", reweighted_scores(self.task.test, outputs.test, *others))
             write_json(path / "scores.json", score_test(self.task.test, outputs.test.cpu().numpy()))
         self.folder.finish()
+        self.trackers.finished({} if self.task.test is None else main_scores(self.folder.scores()))
 
 
 class _CheckpointTimer:
@@ -230,6 +238,8 @@ def _train(lanes: Sequence[_Lane], step: int, how: Execution) -> Iterator[Progre
     for lane in lanes:
         lane.folder.describe(_record(lane.run, lane.task, how, len(lanes)))
         lane.report(step)
+        lane.trackers = Trackers(how.log)
+        lane.trackers.started(info(lane.run.key, lane.label, lane.run.describe(), how.root, step))
     label = first.label if len(lanes) == 1 else f"{first.label} and {len(lanes) - 1} more"
     yield Progress(first.run.key, label, step, steps, {})
     began, timer, running = time.monotonic(), _CheckpointTimer(how.checkpoint_every), list(lanes)
@@ -269,16 +279,6 @@ def _snapshots(lanes: Sequence[_Lane], how: Execution) -> Iterator[Sequence[Snap
     resumes = [lane.resume for lane in lanes if lane.resume is not None] or None
     runs, data = [lane.run for lane in lanes], [lane.task.training_data for lane in lanes]
     yield from fit_lanes(runs, data, how.device, starts=starts, resumes=resumes, graph=how.graph)
-
-
-def _reweighted_scores(test: TestLabels, snapshot: Snapshot) -> dict[str, Any]:
-    """Scores of the same network with its logits adjusted to the estimated target prior; costs no training."""
-    outputs, training_prior = snapshot.outputs, as_floats(snapshot.training_prior)
-    rates = PredictionRates.of(outputs.source_val, outputs.source_val_y, outputs.target)
-    prior = rates.bbse()
-    scores = score_test(test, adjust_logits(as_floats(outputs.test), prior, training_prior))
-    record = {"target_mix": prior.tolist(), "seen_mix": training_prior.tolist()}
-    return record | {"unsure": rates.unsure, "scores": scores}
 
 
 def _record(run: Run, task: Task, how: Execution, lanes: int) -> dict[str, Any]:

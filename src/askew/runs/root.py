@@ -13,6 +13,8 @@ from askew.runs.store import PRETRAINING, RunFolder
 
 MARKER = "askew-runs.json"
 """Marks a folder of runs as ours."""
+LOGS = "logs"
+"""The folder among those of the runs that trackers write to."""
 
 
 def check_root(path: Path) -> Path:
@@ -66,6 +68,6 @@ def run_folders(root: Path) -> Iterator[tuple[Path, set[str]]]:
     """Every run's folder, and the names in it, by one listing each, since there may be ten thousand."""
     with os.scandir(root) as entries:
         for entry in entries:
-            if entry.is_dir() and not entry.name.startswith("."):
+            if entry.is_dir() and entry.name != LOGS and not entry.name.startswith("."):
                 with os.scandir(entry.path) as inside:
                     yield Path(entry.path), {file.name for file in inside}
