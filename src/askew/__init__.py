@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from askew.adaptation.audit import Audit
     from askew.adaptation.estimator import AdaptiveClassifier
     from askew.adaptation.results import AdaptationResult, DiagnosisResult
+    from askew.cli.progress import watch
     from askew.core.errors import UserError
     from askew.core.options import Between, Search
     from askew.data.benchmarks import load_task
@@ -69,10 +70,12 @@ __all__ = [
     "load_task",
     "prepare",
     "run",
+    "watch",
 ]  # fmt: skip
 
 _HOMES = {
     "askew.runs.api": ("BenchResult", "Result", "bench", "run"),
+    "askew.cli.progress": ("watch",),
     "askew.testing": ("check_method",),
     "askew.data.task": ("TestLabels", "TrainingData", "Task"),
     "askew.data.domains": ("Labeled", "Unlabeled"),

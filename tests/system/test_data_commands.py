@@ -116,7 +116,7 @@ def test_a_data_set_is_as_good_as_the_worst_part_that_is_needed() -> None:
     assert of("complete", "(missing)") == "complete"
 
 
-@pytest.mark.parametrize("name", ["office-home", "domainnet", "pacs"])
+@pytest.mark.parametrize("name", ["domainnet", "pacs"])
 def test_what_cannot_be_fetched_is_told_where_to_get_and_where_to_put(cli: Command, name: str) -> None:
     answer = cli("data", "fetch", name)
     assert answer.code == 2

@@ -26,6 +26,7 @@ from askew.adaptation.setup import AdaptRequest, check_out
 from askew.core.device import pick_device
 from askew.core.errors import UserError
 from askew.core.files import temporary_folder
+from askew.core.tracking import Maker
 from askew.data.custom import CustomDomain
 from askew.data.image_lists import LISTS, Columns
 from askew.data.objects import as_domain
@@ -35,7 +36,6 @@ from askew.methods.base import Method
 from askew.nets.modules import backbone_name
 from askew.runs.execute import Progress
 from askew.runs.journal import Journal
-from askew.runs.tracking import Maker
 
 Returned = TypeVar("Returned")
 Watch = Callable[[Generator[Progress, None, Any]], Any]

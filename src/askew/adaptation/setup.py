@@ -13,6 +13,7 @@ from askew.adaptation.embeddings import Embedder, backbone_spec, embedded, pictu
 from askew.adaptation.given import GivenLabels, GivenShares, TargetLabels, in_shares, read_prior, read_truth
 from askew.core.errors import UserError
 from askew.core.files import is_temporary
+from askew.core.tracking import Maker
 from askew.data.custom import CustomData, CustomDomain, OpenPictures, load_custom_data, open_decoded, open_unread
 from askew.data.decode import SIDE
 from askew.data.image_cache import Pictures
@@ -25,7 +26,6 @@ from askew.nets.small import OWN
 from askew.nets.spec import NetSpec
 from askew.runs.execute import Progress
 from askew.runs.root import MARKER, is_unmarked, open_root
-from askew.runs.tracking import Maker
 from askew.runs.tune import trials
 
 QUICK_IMAGES = 200

@@ -183,8 +183,7 @@ def adapt(
     if target is None:
         _adapt_again(source, folder, known, options, methods, as_json)
         return
-    request = known.added_to(options.request(source, target, methods, fine_tune))
-    request = replace(request, log=checked_trackers(log))
+    request = replace(known.added_to(options.request(source, target, methods, fine_tune)), log=checked_trackers(log))
     adapt_and_print(request, folder, options.device, as_json)
 
 

@@ -1,4 +1,4 @@
-"""Commands for a finished adaptation: audit, with labels of target images, and choose."""
+"""Commands for a finished adaptation: audit, with labels of target images, choose, and push."""
 
 from __future__ import annotations
 
@@ -113,3 +113,37 @@ def choose(
     from askew.adaptation.artifacts import earlier_request
 
     adapt_and_print(replace(earlier_request(folder), take=method), folder, device, as_json)
+
+
+@app.command(rich_help_panel=OWN_DATA)
+def push(
+    model: Annotated[
+        Path, typer.Argument(metavar="OUT", help="Folder that `askew adapt` wrote, of a model, or of a finished run.")
+    ],
+    name: Annotated[str, typer.Argument(metavar="OWNER/NAME", help="The model's repository on the Hugging Face Hub.")],
+    public: Annotated[
+        bool, typer.Option("--public", help="Make a new repository that everybody can see; default: private.")
+    ] = False,
+    labels: Annotated[
+        Path | None, typer.Option("--audit", help="Target labels, as for `askew audit`: the card reports the audit.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Publish a model on the Hugging Face Hub, with a generated model card; `askew.load` reads it from there.
+
+    Weights, description and card are sent; no image, no prediction and no path.
+    """
+    from askew.adaptation.audit import audit as audited
+    from askew.inference.publish import AuditSection
+    from askew.inference.publish import push as published
+
+    section = None
+    if labels is not None:
+        found = audited(model, labels)
+        rows = [[m.name, str(m.accuracy), "–" if m.gain is None else str(m.gain), m.verdict] for m in found.methods]
+        section = AuditSection(found.sentence, rows)
+    address = published(model, name, public=public, audited=section)
+    if as_json:
+        print_json({"address": address, "model": f"hf://{name}"})
+    else:
+        print_note(f'{address}; askew.load("hf://{name}") reads it')

@@ -70,7 +70,7 @@ def execution(options: ExecutionOptions, launch: LaunchOptions | None = None, *,
 
 def checked_trackers(names: Sequence[str]) -> tuple[str, ...]:
     """The trackers that --log names; one that is unknown, or lacks its library, is an error before any work."""
-    from askew.runs.tracking import check_trackers
+    from askew.core.tracking import check_trackers
 
     check_trackers(names)
     return tuple(names)

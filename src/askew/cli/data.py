@@ -55,7 +55,7 @@ def fetch(
     data: Data = None,
     as_json: AsJson = False,
 ) -> None:
-    """Download MNIST, USPS or SVHN; for other data sets, tell where to get them and where to put them.
+    """Download MNIST, USPS, SVHN or Office-Home; for others, tell where to get them and where to put them.
 
     Started again, an interrupted download continues.
     """
@@ -63,7 +63,7 @@ def fetch(
     from askew.data.paths import named_data_folder
 
     source, folder = source_named(name), named_data_folder(data)
-    if not source.fetched:
+    if not source.fetched and not source.hub:
         raise UserError(
             f"askew does not download {source.title}: its images come from its authors' own page.",
             f"get it from {source.get} ({UNTRIED}), and put it into the data folder as {source.folder}; "
@@ -71,17 +71,13 @@ def fetch(
         )
     if folder is None:
         raise UserError("No data folder was given to download to.", "use --data DIR or set ASKEW_DATA.")
-    done = _download(name, folder / source.folder)
-    if as_json:
-        print_json(done)
-        return
-    for file in done:
-        state = "downloaded" if file["state"] == "fetched" else "was there already"
-        print_text(f"{file['file']}: {state}, {file['bytes']:,} bytes")
+    if source.hub:
+        _fetch_from_hub(source.hub, folder / Path(source.folder).parts[0], as_json)
+    else:
+        _fetch_digits(name, folder / source.folder, as_json)
 
 
-def _download(name: str, folder: Path) -> list[dict[str, Any]]:
-    """Download the files of a data set; one entry per file."""
+def _fetch_digits(name: str, folder: Path, as_json: bool) -> None:
     from askew.cli.progress import downloads
     from askew.data.benchmarks import download
 
@@ -91,7 +87,25 @@ def _download(name: str, folder: Path) -> list[dict[str, Any]]:
             state = download.fetch(remote, folder, start(remote.name))
             path = folder / remote.name
             done.append({"file": str(path), "bytes": path.stat().st_size, "md5": remote.md5, "state": state})
-    return done
+    if as_json:
+        print_json(done)
+        return
+    for file in done:
+        found = "downloaded" if file["state"] == "fetched" else "was there already"
+        print_text(f"{file['file']}: {found}, {file['bytes']:,} bytes")
+
+
+def _fetch_from_hub(repository: str, folder: Path, as_json: bool) -> None:
+    from askew.cli.progress import count_images
+    from askew.data.benchmarks.download import fetch_images
+    from askew.data.benchmarks.inventory import OFFICE_HOME_IMAGES
+
+    with count_images() as count:
+        counts = fetch_images(repository, folder, OFFICE_HOME_IMAGES, count)
+    if as_json:
+        print_json({"folder": str(folder), "from": repository, "images": counts})
+    else:
+        print_text(f"{sum(counts.values()):,} images of {len(counts)} domains in {folder}, as published.")
 
 
 # --- check ---
@@ -247,7 +261,6 @@ def _draw_views(task: str, options: TaskOptions, training: TrainingOptions, file
 
 
 def _ratios(found: LabelDistributions) -> dict[str, float]:
-    """Size of the largest class over that of the smallest."""
     return {"source": found.ratio(found.source), "target": found.ratio(found.target)}
 
 

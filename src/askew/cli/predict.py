@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 
 Model = Annotated[
-    Path, typer.Argument(help="Folder of a model, folder that `askew adapt` wrote, or folder of a finished run.")
+    Path,
+    typer.Argument(
+        help="Folder of a model, folder that `askew adapt` wrote, folder of a finished run, or hf://owner/name."
+    ),
 ]
 PriorOption = Annotated[
     str,

@@ -1,4 +1,4 @@
-"""Progress bars on stderr; none where it is no terminal."""
+"""Progress bars on stderr, or in a notebook; none where it is no terminal."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Speed(ProgressColumn):
 
 
 def _bars(*columns: ProgressColumn) -> Progress:
-    return Progress(*columns, console=err, disable=not err.is_terminal, transient=True)
+    return Progress(*columns, console=err, disable=not (err.is_terminal or err.is_jupyter), transient=True)
 
 
 def _training_bars() -> Progress:
@@ -79,9 +79,12 @@ class RunBars:
 
 
 def watch(training: Generator[Step, None, Returned]) -> Returned:
-    """Exhaust a generator of training steps under progress bars; what it returns.
+    """Progress bars for training from Python, in a terminal or a notebook.
 
-    Above them stands how long all of it will take from now on, if the steps know.
+    It takes the steps of a training one by one, and gives what the training returns. Above the bars stands how long all
+    of it will take from now on, if the steps know.
+
+    >>> result = askew.adapt((xs, ys), xt, method="coal", training=short, watch=askew.watch)
     """
     with _training_bars() as bars:
         runs, overall = RunBars(bars), None

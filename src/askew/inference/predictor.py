@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from askew import __version__
+from askew.core import hub
 from askew.core.device import pick_device
 from askew.core.errors import UserError, unknown
 from askew.core.files import as_json, is_temporary, read_tensors, whole_folder
@@ -237,17 +238,17 @@ class Predictor:
 def load(
     path: Path | str, device: str = "auto", method: str = "", backbone: str | nn.Module | None = None
 ) -> Predictor:
-    """The model in a folder, in the folder `model` within it, or of a finished run. Runs none of its maker's code.
+    """The model in a folder, in the folder `model` within it, of a finished run, or on the Hub (hf://owner/name).
 
-    `method` is `file.py:Class` of a model whose method is from a file, `backbone` an nn.Module or `file.py:function` of
-    one whose backbone is somebody's own; nothing but these files is run.
+    Runs none of its maker's code. `method` is `file.py:Class` of a model whose method is from a file, `backbone` an
+    nn.Module or `file.py:function` of one whose backbone is somebody's own; nothing but these files is run.
 
     >>> askew.load(askew.run("mini/syn-uci", "source", training=short).folder).classes[:3]
     ('0', '1', '2')
     """
     if backbone is not None:
         backbone_name(backbone)
-    folder = Path(path)
+    folder = hub.snapshot(str(path), [CARD_FILE, "weights-*.safetensors"]) if hub.on_hub(path) else Path(path)
     if not folder.exists():
         raise UserError(f"There is no model {folder}.", HOW)
     if folder.name == CARD_FILE:

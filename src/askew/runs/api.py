@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from askew.core.device import pick_device
 from askew.core.errors import UserError
 from askew.core.tables import data_frame, html_table
+from askew.core.tracking import Maker, check_trackers
 from askew.data.benchmarks import known_task
 from askew.methods import is_installed, named
 from askew.methods.base import Method
@@ -22,7 +23,6 @@ from askew.runs.launch.jobs import Failed, launch_jobs, plan_jobs
 from askew.runs.launch.local import Local
 from askew.runs.root import open_root
 from askew.runs.store import RunFolder
-from askew.runs.tracking import Maker, check_trackers
 
 if TYPE_CHECKING:
     from pandas import DataFrame

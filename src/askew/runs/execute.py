@@ -16,12 +16,12 @@ import torch
 from askew import __version__
 from askew.core.errors import UserError
 from askew.core.files import read_tensors, write_json, write_tensors
+from askew.core.tracking import Maker, Trackers, info
 from askew.data.task import Task
 from askew.evaluation.metrics import main_scores, score_test
 from askew.evaluation.reweighting import reweighted_scores
 from askew.runs.claims import Claim, Taken, Watch, run_label
 from askew.runs.store import RunFolder
-from askew.runs.tracking import Maker, Trackers, info
 from askew.training.distributed import Team, fit_together
 from askew.training.lanes import fit_lanes
 from askew.training.run import Run

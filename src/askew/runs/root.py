@@ -9,12 +9,11 @@ from pathlib import Path
 from askew.core import files
 from askew.core.errors import UserError
 from askew.core.files import write_json, writing
+from askew.core.tracking import LOGS
 from askew.runs.store import PRETRAINING, RunFolder
 
 MARKER = "askew-runs.json"
 """Marks a folder of runs as ours."""
-LOGS = "logs"
-"""The folder among those of the runs that trackers write to."""
 
 
 def check_root(path: Path) -> Path:

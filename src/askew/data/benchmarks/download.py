@@ -1,20 +1,25 @@
-"""Downloads that are resumed where they were interrupted, checked by their MD5 and moved into place when complete.
+"""Downloads: files, checked by their MD5, and pictures from a data set of the Hub, checked by their number.
 
-Until then they are kept as `<name>.part`.
+A file that was interrupted is resumed: until it is complete it is kept as `<name>.part`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import http.client
+import json
 import os
+import shutil
+import tempfile
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+from askew.core import hub
 from askew.core.errors import UserError
 from askew.core.files import cannot_write, open_own
 
@@ -129,3 +134,87 @@ def _chunks(answer: http.client.HTTPResponse) -> Iterator[bytes]:
         yield error.partial
     except OSError as error:
         raise ConnectionError(str(error)) from error
+
+
+# --- pictures from the Hub ---
+
+_SUFFIXES = {b"\xff\xd8": ".jpg", b"\x89P": ".png", b"BM": ".bmp", b"GI": ".gif", b"RI": ".webp"}
+
+
+def fetch_images(
+    repository: str, folder: Path, published: Mapping[str, int], progress: Callable[[int], None]
+) -> dict[str, int]:
+    """Unpack a data set with the columns `image`, `domain` and `label` into folder/<Domain>/<Class>.
+
+    The number of pictures per domain must be the published one; until it is, nothing appears in the folder.
+    """
+    if find_spec("pyarrow") is None:
+        raise UserError("The Hub's data sets are Parquet files, which need pyarrow.", "pip install 'askew[hub]'")
+    if folder.exists():
+        raise UserError(
+            f"{folder} is there already.", "move it away to fetch it again; `askew data check` looks at it."
+        )
+    files = sorted(hub.download(repository, "dataset", ["data/*.parquet"]).rglob("*.parquet"))
+    if not files:
+        raise UserError(f"{hub.endpoint()} has no Parquet files in {repository}.", "get it from its authors' page.")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder.parent) as scratch:
+            found = _unpack(files, Path(scratch) / "tree", progress)
+            if found != dict(published):
+                raise UserError(
+                    f"{repository} holds {_listed(found)}, where {_listed(published)} were published.",
+                    "it has changed: get the data set from its authors' page.",
+                )
+            shutil.move(Path(scratch) / "tree", folder)
+    except OSError as error:
+        raise cannot_write(error, folder, "free some space or choose another folder with --data.") from error
+    return found
+
+
+def _unpack(files: list[Path], tree: Path, progress: Callable[[int], None]) -> dict[str, int]:
+    """Write every picture; how many each domain has."""
+    counts: dict[str, int] = {}
+    for domain, label, image in _rows(files):
+        counts[domain] = counts.get(domain, 0) + 1
+        content = image["bytes"]
+        name = Path(image.get("path") or "").name or f"{counts[domain]:05}{_SUFFIXES.get(content[:2], '.jpg')}"
+        place = tree / _one_folder(domain) / _one_folder(label)
+        place.mkdir(parents=True, exist_ok=True)
+        with (place / name).open("xb") as file:
+            file.write(content)
+        progress(1)
+    return counts
+
+
+def _rows(files: list[Path]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Domain, class and picture of every row; numbers of classes become their names."""
+    import pyarrow.parquet as parquet
+
+    for path in files:
+        file = parquet.ParquetFile(path)
+        names = _class_names(file.schema_arrow.metadata or {})
+        for batch in file.iter_batches(64, columns=["image", "domain", "label"]):
+            for row in batch.to_pylist():
+                domain, label = (
+                    names[column][row[column]] if column in names else str(row[column])
+                    for column in ("domain", "label")
+                )
+                yield domain, label, row["image"]
+
+
+def _class_names(metadata: Mapping[bytes, bytes]) -> dict[str, list[str]]:
+    """The names of each column's classes, which the Hub's library keeps in a Parquet file's metadata."""
+    features = json.loads(metadata.get(b"huggingface", b"{}")).get("info", {}).get("features", {})
+    return {column: feature["names"] for column, feature in features.items() if "names" in feature}
+
+
+def _one_folder(name: str) -> str:
+    """A name that stays in its folder, whatever a stranger's file says."""
+    if not name or name.startswith(".") or "/" in name or "\\" in name:
+        raise UserError(f"The data set holds the name '{name}', which is no name of a folder.", "it has changed.")
+    return name
+
+
+def _listed(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{n:,} of {name}" for name, n in sorted(counts.items()))

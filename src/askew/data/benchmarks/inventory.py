@@ -54,6 +54,8 @@ class Source:
     look: Callable[[Path], Iterator[Part]]
     fetched: bool = False
     """Whether `askew data fetch` can download it."""
+    hub: str = ""
+    """A data set of the Hub that holds its images."""
 
 
 _RULE = {  # images that the label-shift rule draws of the whole part
@@ -70,7 +72,7 @@ _PUBLISHED = {
     ("usps", "test"): 2_007,
     ("svhn", "train"): 73_257,
 }
-_OFFICE_HOME = {"Art": 2_427, "Clipart": 4_365, "Product": 4_439, "Real World": 4_357}
+OFFICE_HOME_IMAGES = {"Art": 2_427, "Clipart": 4_365, "Product": 4_439, "Real World": 4_357}
 _PACS = {"photo": 1_670, "art_painting": 2_048, "cartoon": 2_344, "sketch": 3_929}
 _DOMAINNET = {
     ("real", "train"): 16_141,
@@ -167,8 +169,10 @@ SOURCES = {
     "office-home": Source(
         "Office-Home",
         "office_home/<Domain>/<Class>/*.jpg",
-        f"https://www.hemanthdv.org/officeHomeDataset.html; lists <Domain>_RS.txt and _UT.txt: {_LISTS_AT}",
-        partial(_tree, OFFICE_HOME, _OFFICE_HOME),
+        "askew data fetch office-home, or https://www.hemanthdv.org/officeHomeDataset.html; "
+        f"lists <Domain>_RS.txt and _UT.txt: {_LISTS_AT}",
+        partial(_tree, OFFICE_HOME, OFFICE_HOME_IMAGES),
+        hub="flwrlabs/office-home",
     ),
     "domainnet": Source(
         "DomainNet, 40 classes",

@@ -20,8 +20,9 @@ from typing import Any, Protocol
 from askew.core.errors import UserError, unknown
 from askew.core.locks import locked
 from askew.core.plugins import load_plugin, plugins
-from askew.runs.root import LOGS
 
+LOGS = "logs"
+"""The folder among those of the runs that trackers write to."""
 Values = Mapping[str, float]
 
 

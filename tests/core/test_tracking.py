@@ -14,12 +14,12 @@ import torch
 from conftest import TINY, Command, MakeRun
 
 from askew.core.errors import UserError
+from askew.core.tracking import RunInfo, tracker
 from askew.data.task import Task
 from askew.methods import COAL
 from askew.runs.execute import Execution, execute
 from askew.runs.root import finished_runs, open_root
 from askew.runs.store import RunFolder
-from askew.runs.tracking import RunInfo, tracker
 from askew.training.run import Run
 
 CPU = torch.device("cpu")
@@ -115,7 +115,7 @@ def test_an_unknown_tracker_writes_nothing(cli: Command, tmp_path: Path) -> None
 
 
 def test_a_tracker_without_its_library_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("askew.runs.tracking.find_spec", lambda name: None)
+    monkeypatch.setattr("askew.core.tracking.find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"needs wandb.*\n.*\n.*askew\[tracking\]"):
         tracker("wandb")
 
