@@ -3,10 +3,13 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: demo test soak lint clean
+.PHONY: demo docs test soak lint clean
 
 demo: $(STAMP)
 	$(BIN)/askew bench mini --methods source,coal,teacher --seeds 1 --out demo-runs
+
+docs: $(STAMP)
+	$(BIN)/python docs/site/build.py
 
 test soak: export OMP_NUM_THREADS = 1
 
@@ -28,5 +31,5 @@ clean:
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "askew needs Python 3.11 or later: make PYTHON=python3.11 …")'
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,timm,onnx,parquet,ray,slurm,pandas,datasets,optuna]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,timm,onnx,parquet,ray,slurm,pandas,datasets,optuna,tracking,hub,docs]'
 	@touch $@
