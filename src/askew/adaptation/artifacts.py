@@ -146,6 +146,7 @@ def request_as_json(request: AdaptRequest) -> dict[str, Any] | None:
                (request.source, request.target, request.labels, request.target_prior)):  # fmt: skip
         return None
     values = dataclasses.asdict(request)
+    del values["log"]  # trackers hear of training, and a switch needs none
     paths = {name: str(value.resolve()) for name, value in values.items() if isinstance(value, Path)}
     return values | paths | {"training": dict(request.training)}
 
