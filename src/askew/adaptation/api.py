@@ -26,7 +26,7 @@ from askew.adaptation.setup import AdaptRequest, check_out
 from askew.core.device import pick_device
 from askew.core.errors import UserError
 from askew.core.files import temporary_folder
-from askew.core.tracking import Maker
+from askew.core.tracking import Maker, checked_trackers
 from askew.data.custom import CustomDomain
 from askew.data.image_lists import LISTS, Columns
 from askew.data.objects import as_domain
@@ -90,7 +90,7 @@ def adapt(
     request = AdaptRequest(
         *inputs, name, backbone_name(backbone), weights, fine_tune, quick, seed, training or {}, skip_broken,
         labels=_given_labels(labels, inputs[1]), train_labels=train_labels, target_prior=_given_prior(target_prior),
-        hyper=own | dict(hyper or {}), search=search, log=tuple(log),
+        hyper=own | dict(hyper or {}), search=search, log=checked_trackers(log),
     )  # fmt: skip
     return adapted(request, out, device, watch, getattr(target, "index", None))
 

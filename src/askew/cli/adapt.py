@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from askew.cli.common import app, at_least, check_file_method, checked_trackers, pairs
+from askew.cli.common import app, at_least, check_file_method, pairs
 from askew.cli.options import (
     DATA,
     OWN_DATA,
@@ -77,8 +77,7 @@ class NetworkOptions:
         typer.Option(
             "--backbone",
             help="A torchvision network, timm:NAME, mini, digits-28 or digits-32, or your own: file.py:function; for "
-            "feature rows: mlp or bare. "
-            "Default: one that fits the data.",
+            "feature rows: mlp or bare. Default: one that fits the data.",
         ),
     ] = ""
     weights: Annotated[
@@ -172,6 +171,7 @@ def adapt(
     Writes a model, predictions for the target and a report. `askew adapt --model OUT TARGET` adapts a model again.
     """
     from askew.adaptation.setup import check_out
+    from askew.core.tracking import checked_trackers
 
     if (target is None) != (known.model is not None):
         raise UserError(

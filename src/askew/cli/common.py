@@ -50,6 +50,7 @@ def execution(options: ExecutionOptions, launch: LaunchOptions | None = None, *,
     import torch
 
     from askew.core.device import pick_device
+    from askew.core.tracking import checked_trackers
     from askew.runs.execute import Execution
     from askew.runs.root import check_root
 
@@ -66,14 +67,6 @@ def execution(options: ExecutionOptions, launch: LaunchOptions | None = None, *,
     log = checked_trackers(options.log)
     root = check_root(options.out)
     return Execution(root, device, not options.plain, options.checkpoint_every, launch.lanes, curve, log=log)
-
-
-def checked_trackers(names: Sequence[str]) -> tuple[str, ...]:
-    """The trackers that --log names; one that is unknown, or lacks its library, is an error before any work."""
-    from askew.core.tracking import check_trackers
-
-    check_trackers(names)
-    return tuple(names)
 
 
 def launcher(options: LaunchOptions, how: Execution) -> Launcher:

@@ -169,10 +169,11 @@ def tracker(name: str) -> Maker:
     return made
 
 
-def check_trackers(log: Sequence[str | Maker]) -> None:
-    """UserError for one that is unknown, or lacks its library, before any work."""
+def checked_trackers(log: Sequence[str | Maker]) -> tuple[str | Maker, ...]:
+    """These trackers; UserError for one that is unknown, or lacks its library, before any work."""
     for name in (one for one in log if isinstance(one, str)):
         tracker(name)
+    return tuple(log)
 
 
 class Trackers:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from askew.core.device import pick_device
 from askew.core.errors import UserError
 from askew.core.tables import data_frame, html_table
-from askew.core.tracking import Maker, check_trackers
+from askew.core.tracking import Maker, checked_trackers
 from askew.data.benchmarks import known_task
 from askew.methods import is_installed, named
 from askew.methods.base import Method
@@ -64,12 +64,11 @@ def run(
     >>> askew.run("mini/syn-uci", "source", training=short).scores["whole"]["images"]
     901
     """
-    check_trackers(log)
     name, own = named(method)
     values = (own | dict(hyper or {}), training or {})
     request = RunRequest(task, name, seed, draw, shift, *values, data=None if data is None else Path(data))
     chosen, loaded = prepare(request)
-    how = Execution(open_root(Path(out)), pick_device(device), log=tuple(log))
+    how = Execution(log=checked_trackers(log), root=open_root(Path(out)), device=pick_device(device))
     for _ in execute(chosen, loaded, how):
         pass
     folder = RunFolder(how.root / chosen.key)
@@ -155,7 +154,6 @@ def bench(
     >>> askew.bench("mini", [COAL(alpha=0.1), COAL(alpha=0.3)], ["syn-uci"], seeds=1, training=short).failed
     {}
     """
-    check_trackers(log)
     whole = whole_benchmark(benchmark).variants[0]
     asked = [known_task(f"{benchmark}/{task.removeprefix(f'{benchmark}/')}") for task in tasks] or whole.tasks
     more = (training or {}, None, None if data is None else Path(data), recipe)
@@ -165,7 +163,7 @@ def bench(
         for name, hyper in _distinct(methods or whole.methods, jobs)
         for seed in range(check_seeds(seeds))
     ]
-    how = Execution(open_root(Path(out)), pick_device(device), log=tuple(log))
+    how = Execution(log=checked_trackers(log), root=open_root(Path(out)), device=pick_device(device))
     keys, pretrainings, runs = plan_jobs(requests, how)
     failed = {}
     with closing(Local(jobs)) as launcher:
