@@ -21,6 +21,7 @@ from askew.adaptation.setup import AUTO, Candidate
 from askew.core.errors import UserError
 from askew.data.task import Task
 from askew.inference.predictor import Predictor
+from askew.methods import COAL
 from askew.runs.recipes import read_settings
 
 SHORT = {"pretrain": 0, "rounds": 2, "round": 10}
@@ -135,6 +136,8 @@ def test_hyper_parameters_and_settings_reach_the_run() -> None:
     model = short(hyper={"alpha": 0.5}, training=SHORT | {"batch": 8}).fit_domains(XS, YS, XT)
     run = model.predictor_.card.made["run"]
     assert run["plan"][-1]["method"]["options"]["alpha"] == 0.5
+    as_object = short(method=COAL(alpha=0.25)).fit_domains(XS, YS, XT)
+    assert as_object.predictor_.card.made["run"]["plan"][-1]["method"]["options"]["alpha"] == 0.25
     assert run["batch"] == 8
     with pytest.raises(UserError, match="no option of method coal 'alfa'"):
         short(hyper={"alfa": 1}).fit_domains(XS, YS, XT)

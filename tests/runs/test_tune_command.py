@@ -55,6 +55,19 @@ def run_of(folder: Path, key: str) -> dict[str, Any]:
     return record
 
 
+def test_tpe_is_a_sampler_of_the_command_and_resumes_what_it_drew(home: Path, cli: Command) -> None:
+    pytest.importorskip("optuna", reason="tpe is Optuna's")
+    answer = cli(*ASK, "--sampler", "tpe", "--json")
+    assert answer.code == 0, answer.err
+    found = json.loads(answer.out)
+    assert [(t["method"], t["origin"]) for t in found] == [
+        ("dann", "settings"), ("dann", "searched"), ("source", "settings"),
+    ]  # fmt: skip
+    before = done(home)
+    assert json.loads(cli(*ASK, "--sampler", "tpe", "--json").out) == found
+    assert done(home) == before, "nothing is trained twice"
+
+
 def test_the_json_names_every_trial_its_scores_and_the_chosen(first: tuple[Path, Answer]) -> None:
     folder, answer = first
     found = json.loads(answer.out)

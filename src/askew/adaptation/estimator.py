@@ -25,7 +25,8 @@ from askew.evaluation.validators import ScoredNetwork, choose, score_networks
 from askew.evaluation.verdict import judge_transfers
 from askew.inference.model_card import ModelCard, TargetPrior
 from askew.inference.predictor import Predictor, Prior
-from askew.methods import method_class
+from askew.methods import method_class, named
+from askew.methods.base import Method
 from askew.nets.network import predicting_weights
 from askew.runs.config import RunRequest, plan_run
 from askew.training.run import Run
@@ -52,8 +53,8 @@ class AdaptiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     Parameters
     ----------
-    method : which method adapts; `askew methods` lists them. auto: those that `askew adapt` tries, and one of them is
-        chosen without labels.
+    method : which method adapts, by id or as an object; `askew methods` lists them. auto: those that `askew adapt`
+        tries, and one of them is chosen without labels.
     net : the network by name: mlp or bare for rows; mini, digits-28, digits-32 or a torchvision model for images.
     hyper : the method's hyper-parameters, by name.
     training : training settings, by name, such as {"rounds": 10}; others are those of `askew adapt`.
@@ -73,7 +74,7 @@ class AdaptiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def __init__(
         self,
-        method: str = "auto",
+        method: str | Method = "auto",
         net: str = "mlp",
         *,
         hyper: Mapping[str, Any] | None = None,
@@ -156,7 +157,8 @@ class AdaptiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _candidates(self, kind: str) -> tuple[Candidate, ...]:
         if self.method != "auto":
-            return (Candidate(method_class(self.method).id, self.method, hyper=self.hyper or {}),)
+            name, own = named(self.method)
+            return (Candidate(method_class(name).id, name, hyper=own | dict(self.hyper or {})),)
         if self.hyper:
             raise UserError("Hyper-parameters belong to one method, and the method is auto.", "method='coal', say.")
         return AUTO[kind]
