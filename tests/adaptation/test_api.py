@@ -193,6 +193,10 @@ def test_data_sets_of_pictures_give_what_the_command_gives_on_their_folders(cli:
         fine_tune=False, training=LENGTH, device="cpu",
     )  # fmt: skip
     assert json.loads(answer.out)["methods"] == json.loads(json.dumps(found.summary["methods"]))
+    assert "--backbone" in cli("predict", "out", "target").err, "it asks for the code"
+    answer = cli("predict", "out", "target", "--backbone", "mine.py:colours", "--device", "cpu")
+    assert answer.code == 0, answer.err
+    assert [line.split(",")[1] for line in answer.out.splitlines()[1:]] == found.predictions["class"].tolist()
     again = askew.load("out", "cpu", backbone="mine.py:colours")
     assert (again.predict_proba(Drawn(files).files) == found.model.predict_proba(Drawn(files).files)).all()
 

@@ -247,6 +247,18 @@ class LaunchOptions:
     ] = False
 
 
+@dataclass(frozen=True)
+class CodeOptions:
+    """Code of the user's own that a model needs and does not hold."""
+
+    method: Annotated[
+        str, typer.Option("--method", help="file.py:Class, for a model whose method is from a file and predicts by it.")
+    ] = ""
+    backbone: Annotated[
+        str, typer.Option("--backbone", help="file.py:function, for a model with a backbone of your own.")
+    ] = ""
+
+
 def expand_options(command: Callable[..., None]) -> Callable[..., None]:
     """Replace each parameter whose type is a dataclass of options by the fields of that class.
 

@@ -11,7 +11,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from askew.cli.common import app
-from askew.cli.options import CLUSTER, EXECUTION, OWN_DATA, Address, AsJson, Device, Gpus, LabelColumn, PathColumn
+from askew.cli.options import (
+    CLUSTER,
+    EXECUTION,
+    OWN_DATA,
+    Address,
+    AsJson,
+    CodeOptions,
+    Device,
+    Gpus,
+    LabelColumn,
+    PathColumn,
+    expand_options,
+)
 from askew.cli.terminal import print_json, print_note
 from askew.core.errors import UserError
 
@@ -36,10 +48,6 @@ PriorOption = Annotated[
         "share per class, separated by commas.",
     ),
 ]
-OwnMethod = Annotated[
-    str,
-    typer.Option("--method", help="file.py:Class, for a model whose method is from a file and predicts by its code."),
-]
 _SHOWN = 12  # classes whose shares are printed
 
 
@@ -60,7 +68,9 @@ class Form(StrEnum):
 
 
 @app.command(rich_help_panel=OWN_DATA)
+@expand_options
 def predict(
+    *,
     model: Model,
     images: Annotated[
         list[Path], typer.Argument(help="A folder, a list (.csv, .txt), images, or arrays (.npy, .npz, .parquet).")
@@ -69,7 +79,7 @@ def predict(
         Path | None, typer.Option("-o", "--output", help="A .csv or .parquet file; default: CSV on stdout.")
     ] = None,
     path_column: PathColumn = "",
-    method: OwnMethod = "",
+    code: CodeOptions,
     prior: PriorOption = "uniform",
     batch: Annotated[
         int, typer.Option("--batch", help="Images per batch; 0: as many as fit.", min=0, rich_help_panel=EXECUTION)
@@ -88,8 +98,8 @@ def predict(
 ) -> None:
     """Predict a class for every image, one row per image, in a stable order; files that cannot be read are listed."""
     if on is PredictOn.ray:
-        if method or path_column:
-            raise UserError("--method and --path-column are for predictions on one machine.", "leave --on ray out.")
+        if any(vars(code).values()) or path_column:
+            raise UserError("--method, --backbone and --path-column are for one machine.", "leave --on ray out.")
         _predict_by_ray(model, images, file, _prior(prior), device, (address, jobs, gpus), as_json)
     elif address or gpus or jobs:
         raise UserError("--address, --gpus and --jobs have no meaning on one machine.", "--on ray")
@@ -99,7 +109,7 @@ def predict(
 
         if file is not None:
             writer_for(file)  # a file that cannot be written is refused before the work
-        _predict_here(load(model, device, method), images, file, _prior(prior), batch, path_column, as_json)
+        _predict_here(load(model, device, **vars(code)), images, file, _prior(prior), batch, path_column, as_json)
 
 
 def _predict_here(
@@ -258,7 +268,9 @@ def _hand_out(embedder: Embedder, domain: CustomDomain, file: Path | None, as_js
 
 
 @app.command(rich_help_panel=OWN_DATA)
+@expand_options
 def export(
+    *,
     model: Model,
     file: Annotated[Path, typer.Option("-o", "--output", help="The file to write; a folder for safetensors.")],
     to: Annotated[
@@ -266,7 +278,7 @@ def export(
         typer.Option("--to", help="onnx, torchscript, program (torch.export), or safetensors: askew's own format."),
     ] = Form.onnx,
     prior: PriorOption = "uniform",
-    method: OwnMethod = "",
+    code: CodeOptions,
     as_json: AsJson = False,
 ) -> None:
     """Export a model, from raw pixels to logits, and check that the outputs are the same."""
@@ -274,7 +286,7 @@ def export(
         raise UserError("A model in askew's own format gets its prior when it is used.", "leave --prior out.")
     from askew.inference.predictor import load
 
-    predictor = load(model, "cpu", method)
+    predictor = load(model, "cpu", **vars(code))
     if to is Form.safetensors:
         predictor.save(file)
         worst = 0.0

@@ -246,7 +246,7 @@ def load(
     >>> askew.load(askew.run("mini/syn-uci", "source", training=short).folder).classes[:3]
     ('0', '1', '2')
     """
-    if backbone is not None:
+    if backbone not in (None, ""):
         backbone_name(backbone)
     folder = hub.snapshot(str(path), [CARD_FILE, "weights-*.safetensors"]) if hub.on_hub(path) else Path(path)
     if not folder.exists():
