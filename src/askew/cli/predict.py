@@ -70,16 +70,15 @@ class Form(StrEnum):
 @app.command(rich_help_panel=OWN_DATA)
 @expand_options
 def predict(
-    *,
     model: Model,
     images: Annotated[
         list[Path], typer.Argument(help="A folder, a list (.csv, .txt), images, or arrays (.npy, .npz, .parquet).")
     ],
+    code: CodeOptions,
     file: Annotated[
         Path | None, typer.Option("-o", "--output", help="A .csv or .parquet file; default: CSV on stdout.")
     ] = None,
     path_column: PathColumn = "",
-    code: CodeOptions,
     prior: PriorOption = "uniform",
     batch: Annotated[
         int, typer.Option("--batch", help="Images per batch; 0: as many as fit.", min=0, rich_help_panel=EXECUTION)
@@ -270,15 +269,14 @@ def _hand_out(embedder: Embedder, domain: CustomDomain, file: Path | None, as_js
 @app.command(rich_help_panel=OWN_DATA)
 @expand_options
 def export(
-    *,
     model: Model,
     file: Annotated[Path, typer.Option("-o", "--output", help="The file to write; a folder for safetensors.")],
+    code: CodeOptions,
     to: Annotated[
         Form,
         typer.Option("--to", help="onnx, torchscript, program (torch.export), or safetensors: askew's own format."),
     ] = Form.onnx,
     prior: PriorOption = "uniform",
-    code: CodeOptions,
     as_json: AsJson = False,
 ) -> None:
     """Export a model, from raw pixels to logits, and check that the outputs are the same."""
