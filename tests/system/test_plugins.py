@@ -16,13 +16,12 @@ ROOT = Path(__file__).parents[2]
 ASK = """
 import json
 import askew
-from askew.core.plugins import plugins
 from askew.methods import method_class
 from askew.runs.recipes import read_settings
 
 cls = method_class("entmin")
 askew.check_method(cls())
-result = askew.run("rings/plain-noisy", method="entmin", hyper={"weight": 0.05}, device="cpu")
+result = askew.run("rings/plain-noisy", method="entmin", hyper={"weight": 0.05}, device="cpu", log=["journal"])
 try:
     askew.run("rings/plain-noisy", method="lost")
 except askew.UserError as error:
@@ -33,7 +32,8 @@ except askew.UserError as error:
     near = error.hint
 print(json.dumps({
     "score": result.scores["whole"]["per_class_mean"], "lost": lost, "near": near, "revision": cls.revision,
-    "settings": read_settings("rings")["train"]["rounds"], "trackers": list(plugins("askew.trackers")),
+    "settings": read_settings("rings")["train"]["rounds"],
+    "journal": (result.folder.parent / "logs" / f"{result.key}.txt").read_text(),
 }))
 """
 
@@ -65,12 +65,15 @@ def ask(site: Path, folder: Path, *command: str) -> str:
     return done.stdout
 
 
-def test_an_installed_package_adds_a_method_and_a_benchmark(site: Path, tmp_path: Path) -> None:
+def test_an_installed_package_adds_a_method_a_benchmark_and_a_tracker(site: Path, tmp_path: Path) -> None:
     answer: dict[str, Any] = json.loads(ask(site, tmp_path, "-c", ASK))
     assert answer["score"] > 50
     assert answer["settings"] == 4
     assert len(answer["revision"]) == 12, "a change of its code is another run"
-    assert answer["trackers"] == []
+    lines = answer["journal"].splitlines()
+    assert lines[0] == "started rings/plain-noisy entmin seed 0"
+    assert lines[1].startswith("step 25 ")
+    assert lines[-1] == "finished"
     assert "The plug-in lost of the package broken cannot be loaded" in answer["lost"]
     assert "did you mean 'entmin'" in answer["near"]
 

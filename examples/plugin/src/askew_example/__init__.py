@@ -1,1 +1,1 @@
-"""A method and a benchmark that askew finds once this package is installed."""
+"""A method, a benchmark and a tracker that askew finds once this package is installed."""
