@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from askew.adaptation.given import taught
 from askew.adaptation.setup import SOURCE_ONLY, AdaptRequest, Candidate, Setup, check_out, read_domains, set_up
 from askew.core.errors import UserError, unknown
-from askew.core.files import read_tensors, sweep
+from askew.core.files import Unwritable, read_tensors, sweep
 from askew.core.options import checked
 from askew.data.custom import CustomData, few
 from askew.evaluation.diagnosis import Diagnosis, diagnose
@@ -173,7 +173,7 @@ def train(
                 yield replace(step, label=candidate.name) if step.key == run.key else step
             outputs = read_outputs(how.root / run.key)
         except UserError as error:
-            if candidate is SOURCE_ONLY:
+            if candidate is SOURCE_ONLY or isinstance(error, Unwritable):  # a full disk is no method's fault
                 raise
             failed[candidate.name] = error.sentence
             continue

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,20 +58,26 @@ def _numpy(file: Path) -> tuple[NDArray[Any], NDArray[Any] | None]:
             if "x" not in loaded:
                 raise UserError(f"{file} holds {', '.join(loaded) or 'nothing'}, and no array x.", _FORM)
             return loaded["x"], loaded.get("y")
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zipfile.LargeZipFile) as error:
+    except UserError:
+        raise
+    except Exception as error:  # a damaged file can fail anywhere in its decoder
         objects = "allow_pickle" in str(error)
         why = (
             "is no array of NumPy's, or holds Python objects, which are never loaded"
             if objects
-            else f"cannot be read: {error}"
+            else f"cannot be read: {_reason(error)}"
         )
-        raise UserError(f"The array file {file} {why}.".replace("..", "."), _FORM) from None
+        raise UserError(f"The array file {file} {why}.", _FORM) from None
+
+
+def _reason(error: Exception) -> str:
+    """What a decoder says, in one line and without a full stop."""
+    return " ".join(str(error).split())[:200].rstrip(".") or type(error).__name__
 
 
 def _parquet(file: Path) -> tuple[NDArray[Any], NDArray[Any] | None]:
     """A column x of lists, or every column of numbers; labels are in a column label, class or y."""
     try:
-        import pyarrow as arrow
         from pyarrow import parquet
     except ImportError:
         raise UserError(
@@ -80,11 +85,10 @@ def _parquet(file: Path) -> tuple[NDArray[Any], NDArray[Any] | None]:
         ) from None
     try:
         table = parquet.read_table(file)
-    except (OSError, arrow.ArrowException) as error:
-        why = str(error).splitlines()[0].rstrip(".")
-        raise UserError(f"The parquet file {file} cannot be read: {why}.", "write it again.") from None
-    name = next((n for n in _LABEL if n in table.column_names), None)
-    y = None if name is None else np.array(table.column(name).to_pylist())
+        name = next((n for n in _LABEL if n in table.column_names), None)
+        y = None if name is None else np.array(table.column(name).to_pylist(), dtype=object)
+    except Exception as error:  # a damaged file can fail anywhere in its decoder
+        raise UserError(f"The parquet file {file} cannot be read: {_reason(error)}.", "write it again.") from None
     others = [n for n in table.column_names if n != name]
     try:
         if "x" in others:
@@ -96,9 +100,11 @@ def _parquet(file: Path) -> tuple[NDArray[Any], NDArray[Any] | None]:
                 "give a column x of lists, or one column per feature.",
             )
         return np.stack([table.column(n).to_numpy().astype(np.float32) for n in numeric], axis=1), y
-    except ValueError:
+    except UserError:
+        raise
+    except Exception:  # ragged, empty or of other things than numbers: pyarrow and NumPy have many words for it
         raise UserError(
-            f"The rows in column x of {file} are not of equal length.", "every row needs as many numbers."
+            f"The columns of {file} are not rows of equally many numbers.", "every row needs as many numbers."
         ) from None
 
 
@@ -123,7 +129,8 @@ def as_rows(x: NDArray[Any], place: str = "") -> NDArray[np.float32] | None:
     """Finite numbers (n, d) as float32; None if it is another kind of array, UserError if they are not finite."""
     if x.ndim != 2 or x.dtype.kind not in "fiub":
         return None
-    rows: NDArray[np.float32] = np.ascontiguousarray(x, dtype=np.float32)
+    with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused as such
+        rows: NDArray[np.float32] = np.ascontiguousarray(x, dtype=np.float32)
     require_finite(rows, place)
     return rows
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
@@ -26,6 +27,30 @@ _FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 """Pillow goes by a file's content: without this, PostScript in a file named .jpg would be run by Ghostscript."""
 
 _BAND = 1 << 18  # pixels that are converted at a time
+_MOST_PIXELS = 1 << 27  # that all threads decode at a time; a pixel takes up to twelve bytes
+
+
+class _Room:
+    """Lets threads in as long as their pictures together have at most so many pixels; a larger one goes alone."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.taken = most, 0
+        self.changed = threading.Condition()
+
+    @contextlib.contextmanager
+    def for_pixels(self, n: int) -> Iterator[None]:
+        with self.changed:
+            self.changed.wait_for(lambda: not self.taken or self.taken + n <= self.most)
+            self.taken += n
+        try:
+            yield
+        finally:
+            with self.changed:
+                self.taken -= n
+                self.changed.notify_all()
+
+
+_ROOM = _Room(_MOST_PIXELS)
 
 DECODERS = min(8, os.cpu_count() or 1)
 """Threads that decode. Pillow decodes and resizes outside of Python's lock, so processes are not needed."""
@@ -52,8 +77,9 @@ def decode(picture: Path | str | Image.Image, shape: tuple[int, ...] = (3, SIDE,
             return decode(file, shape)
     channels, height, width = shape
     _check_size(picture)
-    small = _in_rgb(_upright(picture)).resize((width, height), Image.Resampling.BILINEAR)
-    x = np.asarray(small.convert("L"))[None] if channels == 1 else np.asarray(small).transpose(2, 0, 1)
+    with _ROOM.for_pixels(picture.width * picture.height):
+        small = _plain(_upright(picture)).resize((width, height), Image.Resampling.BILINEAR)
+    x = np.asarray(small.convert("L"))[None] if channels == 1 else np.asarray(small.convert("RGB")).transpose(2, 0, 1)
     return np.ascontiguousarray(x)
 
 
@@ -73,29 +99,41 @@ def _upright(image: Image.Image) -> Image.Image:
     return ImageOps.exif_transpose(image) if turned else image
 
 
-def _in_rgb(image: Image.Image) -> Image.Image:
-    """Any mode as 8-bit RGB. What is transparent becomes white: below it there may be any colour, mostly black."""
+def _plain(image: Image.Image) -> Image.Image:
+    """Any mode as 8-bit RGB or grey. What is transparent becomes white: below it there may be any colour, mostly black.
+
+    Some rows at a time where values are converted: all of a large scan would take many times its memory.
+    """
     mode = image.mode
     if mode.startswith("I") or mode == "F":
-        return Image.fromarray(_eight_bits(np.asarray(image), mode)).convert("RGB")
+        return _eight_bits(image)
     if mode in ("RGBA", "LA", "La", "RGBa", "PA") or "transparency" in image.info:
-        clear = image.convert("RGBA")
-        return Image.alpha_composite(Image.new("RGBA", clear.size, "white"), clear).convert("RGB")
-    return image.convert("RGB")
+        flat = Image.new("RGB", image.size)
+        for top, band in _bands(image):
+            clear = band.convert("RGBA")
+            flat.paste(Image.alpha_composite(Image.new("RGBA", clear.size, "white"), clear).convert("RGB"), (0, top))
+        return flat
+    return image if mode in ("RGB", "L") else image.convert("RGB")
 
 
-def _eight_bits(x: NDArray[np.generic], mode: str) -> NDArray[np.uint8]:
-    """Grey values of 16 bits, or floats, scaled to 0 … 255; Pillow's own conversion would clip them.
+def _bands(image: Image.Image) -> Iterator[tuple[int, Image.Image]]:
+    """Some rows of a picture at a time, and which is the first of them."""
+    rows = max(1, _BAND // max(1, image.width))
+    for top in range(0, image.height, rows):
+        yield top, image.crop((0, top, image.width, min(top + rows, image.height)))
 
-    Some rows at a time: in double precision, all of a large scan would take eight times its memory.
-    """
+
+def _eight_bits(image: Image.Image) -> Image.Image:
+    """Grey values of 16 bits, or floats, scaled to 0 … 255; Pillow's own conversion would clip them."""
     # Some versions of Pillow give 16-bit files as 32-bit integers.
-    top = 65535.0 if mode != "F" else 1.0 if np.nanmax(x, initial=0.0) <= 1 else 255.0
-    grey = np.empty(x.shape, np.uint8)
-    rows = max(1, _BAND // max(1, x.shape[1]))
-    for start in range(0, len(x), rows):
-        band = x[start : start + rows].astype(np.float64)
-        grey[start : start + rows] = np.nan_to_num(band / top * 255).clip(0, 255).round()
+    top = 65535.0
+    if image.mode == "F":
+        top = 1.0 if max(np.nanmax(np.asarray(band), initial=0.0) for _, band in _bands(image)) <= 1 else 255.0
+    grey = Image.new("L", image.size)
+    for row, band in _bands(image):
+        x = np.asarray(band).astype(np.float64)
+        eight: NDArray[np.uint8] = np.nan_to_num(x / top * 255).clip(0, 255).round().astype(np.uint8)
+        grey.paste(Image.fromarray(eight), (0, row))
     return grey
 
 

@@ -102,7 +102,7 @@ def _stamp(root: Path, path: str) -> Stamp:
     """What tells whether a file has changed; a missing one has the stamp of an empty file, and fails to decode."""
     try:
         about = (root / path).stat()
-    except OSError:
+    except (OSError, ValueError):  # a name with a zero byte is a ValueError
         return path, 0, 0
     return path, about.st_size, about.st_mtime_ns
 

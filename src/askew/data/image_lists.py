@@ -162,8 +162,15 @@ def _text(root: Path, lines: list[str]) -> Iterator[Line]:
         if not whole:
             continue
         # A name may hold spaces, so what is a file as it stands has no label.
-        path, *label = [whole] if (root / whole).is_file() else whole.rsplit(maxsplit=1)
+        path, *label = [whole] if _is_file(root / whole) else whole.rsplit(maxsplit=1)
         yield number, path, label[0] if label else ""
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name that is too long, for one
+        return False
 
 
 def in_order(names: Sequence[str]) -> list[str]:

@@ -186,7 +186,7 @@ def _array(file: Path) -> Row:
         return read_array(file).x
     try:
         return np.load(file, mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]
-    except (OSError, ValueError, EOFError):
+    except Exception:  # a damaged file can fail anywhere
         return read_array(file).x  # which raises a UserError that names the problem
 
 
