@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: demo docs test soak lint clean
+.PHONY: demo docs test soak nightly lint clean
 
 demo: $(STAMP)
 	$(BIN)/askew bench mini --methods source,coal,teacher --seeds 1 --out demo-runs
@@ -11,13 +11,16 @@ demo: $(STAMP)
 docs: $(STAMP)
 	$(BIN)/python docs/site/build.py
 
-test soak: export OMP_NUM_THREADS = 1
+test soak nightly: export OMP_NUM_THREADS = 1
 
 test: lint
 	$(BIN)/pytest -n 2 --dist worksteal -m "not soak"
 
 soak: $(STAMP)
 	$(BIN)/pytest -m soak
+
+nightly: $(STAMP)
+	ASKEW_TEST_RANDOM_KILLS=1000 $(BIN)/pytest -m soak tests/soak/test_random_kills.py
 
 lint: $(STAMP)
 	$(BIN)/ruff check

@@ -31,11 +31,32 @@ def commands(cache: Path) -> Iterator[Commands]:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_command_survives_a_fault_at_each_of_its_steps(commands: Commands, tmp_path: Path, case: str) -> None:
+def test_a_command_survives_a_fault_at_each_of_its_steps(
+    commands: Commands, tmp_path: Path, case: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     undisturbed = Undisturbed.of(commands, case, tmp_path / "undisturbed")
     count = 0
     for name, (kind, error) in FAULTS.items():
         for at in range(1, len(undisturbed.ended.steps) + 1, STRIDE):
             undisturbed.survives(commands, Fault(kind, at, error), tmp_path / f"{name} {at}")
             count += 1
-    print(f"{case}: {len(undisturbed.ended.steps)} steps, {count} faults, 0 lost, 0 stuck, 0 tracebacks, the same bits")
+    with capsys.disabled():
+        print(
+            f"\n{case}: {len(undisturbed.ended.steps)} steps, {count} kills and errors, 0 lost, 0 stuck, 0 tracebacks"
+        )
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.startswith(("predict", "export"))])
+def test_a_disk_that_fills_up_at_any_byte_is_an_error_and_leaves_nothing(
+    commands: Commands, tmp_path: Path, case: str
+) -> None:
+    undisturbed = Undisturbed.of(commands, case, tmp_path / "undisturbed")
+    for size in (0, 1, 100, 1000, 4096, 5000):
+        folder = tmp_path / str(size)
+        folder.mkdir()
+        ended = commands.run(CASES[case], folder, Fault("size", size))
+        assert not ended.crashed, ended.err
+        if ended.code == 2:
+            assert not list(folder.iterdir())
+        else:
+            undisturbed.check_same(folder, str(size))

@@ -21,18 +21,20 @@ GRID = ("--seeds", "1", "--jobs", "1", "--json", *TINY)
 CASES: dict[str, tuple[object, ...]] = {
     "adapt": ("adapt", *DOMAINS, "-o", "out", "--backbone", "bare", "--method", "coal", *TINY),
     "bench": ("bench", "mini", "--tasks", "syn-uci", "--methods", "source,coal", "--checkpoint-every", "0", *GRID),
+    "run": ("run", "mini/syn-uci", "-t", "pretrain=0", "-t", "rounds=1", "-t", "round=2", "-t", "batch=6"),
     "tune": ("tune", "mini/syn-uci", "--draw", "1", "--methods", "coal", "--trials", "2", *GRID),
     "predict": ("predict", GOLDEN / "adaptation", GOLDEN / "target.npz", "-o", "predictions.csv"),
     "predict parquet": ("predict", GOLDEN / "adaptation", GOLDEN / "target.npz", "-o", "predictions.parquet"),
     "export safetensors": ("export", GOLDEN / "adaptation", "-o", "model", "--to", "safetensors"),
     "export torchscript": ("export", GOLDEN / "adaptation", "-o", "model.pt", "--to", "torchscript"),
+    "export program": ("export", GOLDEN / "adaptation", "-o", "model.pt2", "--to", "program"),
     "export onnx": ("export", GOLDEN / "adaptation", "-o", "model.onnx"),
     "audit": ("audit", "out", "--draw", "5"),
 }
 """By name: a command line, to be run in an empty folder; for audit, in one that holds an adaptation."""
 
 # They hold how long something took, or differ with where a command was stopped; archives with each writing.
-_OWN = re.compile(r".*/(done|report\.html|failed\.json|last\.safetensors|claim\.\d+)|.*\.(pt|log.*)")
+_OWN = re.compile(r".*/(done|report\.html|failed\.json|last\.safetensors|claim\.\d+)|.*\.pt2?")
 
 
 def new_folder(case: str, folder: Path) -> Path:
@@ -88,10 +90,14 @@ class Undisturbed:
         again = commands.run(CASES[self.case], folder)
         assert again.code == 0, f"{where}\nagain: {again.err}"
         assert again.out == self.ended.out, where
+        self.check_same(folder, where)
+        shutil.rmtree(folder)
+
+    def check_same(self, folder: Path, where: str) -> None:
+        """Every file is that of the undisturbed command, bit for bit, and there is no other."""
         left = contents(folder)
         assert left.keys() == self.contents.keys(), where
         assert left == self.contents, f"{where}\n{[name for name in left if left[name] != self.contents[name]]}"
-        shutil.rmtree(folder)
 
     def _check_sound(self, folder: Path, where: str) -> None:
         """What has its name is whole: files of a run that is done, and a model that has its card."""

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import importlib
 import io
 import itertools
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -22,15 +24,22 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+STUCK = 300
+"""Seconds after which a command that does not end is stopped."""
+
+SLOW = {"adapt": ("sklearn.linear_model", "sklearn.model_selection"), "export": ("onnxruntime", "onnxscript")}
+"""What only some commands import, before they are forked."""
+
 
 @dataclass(frozen=True)
 class Fault:
     """What happens at which step."""
 
     kind: str = "none"
-    """none, kill, error (this step fails) or errors (this one and all after it)."""
+    """none; kill, error or errors at a step (the last: at all after it, too); after: killed at a time; size: no file
+    can be larger, by a limit of the system, which C++ runs into as well."""
     at: int = 0
-    """From 1 on."""
+    """The step, from 1 on; or milliseconds, or bytes."""
     errno: int = 0
 
 
@@ -44,8 +53,12 @@ class Ended:
     steps: list[str]
 
     @property
+    def killed(self) -> bool:
+        return self.code == -signal.SIGKILL
+
+    @property
     def crashed(self) -> bool:
-        """Whether it ended in a traceback."""
+        """Whether it ended in a traceback, or had to be stopped because it was stuck."""
         return "Traceback" in self.err or self.code not in (0, 2, -signal.SIGKILL)
 
 
@@ -68,7 +81,9 @@ class Commands:
         """Run a command line of askew's in a folder, below which all writing is watched."""
         assert self._process.stdin
         assert self._process.stdout
-        order = {"command": [str(word) for word in command], "folder": str(folder), "fault": asdict(fault)}
+        words = [str(word) for word in command]
+        modules = SLOW.get(words[0], ())
+        order = {"command": words, "folder": str(folder), "fault": asdict(fault), "modules": modules}
         self._process.stdin.write(json.dumps(order) + "\n")
         self._process.stdin.flush()
         return Ended(**json.loads(self._process.stdout.readline()))
@@ -84,13 +99,14 @@ def serve() -> None:
     _import_all()
     for line in sys.stdin:
         order = json.loads(line)
+        for name in order["modules"]:
+            importlib.import_module(name)
         answers.write(json.dumps(_forked(order)) + "\n")
         answers.flush()
 
 
 def _import_all() -> None:
     """What commands import when they are called; nothing may compute here, since autograd does not survive a fork."""
-    import importlib
     import pkgutil
 
     import askew
@@ -98,9 +114,8 @@ def _import_all() -> None:
     for module in pkgutil.walk_packages(askew.__path__, "askew."):
         if module.name != "askew.__main__":
             importlib.import_module(module.name)
-    for name in ("pyarrow.parquet", "sklearn.linear_model", "sklearn.model_selection", "onnxruntime", "onnxscript"):
-        with contextlib.suppress(ImportError):
-            importlib.import_module(name)
+    with contextlib.suppress(ImportError):
+        importlib.import_module("pyarrow.parquet")
     from askew.evaluation import metrics, prior_estimators
     from askew.runs import claims
 
@@ -117,8 +132,14 @@ def _forked(order: dict[str, Any]) -> dict[str, Any]:
         os.close(read)
         _run(order, write)
     os.close(write)
+    fault = Fault(**order["fault"])
+    timer = threading.Timer(fault.at / 1000, os.kill, (child, signal.SIGKILL))
+    if fault.kind == "after":
+        timer.start()
     with os.fdopen(read) as steps:
         lines = steps.read().splitlines()
+    timer.cancel()
+    timer.join() if timer.is_alive() else None
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     log = Path(order["folder"] + ".log")
     return {"code": code, "out": _text(f"{log}.out"), "err": _text(f"{log}.err"), "steps": lines}
@@ -136,7 +157,11 @@ def _run(order: dict[str, Any], steps: int) -> None:
             os.dup2(os.open(f"{order['folder']}.log.{name}", os.O_CREAT | os.O_TRUNC | os.O_WRONLY), stream)
         os.chdir(order["folder"])
         sys.argv = ["askew", *order["command"]]
-        Shim(Path(order["folder"]), Fault(**order["fault"]), steps).install()
+        fault = Fault(**order["fault"])
+        signal.alarm(STUCK)
+        if fault.kind == "size":
+            resource.setrlimit(resource.RLIMIT_FSIZE, (fault.at, fault.at))
+        Shim(Path(order["folder"]), fault, steps).install()
         from askew.cli import main
 
         main()

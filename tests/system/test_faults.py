@@ -10,7 +10,7 @@ import pytest
 from fault_cases import CASES, Undisturbed
 from faults import Commands, Fault
 
-ERRORS = (errno.ENOSPC, errno.EIO, errno.EMFILE, errno.EROFS)
+QUICK = ("run", "predict", "export safetensors", "audit")
 
 
 @pytest.fixture(scope="module")
@@ -19,11 +19,22 @@ def commands(cache: Path) -> Iterator[Commands]:
         yield commands
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case not in ("adapt", "tune", "export onnx")])
-def test_a_command_that_is_stopped_by_a_kill_or_an_error_ends_the_same_when_it_is_started_again(
+@pytest.mark.parametrize("case", QUICK)
+def test_a_command_that_is_killed_or_whose_disk_fails_ends_the_same_when_it_is_started_again(
     commands: Commands, tmp_path: Path, case: str
 ) -> None:
     undisturbed = Undisturbed.of(commands, case, tmp_path / "undisturbed")
     steps = len(undisturbed.ended.steps)
     undisturbed.survives(commands, Fault("kill", steps // 2), tmp_path / "killed")
-    undisturbed.survives(commands, Fault("error", steps // 3 + 1, errno.EIO), tmp_path / "error")
+    undisturbed.survives(commands, Fault("errors", steps // 3 + 1, errno.ENOSPC), tmp_path / "full")
+
+
+@pytest.mark.parametrize("case", ["predict parquet"])
+def test_a_file_that_a_library_writes_to_a_full_disk_is_an_error_with_a_hint(
+    commands: Commands, tmp_path: Path, case: str
+) -> None:
+    (tmp_path / "full").mkdir()
+    ended = commands.run(CASES[case], tmp_path / "full", Fault("size", 1000))
+    assert (ended.code, ended.out) == (2, ""), ended.err
+    assert "There is no room left on the disk for" in ended.err
+    assert not list((tmp_path / "full").iterdir())

@@ -17,6 +17,7 @@ from askew.adaptation.given import GivenLabels, read_truth
 from askew.adaptation.pipeline import read_outputs
 from askew.core.errors import UserError
 from askew.core.files import write_bytes
+from askew.core.text import csv_cell, from_csv_cell
 from askew.data.image_lists import USUAL, Columns
 from askew.evaluation.metrics import Estimate, Strata, accuracy_gain, labels_to_settle, mean_accuracy, score
 
@@ -200,7 +201,7 @@ def draw_sheet(out: Path, n: int, sheet: Path, disagree: bool = False) -> int:
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(["path", "label"])
-    rows.writerows([names[i], ""] for i in chosen)
+    rows.writerows([csv_cell(names[i]), ""] for i in chosen)
     write_bytes(sheet, text.getvalue().encode(errors="surrogateescape"))
     return len(chosen)
 
@@ -244,6 +245,6 @@ def target_names(out: Path) -> list[str]:
     """The target's images in their order."""
     try:
         with (out / "predictions.csv").open(newline="", encoding="utf-8", errors="surrogateescape") as lines:
-            return [row["path"] for row in csv.DictReader(lines)]
+            return [from_csv_cell(row["path"]) for row in csv.DictReader(lines)]
     except (OSError, KeyError, csv.Error):
         raise UserError(f"{out} has no predictions.csv as `askew adapt` writes it.", _OUT) from None

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from askew.core.errors import UserError, unknown
+from askew.core.text import from_csv_cell
 from askew.data.array_files import ARRAYS, label_names, read_array
 from askew.data.domains import Labeled, RowSubset
 from askew.data.image_lists import LISTS, USUAL, Columns, read_folder, read_lines
@@ -158,10 +159,14 @@ def read_truth(
     file: Path | GivenLabels, names: Sequence[str], classes: Sequence[str], columns: Columns = USUAL
 ) -> tuple[Labels, Labels]:
     """The rows of the target images that have labels, and those labels. (n,), (n,)"""
-    found = [(name, label) for name, label in _labels(file, columns) if label]
+    number, known = {name: k for k, name in enumerate(classes)}, set(names)
+    found = [
+        (name if name in known else from_csv_cell(name), label if label in number else from_csv_cell(label))
+        for name, label in _labels(file, columns)
+        if label
+    ]
     if not found:
         raise UserError(f"There is no label in {file}.", _FORM)
-    number = {name: k for k, name in enumerate(classes)}
     for _, label in found:
         if label not in number:
             error = unknown("class", label, classes)

@@ -23,6 +23,7 @@ from rich.progress import (
 from rich.text import Text
 
 from askew.cli.terminal import err
+from askew.core.text import visible
 
 if TYPE_CHECKING:
     from askew.runs.execute import Execution
@@ -48,7 +49,7 @@ def _bars(*columns: ProgressColumn) -> Progress:
 
 def _training_bars() -> Progress:
     return _bars(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         Speed(),
@@ -65,7 +66,7 @@ class RunBars:
         self.ids: dict[str, TaskID] = {}
 
     def show(self, step: Step) -> None:
-        label = self.indent + step.label
+        label = self.indent + visible(step.label, keep="")
         if step.key not in self.ids:
             self.ids[step.key] = self.bars.add_task(label, total=step.steps, losses="")
         losses = "  ".join(f"{name} {value:.3f}" for name, value in step.losses.items())

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from askew.cli.options import TableFormat, TableOptions
+from askew.core.text import visible, visible_json
 
 if TYPE_CHECKING:
     from askew.reports.paper_table import Layout
@@ -28,21 +29,22 @@ err = Console(stderr=True, highlight=False, emoji=False)
 
 
 def print_text(text: str) -> None:
-    """A line on stdout, as it is."""
-    out.print(text, markup=False, soft_wrap=True)
+    """A line on stdout, as it is, but for what could control a terminal."""
+    out.print(visible(text), markup=False, soft_wrap=True)
 
 
 def print_note(text: str) -> None:
-    """A line on stderr, as it is."""
-    err.print(text, markup=False, soft_wrap=True)
+    """A line on stderr, likewise."""
+    err.print(visible(text), markup=False, soft_wrap=True)
 
 
 def print_json(value: Any) -> None:
-    sys.stdout.write(json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+    sys.stdout.write(visible_json(json.dumps(value, indent=1, ensure_ascii=False)) + "\n")
 
 
 def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A table; columns of numbers are right-aligned."""
+    head, *rows = [[visible(cell, keep="") for cell in row] for row in (head, *rows)]
     right = [all(_numeric(row[i]) for row in rows) for i in range(len(head))]
     if not out.is_terminal:
         _print_plain(head, rows, right)
@@ -105,13 +107,14 @@ def _print_wide(table: Layout) -> None:
     """Methods as rows and tasks as columns; the best of our numbers in each column is bold."""
     from askew.reports import formats
 
-    out.print(Text(table.title, "bold"))  # a table's own title would be wrapped to its width
+    out.print(Text(visible(table.title), "bold"))  # a table's own title would be wrapped to its width
     grid = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
     for i, column in enumerate(formats.heading(table)):
-        grid.add_column(Text(column), justify="right" if i else "left", no_wrap=not out.is_terminal)
+        grid.add_column(Text(visible(column)), justify="right" if i else "left", no_wrap=not out.is_terminal)
     best = "\0"  # no name or number begins with it
     for cells in formats.body(table, lambda text: best + text):
-        grid.add_row(*(Text(text.removeprefix(best), "bold" if text.startswith(best) else "") for text in cells))
+        plain = (visible(text.removeprefix(best)) for text in cells)
+        grid.add_row(*(Text(p, "bold" if text.startswith(best) else "") for p, text in zip(plain, cells, strict=True)))
     (out if out.is_terminal else Console(width=1000, highlight=False)).print(grid)
     for line in formats.notes_of(table):
         print_text(line)

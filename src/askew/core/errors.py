@@ -7,6 +7,8 @@ import sys
 import warnings
 from collections.abc import Iterable
 
+from askew.core.text import visible
+
 _HINT = "\n\nhint: "
 
 
@@ -52,6 +54,6 @@ def warn_plainly() -> None:
     """Print warnings as one line, without the file and line that raised them."""
 
     def show(message: Warning | str, *rest: object, **more: object) -> None:
-        print(f"warning: {message}", file=sys.stderr)
+        print(visible(f"warning: {message}"), file=sys.stderr)
 
     warnings.showwarning = show

@@ -44,17 +44,17 @@ def known_array(x: NDArray[Any], place: Path) -> NDArray[Any]:
     known = as_rows(x, f" in {place}") if images is None else images
     if known is None:
         raise UserError(f"The array in {place} is {x.dtype} of shape {x.shape}.", _FORM)
-    if not len(known):
+    if not known.size:
         raise UserError(f"The array in {place} is empty.", _FORM)
     return known
 
 
 def _numpy(file: Path) -> tuple[NDArray[Any], NDArray[Any] | None]:
     try:
-        loaded = np.load(file, allow_pickle=False)
-        if isinstance(loaded, np.ndarray):
-            return loaded, None
-        with loaded:
+        with file.open("rb") as content:
+            loaded = np.load(content, allow_pickle=False)
+            if isinstance(loaded, np.ndarray):
+                return loaded, None
             if "x" not in loaded:
                 raise UserError(f"{file} holds {', '.join(loaded) or 'nothing'}, and no array x.", _FORM)
             return loaded["x"], loaded.get("y")

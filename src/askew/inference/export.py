@@ -7,6 +7,7 @@ are the model's, on random inputs and batches of several sizes.
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import warnings
@@ -148,13 +149,17 @@ def _onnx(graph: Graph, card: ModelCard, file: Path, about: str) -> Forward:
 def _torchscript(graph: Graph, card: ModelCard, file: Path, about: str) -> Forward:
     with torch.inference_mode(False), torch.no_grad():
         traced = torch.jit.trace(graph, _trials(card)[1], check_trace=False)  # type: ignore[no-untyped-call]
-        torch.jit.save(traced, str(file), _extra_files={_ABOUT: about})
+        content = io.BytesIO()  # torch writes from C++, where a full disk is one RuntimeError among many
+        torch.jit.save(traced, content, _extra_files={_ABOUT: about})
+        file.write_bytes(content.getvalue())
         loaded = torch.jit.load(str(file), map_location="cpu")  # type: ignore[no-untyped-call]
     return lambda x: np.asarray(loaded(x).detach())
 
 
 def _program(graph: Graph, card: ModelCard, file: Path, about: str) -> Forward:
-    torch.export.save(_exported(graph, card), str(file), extra_files={_ABOUT: about})
+    content = io.BytesIO()
+    torch.export.save(_exported(graph, card), content, extra_files={_ABOUT: about})
+    file.write_bytes(content.getvalue())
     loaded = torch.export.load(str(file)).module()
     return lambda x: np.asarray(loaded(x).detach())
 

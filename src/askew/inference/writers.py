@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from askew.core.errors import UserError
 from askew.core.files import check_file, whole_file
+from askew.core.text import csv_cell, visible
 
 _GROUP = 2**14  # rows in one row group of a Parquet file
 
@@ -97,24 +98,33 @@ def _open_csv(path: Path, classes: Sequence[str]) -> Iterator[Writer]:
 
 
 class CsvWriter:
-    """Writes to an open text file; the header comes with the first batch, so that early errors print nothing."""
+    """Writes to an open text file; the header comes with the first batch, so that early errors print nothing.
+
+    No cell can be taken for a formula by a spreadsheet, and none controls a terminal.
+    """
 
     def __init__(self, file: TextIO, classes: Sequence[str]) -> None:
         self.classes = classes
         self.rows = csv.writer(file, lineterminator="\n")
+        self.on_terminal = file.isatty()
         self.has_header = False
 
     def write(self, batch: PredictionBatch) -> None:
         if not self.has_header:
-            self.rows.writerow(columns(self.classes) + (["unknown"] if batch.unknown is not None else []))
+            head = columns(self.classes) + (["unknown"] if batch.unknown is not None else [])
+            self.rows.writerow(map(self._cell, head))
             self.has_header = True
         marks = [[]] * len(batch.names) if batch.unknown is None else [["yes" if u else ""] for u in batch.unknown]
         for name, problem, p, mark in zip(batch.names, batch.problems, batch.probabilities, marks, strict=True):
             if problem:
-                self.rows.writerow([name, "", "", problem, *[""] * len(p), *mark])
+                self.rows.writerow([self._cell(name), "", "", self._cell(problem), *[""] * len(p), *mark])
             else:
                 best = int(p.argmax())
-                self.rows.writerow([name, self.classes[best], f"{p[best]:.6g}", "", *(f"{q:.6g}" for q in p), *mark])
+                texts = self._cell(name), self._cell(self.classes[best])
+                self.rows.writerow([*texts, f"{p[best]:.6g}", "", *(f"{q:.6g}" for q in p), *mark])
+
+    def _cell(self, text: str) -> str:
+        return csv_cell(visible(text, keep="") if self.on_terminal else text)
 
 
 class RowCollector:

@@ -18,7 +18,7 @@ from askew.nets.layers import Crop, Dropout, NormKeeper, Pixels
 from askew.nets.modules import OWN_PREFIX, own_backbone
 from askew.nets.small import OWN
 from askew.nets.spec import NetSpec
-from askew.nets.starting_weights import load_weights, move_strides
+from askew.nets.starting_weights import cached_by_timm, check_published, load_weights, move_strides, published
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -94,7 +94,11 @@ def _torchvision(model: str, spec: NetSpec) -> nn.Module:
     bottleneck = name in ("resnet50", "resnet101", "resnet152")
     if name not in known or variant not in (("", "v1") if bottleneck else ("",)):
         raise unknown("network", spec.name, [*OWN, *known])
-    body: nn.Module = models.get_model(name, weights="DEFAULT" if spec.weights == "hub" else None)
+    with published(spec.name):
+        if spec.weights == "hub":
+            url: str = models.get_model_weights(name).DEFAULT.url
+            check_published(Path(torch.hub.get_dir(), "checkpoints", url.rpartition("/")[2]))
+        body: nn.Module = models.get_model(name, weights="DEFAULT" if spec.weights == "hub" else None)
     if variant:
         move_strides(body)
     return body
@@ -151,7 +155,10 @@ def _dry_width(model: str, options: Mapping[str, Any], size: tuple[int, int], de
 def _timm(model: str, spec: NetSpec, form: _Form) -> nn.Module:
     import timm
 
-    body: nn.Module = timm.create_model(model, pretrained=spec.weights == "hub", num_classes=0, **form.options)
+    with published(spec.name):
+        for file in cached_by_timm(model) if spec.weights == "hub" else ():
+            check_published(file)
+        body: nn.Module = timm.create_model(model, pretrained=spec.weights == "hub", num_classes=0, **form.options)
     return body
 
 

@@ -1,10 +1,14 @@
-"""Starting weights from a file, checked to be those of the network: by names, shapes, metadata and statistics."""
+"""Starting weights from a file, checked to be those of the network, and published ones, checked by their hash."""
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
-from collections.abc import Mapping
+import hashlib
+import os
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -150,3 +154,53 @@ def _photographs() -> Tensor:
             squares.append(F.interpolate(square, (128, 128), mode="bilinear", antialias=True))
     mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
     return (torch.cat(squares) - mean[:, None, None]) / std[:, None, None]
+
+
+# --- published weights ---
+
+_NO_CODE = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"  # makes torch.load refuse whatever is no tensor
+
+
+@contextlib.contextmanager
+def published(name: str) -> Iterator[None]:
+    """Load published weights without running any code in them, whatever the library asks for."""
+    before = os.environ.get(_NO_CODE)
+    os.environ[_NO_CODE] = "1"
+    try:
+        yield
+    except (UserError, OSError):  # an OSError is a download that failed
+        raise
+    except Exception as error:  # a damaged file can fail anywhere in its decoder
+        why = " ".join(str(error).split())[:200].rstrip(".") or type(error).__name__
+        raise UserError(
+            f"The published weights of {name} cannot be loaded: {why}.",
+            "if the file was damaged, delete it from the cache of torch or Hugging Face: it is then downloaded again.",
+        ) from None
+    finally:
+        os.environ.pop(_NO_CODE) if before is None else os.environ.update({_NO_CODE: before})
+
+
+def check_published(file: Path) -> None:
+    """UserError if a file in a cache has not the SHA-256 that its name gives, in part or as a whole."""
+    found = re.search(r"(?:^|-)([0-9a-f]{8,64})(?:\.|$)", file.name)
+    if found is None or not file.is_file():
+        return
+    with file.open("rb") as content:
+        digest = hashlib.file_digest(content, "sha256").hexdigest()
+    if not digest.startswith(found[1]):
+        raise UserError(
+            f"The weights {file} are not those that were published: their hash is {digest[:16]}….",
+            "they were damaged or changed; delete the file, and it is downloaded again.",
+        )
+
+
+def cached_by_timm(model: str) -> list[Path]:
+    """A model's weights in the cache of Hugging Face, where files are named by their hash."""
+    import timm
+    from huggingface_hub import try_to_load_from_cache
+
+    config = timm.get_pretrained_cfg(model)
+    if config is None or not config.hf_hub_id:
+        return []
+    found = [try_to_load_from_cache(config.hf_hub_id, name) for name in ("model.safetensors", "pytorch_model.bin")]
+    return [Path(path).resolve() for path in found if isinstance(path, str)]

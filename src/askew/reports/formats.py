@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from askew.core.text import csv_cell
 from askew.evaluation.metrics import mean
 from askew.reports.paired import NOTE, Comparison, Difference, comparisons
 from askew.reports.paper_table import Layout, Line
@@ -128,7 +129,8 @@ def as_csv(tables: Sequence[Layout]) -> str:
                 paper = value["paper"] or [None, None]
                 known = (value["mean"], value["spread"], *paper, value.get("paper_printed"))
                 numbers = ["" if number is None else f"{number:.4f}" for number in known]
-                writer.writerow([table.title, line.method, line.variant, column, value["n"], *numbers])
+                texts = map(csv_cell, (table.title, line.method, line.variant, column))
+                writer.writerow([*texts, value["n"], *numbers])
     return text.getvalue()
 
 

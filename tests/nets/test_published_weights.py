@@ -1,0 +1,85 @@
+"""Published weights: their hash is checked in the cache too, and nothing in them is ever run."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+from torchvision import models
+
+from askew.core.errors import UserError
+from askew.nets.backbones import backbone
+from askew.nets.spec import NetSpec
+
+HUB = NetSpec(name="resnet18", weights="hub")
+SHAPE = (3, 64, 64)
+
+
+class Evil:
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Path.touch, (self.file,)
+
+
+@pytest.fixture
+def checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache of torch's."""
+    monkeypatch.setattr(torch.hub, "_hub_dir", str(tmp_path / "hub"))
+    folder = tmp_path / "hub" / "checkpoints"
+    folder.mkdir(parents=True)
+    return folder
+
+
+def publish(content: bytes, checkpoints: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Weights of resnet18 in the cache, whose name has their hash."""
+    name = f"resnet18-{hashlib.sha256(content).hexdigest()[:8]}.pth"
+    weights = models.ResNet18_Weights.DEFAULT.value
+    monkeypatch.setattr(weights, "url", f"https://127.0.0.1:9/{name}")
+    (checkpoints / name).write_bytes(content)
+    return checkpoints / name
+
+
+def saved(tmp_path: Path) -> bytes:
+    torch.save(models.resnet18().state_dict(), tmp_path / "weights.pth")
+    return (tmp_path / "weights.pth").read_bytes()
+
+
+def test_weights_in_the_cache_are_loaded_if_their_hash_is_the_published_one(
+    tmp_path: Path, checkpoints: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = publish(saved(tmp_path), checkpoints, monkeypatch)
+    assert backbone(HUB, SHAPE)[1] == 512
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(UserError, match="are not those that were published") as caught:
+        backbone(HUB, SHAPE)
+    assert "delete the file" in caught.value.hint
+
+
+def test_weights_that_hold_code_are_refused_even_with_the_right_hash(
+    tmp_path: Path, checkpoints: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.save(Evil(tmp_path / "ran"), tmp_path / "evil.pth")
+    for content in ((tmp_path / "evil.pth").read_bytes(), pickle.dumps(Evil(tmp_path / "ran")), b"", b"PK\x03\x04"):
+        publish(content, checkpoints, monkeypatch)
+        with pytest.raises(UserError, match="cannot be loaded"):
+            backbone(HUB, SHAPE)
+        assert not (tmp_path / "ran").exists()
+
+
+def test_a_damaged_file_in_the_cache_of_hugging_face_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("timm", reason="needs timm")
+    blob = tmp_path / "blobs" / hashlib.sha256(b"whole").hexdigest()
+    blob.parent.mkdir()
+    blob.write_bytes(b"damaged")
+    link = tmp_path / "model.safetensors"
+    link.symlink_to(blob)
+    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_: str(link))
+    with pytest.raises(UserError, match="are not those that were published"):
+        backbone(NetSpec(name="timm:resnet18", weights="hub"), SHAPE)
