@@ -78,6 +78,16 @@ def test_methods_below_source_only_are_counted_beside_the_paper_s_count(root: Pa
     assert below.endswith("The paper: 8 of 10 by its cells, 8 by its printed averages.")
 
 
+def test_what_later_papers_print_stands_below_the_whole_benchmark_alone(root: Path) -> None:
+    tasks = [task for task in paper_numbers() if task.startswith("office-home/")]
+    for i, task in enumerate(tasks):
+        put(root, f"{i}", 50.0, method="sentry", task=task)
+    (table,) = tables(root)
+    assert table.summary()[-1].endswith("average over these tasks: sentry 65.3 (Prabhu et al., ICCV 2021).")
+    (part,) = layouts(collect(finished_runs(root)[:2]))
+    assert "Published since" not in " ".join(part.summary())
+
+
 def test_a_misprinted_average_is_named(root: Path) -> None:
     fill(root, {"source": 85, "coal": 90})
     (table,) = tables(root)

@@ -134,9 +134,24 @@ def test_tasks_are_listed(cli: Command) -> None:
     assert listing["digits/usps-uci"]["role"] == "development"
 
 
-def test_methods_are_listed(cli: Command) -> None:
-    assert "coal" in cli("methods").out
-    assert {"source", "coal"} <= {m["method"] for m in json.loads(cli("methods", "--json").out)}
+def test_methods_are_listed_in_groups_with_assumption_formula_citation_and_use(cli: Command) -> None:
+    listed = cli("methods").out
+    places = [
+        listed.index(word) for word in ("THE PAPER'S TWELVE", "  coal (", "PUBLISHED BESIDES", "  sentry (", "OUR OWN")
+    ]
+    assert places == sorted(places)
+    assert "                L_H  = E_t −Σ_i h_i(x) log h_i(x)" in listed
+    found = {m["method"]: m for m in json.loads(cli("methods", "--json").out)}
+    assert found["sentry"]["group"] == "further"
+    for id, method in found.items():
+        assert all(method[entry] or (id, entry) == ("source", "cites") for entry in ("assumes", "minimises", "cites"))
+
+
+def test_when_to_use_a_method_is_said_in_the_same_words_everywhere(cli: Command) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "methods.md").read_text()
+    table = dict(re.findall(r"^\| `(\w+)` \| (?:paper|further|ours) \| (.*) \|$", page, re.MULTILINE))
+    listed = {m["method"]: " ".join(m["use_when"].split()) for m in json.loads(cli("methods", "--json").out)}
+    assert listed == {id: f"{text.replace('`', '')}." for id, text in table.items()}
 
 
 def test_the_list_of_methods_ends_with_the_training_settings_that_help_points_to(cli: Command) -> None:

@@ -153,3 +153,11 @@ def test_the_readme_s_table_shows_the_same_values() -> None:
         for task, cell in zip(TASKS, cells, strict=True):
             own = found[task, names[name]] if name in names else teacher_values()["reported", "full", task]
             assert_shows(cell, own)
+
+
+def test_the_page_of_both_recipes_shows_the_values_of_the_digits() -> None:
+    (head, *rows), known = tables(RESULTS / "recipes" / "README.md")[0], values("values.json")
+    assert len(rows) == 12
+    for method, *cells in rows:
+        for task, cell in zip(head[1:4], cells, strict=False):
+            assert_shows(cell, known[task, method])

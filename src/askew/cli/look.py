@@ -46,17 +46,41 @@ def methods(
     if name is not None:
         _explain(method_class(name), as_json)
         return
-    listing = [
-        {"group": group, "method": cls.id, "what": _first_line(cls.__doc__), "head": cls.head}
-        for group, classes in (*GROUPS.items(), ("plug-ins", map(method_class, loaded_plugins("askew.methods"))))
-        for cls in classes
-    ]
+    grouped = {**GROUPS, "plug-ins": tuple(map(method_class, loaded_plugins("askew.methods")))}
     if as_json:
-        print_json(listing)
+        print_json([{"group": group} | _about(cls) for group, classes in grouped.items() for cls in classes])
         return
-    print_table(["group", "method", "what it does", "head"], [[str(v) for v in row.values()] for row in listing])
-    print_text("")
+    for group, classes in grouped.items():
+        if classes:
+            print_text(f"{_GROUP_TITLES.get(group, group)}\n")
+        for cls in classes:
+            _print_method(cls)
     _print_training_settings()
+
+
+_GROUP_TITLES = {
+    "paper": "THE PAPER'S TWELVE (Tan, Peng and Saenko 2020; what a benchmark trains unless methods are named)",
+    "further": "PUBLISHED BESIDES",
+    "ours": "OUR OWN",
+    "plug-ins": "FROM OTHER PACKAGES",
+}
+
+
+def _about(method: type[Method]) -> dict[str, str]:
+    from askew.methods.base import sections
+
+    said = {name.lower().replace(" ", "_"): text for name, text in sections(method).items()}
+    return {"method": method.id, "what": _first_line(method.__doc__), "head": method.head} | said
+
+
+def _print_method(method: type[Method]) -> None:
+    from askew.methods.base import sections
+
+    print_text(f"  {method.id} ({method.head} head): {_first_line(method.__doc__)}")
+    for name, text in sections(method).items():
+        if text:
+            print_text(f"    {name.lower():10}  " + text.replace("\n", f"\n{' ' * 16}"))
+    print_text("")
 
 
 def _explain(method: type[Method], as_json: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple, Protocol
@@ -167,6 +168,24 @@ class ClosedForm(Method):
     def training_prior(self, source_prior: Tensor, state: State) -> Tensor:
         """Uniform: a prototype does not tell how many images it was made of."""
         return torch.full_like(source_prior, 1 / len(source_prior))
+
+
+SECTIONS = ("Assumes", "Minimises", "Cites", "Use when")
+
+
+def sections(method: type[Method]) -> dict[str, str]:
+    """What a method's docstring says under each of SECTIONS, as it stands there; empty where it says nothing."""
+    found: dict[str, list[str]] = {name: [] for name in SECTIONS}
+    current: list[str] = []
+    for line in inspect.cleandoc(method.__doc__ or "").splitlines():
+        if name := next((name for name in SECTIONS if line.startswith(name)), None):
+            current = found[name]
+            current.append(line.removeprefix(name).removeprefix(":").strip())
+        elif line.startswith(" "):
+            current.append(line.removeprefix("    "))
+        else:
+            current = []
+    return {name: "\n".join(lines).removeprefix(", ") for name, lines in found.items()}
 
 
 def new_net(

@@ -25,6 +25,7 @@ class BBSE(Method):
         simplex: q̂ = argmin over the simplex of ‖μ − C q‖²; ridge (as published): w = (JᵀJ + I/n)⁻¹Jᵀμ, J joint
     Cites: Z. Lipton, Y.-X. Wang, A. Smola, Detecting and Correcting for Label Shift with Black Box Predictors,
         ICML 2018.
+    Use when: label distributions differ and images look alike.
     """
 
     id = "bbse"

@@ -27,6 +27,7 @@ class BSP(Method):
     Cites: X. Chen, S. Wang, M. Long, J. Wang, Transferability vs. Discriminability: Batch Spectral Penalization for
         Adversarial Domain Adaptation, ICML 2019; M. Long, Z. Cao, J. Wang, M. Jordan, Conditional Adversarial Domain
         Adaptation, NeurIPS 2018.
+    Use when: as cdan, where alignment costs accuracy on the source.
     """
 
     id = "bsp"

@@ -41,6 +41,7 @@ class CDAN(Method):
         w ∝ 1 + e^(−H(softmax(h(x)))) of mean one in each domain (CDAN+E). Softmax and w are constants to the gradient;
         where F ⊗ softmax is wider than 4,096, the critic sees a random projection of it.
     Cites: M. Long, Z. Cao, J. Wang, M. Jordan, Conditional Adversarial Domain Adaptation, NeurIPS 2018.
+    Use when: as dann, where a class must not be aligned with another one; still with equal label distributions.
     """
 
     id = "cdan"

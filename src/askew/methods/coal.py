@@ -22,6 +22,7 @@ class COAL(Method):
         L_ST = E_s CE(h(x), y) + E_t CE(h(x), ŷ)·m      (m = 1 for the top k % most confident of each pseudo-class)
         L_H  = E_t −Σ_i h_i(x) log h_i(x)
     Cites: S. Tan, X. Peng, K. Saenko, Class-imbalanced Domain Adaptation: An Empirical Odyssey, arXiv 1910.10320.
+    Use when: both differ, looks and label distributions, and no random views of the data make sense.
     """
 
     id = "coal"

@@ -22,6 +22,7 @@ class DAN(Method):
     Minimises: E_s CE(h(x), y) + λ·MMD²(F(source), F(target))
         MMD² = mean k(s, s′) + mean k(t, t′) − 2 mean k(s, t), k a sum of Gaussians of bandwidths a factor 2 apart
     Cites: M. Long, Y. Cao, J. Wang, M. Jordan, Learning Transferable Features with Deep Adaptation Networks, ICML 2015.
+    Use when: images look different, label distributions are equal, and a loss without an adversary is wanted.
     """
 
     id = "dan"

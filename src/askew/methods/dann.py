@@ -22,6 +22,7 @@ class DANN(Method):
     Minimises: E_s CE(h(x), y) + λ·L_D for the critic, − r(t)·λ·L_D for the features, with
         L_D = ½ E_s −log σ(d(F(x))) + ½ E_t −log(1 − σ(d(F(x)))), and the ramp r(t) = 2/(1 + e^(−10t)) − 1
     Cites: Y. Ganin et al., Domain-Adversarial Training of Neural Networks, JMLR 2016.
+    Use when: images look different and label distributions are equal: the usual adversarial baseline.
     """
 
     id = "dann"

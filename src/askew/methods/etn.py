@@ -34,6 +34,7 @@ class ETN(Method):
         w = 1 − D, divided by its batch mean, a constant to the gradient
     Cites: Z. Cao, K. You, M. Long, J. Wang, Q. Yang, Learning to Transfer Examples for Partial Domain Adaptation,
         CVPR 2019.
+    Use when: as pada, with weights per image instead of per class.
     """
 
     id = "etn"

@@ -23,6 +23,7 @@ class FDANN(Method):
         L_β = E_s log σ(d) + E_t log(2 + β − σ(d)) − log(1 + β), and the ramp r(t) = 2/(1 + e^(−10t)) − 1
     Cites: Y. Wu, E. Winston, D. Kaushik, Z. Lipton, Domain Adaptation with Asymmetrically-Relaxed Distribution
         Alignment, ICML 2019.
+    Use when: as dann, with label distributions that differ up to a known factor.
     """
 
     id = "fdann"

@@ -25,6 +25,7 @@ class FixMatch(Method):
         constant to the gradient; the mean is over all target images, sure or not. Source images come as strong views.
     Cites: K. Sohn et al., FixMatch: Simplifying Semi-Supervised Learning with Consistency and Confidence, NeurIPS 2020;
         S. Garg et al., RLSbench: Domain Adaptation Under Relaxed Label Shift, ICML 2023.
+    Use when: random views that keep an image's class exist, and the pre-trained network is right where it is sure.
     """
 
     id = "fixmatch"

@@ -22,6 +22,7 @@ class JAN(Method):
     Minimises: E_s CE(h(x), y) + λ·JMMD², the MMD² of the kernel k(f, f′)·exp(−‖p − p′‖²/σ)
         with k the kernels of DAN on features f and p the softmax outputs
     Cites: M. Long, H. Zhu, J. Wang, M. Jordan, Deep Transfer Learning with Joint Adaptation Networks, ICML 2017.
+    Use when: as dan, where aligning features alone would mix classes up.
     """
 
     id = "jan"

@@ -23,6 +23,8 @@ class MCC(Method):
     Minimises: E_s CE(h(x), y) + μ·(1/c) Σ_j Σ_(k≠j) C_jk/Σ_l C_jl, with, over the target batch,
         C = Σ_i w_i p_i p_iᵀ, p = softmax(h(x)/T), w_i ∝ 1 + e^(−H(p_i)) of mean one, a constant to the gradient
     Cites: Y. Jin, X. Wang, M. Long, J. Wang, Minimum Class Confusion for Versatile Domain Adaptation, ECCV 2020.
+    Use when: pictures and pre-trained networks: no alignment, no adversary, one weight; best with -t
+        target_sampler=even.
     """
 
     id = "mcc"

@@ -25,6 +25,7 @@ class MCD(Method):
         C  features alone:     λ·D, several times
     Cites: K. Saito, K. Watanabe, Y. Ushiku, T. Harada, Maximum Classifier Discrepancy for Unsupervised Domain
         Adaptation, CVPR 2018.
+    Use when: as dann, where target images lie near the boundary between classes.
     """
 
     id = "mcd"

@@ -31,6 +31,7 @@ class MDD(Method):
     Cites: Y. Zhang, T. Liu, M. Long, M. Jordan, Bridging Theory and Algorithm for Domain Adaptation, ICML 2019;
         X. Jiang, Q. Lao, S. Matwin, M. Havaei, Implicit Class-Conditioned Domain Alignment for Unsupervised Domain
         Adaptation, ICML 2020.
+    Use when: as mcd, with one optimiser step instead of several; with -t target_sampler=balanced if labels shift.
     """
 
     id = "mdd"

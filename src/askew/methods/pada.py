@@ -22,6 +22,7 @@ class PADA(Method):
     Minimises: E_s (γ_y/mean γ)·CE(h(x), y) ± λ·L_D, the critic minimising and the features maximising by r(t)
         L_D = ½ E_s (γ_y/max γ)·−log σ(d) + ½ E_t −log(1 − σ(d)), γ = E_t softmax(s·logits), refreshed every round
     Cites: Z. Cao, L. Ma, M. Long, J. Wang, Partial Adversarial Domain Adaptation, ECCV 2018.
+    Use when: the target lacks some of the source's classes.
     """
 
     id = "pada"

@@ -22,6 +22,7 @@ class Prototypes(ClosedForm):
         w_k ← (a·w⁰_k + Σ_(i in k) f_i)/‖·‖, images going to their nearest prototype, a few times.
     Cites: I. Dhillon, D. Modha, Concept decompositions for large sparse text data using clustering, Machine Learning
         2001; J. Liang, D. Hu, J. Feng, Do we really need to access the source data?, ICML 2020 (the initialisation).
+    Use when: rows of a large pre-trained network's features, and no time to train: one pass, no gradients.
     """
 
     id = "prototypes"

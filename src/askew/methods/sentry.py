@@ -50,6 +50,7 @@ class SENTRY(Method):
         least 1/256 each, constants to the gradient: the last term, in the paper too, keeps any class from taking over.
     Cites: V. Prabhu, S. Khare, D. Kartik, J. Hoffman, SENTRY: Selective Entropy Optimization via Committee Consistency
         for Unsupervised Domain Adaptation, ICCV 2021.
+    Use when: as fixmatch, where sure predictions are often wrong: it unlearns those that the views contradict.
     """
 
     id = "sentry"

@@ -17,6 +17,7 @@ class SourceOnly(Method):
 
     Assumes: nothing about the target.
     Minimises: cross-entropy on source, E_s −log h(x)[y].
+    Use when: always, as what every other method has to beat.
     """
 
     id = "source"

@@ -27,6 +27,7 @@ class UAN(Method):
         w_s = H(softmax(z/T))/log c − σ(d′), w_t = σ(d′) − H(softmax(z))/log c, each brought to [0, 1] in its batch,
         then to mean one, constants to the gradient. Every target class is known here, so nothing is rejected.
     Cites: K. You, M. Long, Z. Cao, J. Wang, M. Jordan, Universal Domain Adaptation, CVPR 2019.
+    Use when: which classes the domains share is unknown.
     """
 
     id = "uan"

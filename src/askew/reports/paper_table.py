@@ -8,6 +8,7 @@ from functools import cached_property
 
 from askew.evaluation.metrics import mean
 from askew.reports.paper import (
+    PUBLISHED,
     Printed,
     degree_of,
     method_order,
@@ -146,7 +147,8 @@ class Layout:
             text += f" {missing} of {len(cells)} cells have no finished run (–)."
         if self.has_ensemble:
             text += " Ensemble: the seeds' networks, their probabilities averaged."
-        return [text, *(_below(self, variant) for variant in self._variants_with_reference()), *self._misprints()]
+        below = (_below(self, variant) for variant in self._variants_with_reference())
+        return [text, *below, *self._misprints(), *self._published()]
 
     def _variants_with_reference(self) -> list[str]:
         return [line.variant for line in self.lines if line.method == REFERENCE]
@@ -160,6 +162,14 @@ class Layout:
         ]
         text = f"Averages that the paper prints and that do not follow from its cells: {', '.join(wrong)}."
         return [text] if wrong else []
+
+    def _published(self) -> list[str]:
+        """What later papers print for all tasks of this benchmark."""
+        tasks = {task.partition("/")[2] for task in paper_numbers() if task.startswith(f"{self.benchmark}/")}
+        if not self.averaged or set(self.columns) != tasks:
+            return []
+        found = (f"{m} {value:.1f} ({cite})" for m, (value, cite) in PUBLISHED.get(self.benchmark, {}).items())
+        return [f"Published since, by a recipe of its own, average over these tasks: {line}." for line in found]
 
 
 def _below(table: Layout, variant: str) -> str:

@@ -15,6 +15,7 @@ from askew.reports import formats, svg
 from askew.reports.features import task_of
 from askew.reports.findings import run_findings, unfinished_runs
 from askew.reports.html import (
+    MISSING,
     Cell,
     Cells,
     Chart,
@@ -26,6 +27,7 @@ from askew.reports.html import (
     settings_table,
     training_curves,
 )
+from askew.reports.paired import NOTE, Comparison, comparisons, with_ensembles
 from askew.reports.paper import paper_numbers
 from askew.reports.paper_table import REFERENCE, Layout, Line, layouts, reading_order
 from askew.reports.results import Row, cell, collect, printed, std
@@ -38,7 +40,7 @@ def make_report(root: Path, data: Path | None = None) -> str:
     folders = finished_runs(root)
     if not folders:
         raise UserError(f"The folder {root} holds no finished run yet.", "`askew bench` makes some.")
-    rows = reading_order(collect(folders))
+    rows = [_with_ensemble(row, data) for row in reading_order(collect(folders))]
     unfinished = unfinished_runs(root)
     benchmarks: dict[str, list[Row]] = {}
     for row in rows:
@@ -66,6 +68,7 @@ def _benchmark(rows: Sequence[Row], data: Path | None) -> dict[str, Any]:
         groups.setdefault(f"{row.task}, {row.run['shift']}", []).append(row)
     return {
         "results": [_result(layout) for layout in layouts(rows)],
+        "compared_note": NOTE,
         "rows": _all_rows(rows),
         "by_class": [_by_class(title, group) for title, group in groups.items()],
         "distributions": [found for title, group in groups.items() if (found := _distributions(title, group, data))],
@@ -85,7 +88,26 @@ def _result(layout: Layout) -> dict[str, Any]:
     if any(isinstance(c, Cell) and "below" in c.kind for row in rows for c in row):
         notes.append("▾: below source-only of the same variant.")
     table = Table(layout.title, formats.heading(layout), rows)
-    return {"table": table, "chart": _chart(layout), "notes": [*notes, *(f"Note: {note}." for note in layout.notes)]}
+    return {
+        "table": table,
+        "chart": _chart(layout),
+        "notes": [*notes, *(f"Note: {note}." for note in layout.notes)],
+        "compared": [_compared(found) for found in comparisons(layout)] if layout.usual_n > 1 else [],
+    }
+
+
+def _compared(found: Comparison) -> Table:
+    rows: list[Cells] = [
+        [label, *(MISSING if d is None else Cell(str(d), f"{d.mean:.4f}") for d in differences)]
+        for label, differences in found.rows
+    ]
+    return Table(found.title, ["method", *found.columns], rows)
+
+
+def _with_ensemble(row: Row, data: Path | None) -> Row:
+    """A row with the score of its networks' mean, where its labels are at hand: the mini benchmark's always are."""
+    at_hand = data is not None or row.task.startswith("mini/")
+    return with_ensembles([row], data)[0] if at_hand else row
 
 
 def _cells(layout: Layout, line: Line, reference: Line | None) -> Iterator[Cell]:
@@ -95,6 +117,9 @@ def _cells(layout: Layout, line: Line, reference: Line | None) -> Iterator[Cell]
         yield mean_cell(c.values, after=fewer, paper=paper, kind=_marks(layout, line, reference, i))
     if layout.has_average:
         yield mean_cell(line.averages, kind=_marks(layout, line, reference, None))
+    if layout.has_ensemble:
+        yield number(line.ensemble)
+    if layout.has_average:
         if layout.has_paper:
             yield number(line.paper_average)
         if layout.has_printed:

@@ -114,7 +114,8 @@ def nearest_recipe(run: Mapping[str, Any]) -> str:
     benchmark, _, task = run["task"].partition("/")
     settings = _committed(benchmark)
     method = run["plan"][-1]["method"]["id"]
-    apart = {name: _apart(run, merged_settings(settings, task, method, name)[1]) for name in recipes_of(settings)}
+    trained = {name: merged_settings(settings, task, method, name)[1] for name in recipes_of(settings)}
+    apart = {name: _apart(run, {"views": "none"} | training) for name, training in trained.items()}
     return min(apart, key=lambda name: apart[name], default="")
 
 

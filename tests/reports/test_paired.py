@@ -1,0 +1,112 @@
+"""Comparisons over the same seeds, and the mean of the seeds' networks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import TINY, Command
+from scipy.stats import ttest_rel
+from test_paper_table import TASKS, fill, tables
+
+from askew.core.files import read_tensors, write_tensors
+from askew.data.benchmarks import load_task
+from askew.reports.findings import lost_classes
+from askew.reports.formats import markdown
+from askew.reports.paired import comparisons, paired, with_ensembles
+from askew.reports.results import collect
+from askew.runs.root import finished_runs, open_root
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return open_root(tmp_path / "runs")
+
+
+def test_a_difference_has_the_interval_of_the_paired_t_test() -> None:
+    ours = {0: 81.0, 1: 84.5, 2: 80.0, 3: 88.0, 7: 1.0}
+    theirs = {1: 80.0, 0: 79.5, 2: 80.5, 3: 82.0, 4: 99.0}
+    found = paired(ours, theirs)
+    assert found is not None
+    common = [0, 1, 2, 3]  # seeds that only one of them has do not count
+    test = ttest_rel([ours[s] for s in common], [theirs[s] for s in common]).confidence_interval(0.95)
+    assert found.half is not None
+    assert (found.mean - found.half, found.mean + found.half) == pytest.approx((test.low, test.high))
+    assert (found.n, found.clear) == (4, False)
+    assert str(found) == f"+2.88 [{test.low:+.2f}, {test.high:+.2f}]"
+
+
+def test_what_all_seeds_agree_on_is_clear_and_one_seed_has_no_interval() -> None:
+    better = paired({0: 5.0, 1: 6.1, 2: 7.0}, {0: 1.0, 1: 2.0, 2: 3.0})
+    assert better is not None
+    assert better.clear
+    assert str(better).endswith("*")
+    single = paired({0: 5.0}, {0: 3.5})
+    assert single is not None
+    assert (single.half, single.clear, str(single)) == (None, False, "+1.50")
+    assert paired({0: 5.0}, {1: 3.5}) is None
+
+
+def test_every_method_is_compared_with_source_only_and_coal_by_task_and_on_average(root: Path) -> None:
+    fill(root, {"source": 80, "dann": 75, "coal": 90}, TASKS[:2], seeds=3)
+    (table,) = tables(root)
+    to_source, to_coal = comparisons(table)
+    assert to_source.columns == ("usps-mnist", "mnist-usps", "average")
+    assert {name: [d.mean for d in row if d] for name, row in to_source.rows} == {"dann": [-5] * 3, "coal": [10] * 3}
+    assert {name: [d.mean for d in row if d] for name, row in to_coal.rows} == {"source": [-10] * 3, "dann": [-15] * 3}
+    assert "### Paired differences to source of the same variant" in markdown([table], compared=True)
+    assert "Paired" not in markdown([table])
+
+
+def test_a_recipe_is_compared_with_the_paper_s_of_the_same_method(root: Path) -> None:
+    today = {"views": {"views": "affine"}, "batch": 128, "net": {"norm": "split"}}
+    fill(root, {"source": 70, "coal": 80}, TASKS[:1], seeds=2)
+    fill(root, {"source": 90, "coal": 91}, TASKS[:1], seeds=2, **today)
+    (table,) = tables(root)
+    assert [line.label for line in table.lines] == ["source", "coal", "source today", "coal today"]
+    assert [line.cells[0].paper is None for line in table.lines] == [False, False, True, True]
+    by_title = {found.title: dict(found.rows) for found in comparisons(table)}
+    to_source = by_title["Paired differences to source of the same variant"]
+    assert {name: row[0].mean for name, row in to_source.items() if row[0]} == {"coal": 10, "coal today": 1}
+    first = by_title["Paired differences to the same method's first row"]
+    assert {name: row[0].mean for name, row in first.items() if row[0]} == {"source today": 20, "coal today": 11}
+
+
+def test_the_ensemble_is_the_most_probable_class_on_average_over_seeds(cli: Command, tmp_path: Path) -> None:
+    ask = ["bench", "mini", "--tasks", "syn-uci", "--methods", "source", "--seeds", 2, "--jobs", 1, *TINY]
+    assert cli(*ask).code == 0
+    test = load_task("mini/syn-uci").test
+    assert test is not None
+    folders = finished_runs(tmp_path / "runs")
+    rng = np.random.default_rng(0)
+    for folder in folders:  # each is right about half of the images, and sure of it
+        tensors, notes = read_tensors(folder / "outputs.safetensors")
+        logits = torch.from_numpy(rng.normal(size=tuple(tensors["exam"].shape))).half()
+        write_tensors(folder / "outputs.safetensors", tensors | {"exam": logits}, notes)
+    mean = np.mean([_softmax(read_tensors(f / "outputs.safetensors")[0]["exam"].double()) for f in folders], axis=0)
+    right = mean.argmax(axis=1) == test.y
+    (row,) = with_ensembles(collect(folders), None)
+    assert row.ensemble == pytest.approx(100 * np.mean([right[test.y == k].mean() for k in range(10)]))
+    answer = cli("table", "--compare", "--format", "json")
+    assert json.loads(answer.out)[0]["lines"][0]["cells"]["syn-uci"]["ensemble"] == pytest.approx(row.ensemble)
+    (alone,) = with_ensembles(collect(folders[:1]), None)
+    assert alone.ensemble is None
+
+
+def _softmax(logits: torch.Tensor) -> np.ndarray:
+    return logits.softmax(dim=1).numpy()
+
+
+def test_a_class_is_lost_that_the_target_s_predictions_lack_and_held_out_source_has() -> None:
+    held_out = torch.arange(3).repeat_interleave(5)
+    target = torch.tensor([0] * 60 + [2] * 39 + [1])  # class 1 is named once in a hundred
+    one_hot = torch.nn.functional.one_hot
+    outputs = {"target": one_hot(target, 3).half(), "source_val": one_hot(held_out, 3).half(), "source_val_y": held_out}
+    assert lost_classes(outputs) == [1]
+    assert lost_classes(outputs | {"source_val": one_hot((held_out + 1) % 3, 3).half()}) == []
+    assert lost_classes(outputs | {"target": one_hot(held_out, 3).half()}) == []
+    few = {name: outputs[name][[0, 0, 0, 5, 5, 10, 10, 10]] for name in ("source_val", "source_val_y")}
+    assert lost_classes(outputs | few) == [], "two held-out images say too little"
