@@ -3,7 +3,7 @@
 Every line of every list gets a picture of noise in its class's colour, so that classes, counts, splits and shifts are
 the real ones; then the grids are counted, and one short run of each method shows that all of it can be trained:
 
-    python benchmarks/studies/pictures.py office-home LISTS --every 20
+    python benchmarks/studies/dry_run.py office-home LISTS --every 20
 """
 
 from __future__ import annotations
