@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 import askew
 from askew.core.errors import UserError
 from askew.methods import COAL
+from askew.nets import modules
 
 NAMES = np.array(["cat", "dog", "owl"])
 
@@ -48,6 +50,16 @@ def test_a_result_has_predictions_a_model_a_report_and_a_summary(result: askew.A
     assert len(repr(result).splitlines()) == 1
     assert "<script" not in result._repr_html_()
     assert "<th>method</th>" in result._repr_html_()
+
+
+def test_without_a_folder_the_files_last_as_long_as_the_result() -> None:
+    x, y = XS[:30], YS[:30]
+    found = askew.adapt((x, y), XT[:20], method="source", training=LENGTH, device="cpu")
+    folder = found.folder
+    assert (folder / "predictions.csv").exists()
+    del found
+    gc.collect()
+    assert not folder.exists()
 
 
 def test_a_method_object_brings_its_hyper_parameters(result: askew.AdaptationResult) -> None:
@@ -193,7 +205,9 @@ def test_data_sets_of_pictures_give_what_the_command_gives_on_their_folders(cli:
         fine_tune=False, training=LENGTH, device="cpu",
     )  # fmt: skip
     assert json.loads(answer.out)["methods"] == json.loads(json.dumps(found.summary["methods"]))
-    assert "--backbone" in cli("predict", "out", "target").err, "it asks for the code"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(modules, "_KNOWN", {})  # as in another process
+        assert "--backbone" in cli("predict", "out", "target").err, "it asks for the code"
     answer = cli("predict", "out", "target", "--backbone", "mine.py:colours", "--device", "cpu")
     assert answer.code == 0, answer.err
     assert [line.split(",")[1] for line in answer.out.splitlines()[1:]] == found.predictions["class"].tolist()

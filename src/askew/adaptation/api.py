@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
-import tempfile
 import weakref
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
@@ -99,17 +97,17 @@ def adapted(
     request: AdaptRequest, out: Path | str | None, device: str = "auto", watch: Watch = silently, index: Any = None
 ) -> AdaptationResult:
     """The same for a request: everything that is computed, and its files."""
-    folder = Path(tempfile.mkdtemp(prefix="askew-") if out is None else out)
-    check_out(folder)
-    journal = Journal(folder, len(request.candidates("rows")) + 1)
-    found = watch(journal.watch(adapt_steps(request, folder, pick_device(device))))
-    write_artifacts(found, folder)
-    journal.note(f"the model, predictions and the report of {found.winner.candidate.name}")
-    fits = index is not None and not callable(index) and len(index) == len(found.predicted)
-    result = AdaptationResult(found, folder, device, index if fits else None)
-    if out is None:
-        weakref.finalize(result, shutil.rmtree, folder, ignore_errors=True)
-    return result
+    with contextlib.ExitStack() as undo:
+        folder = undo.enter_context(temporary_folder("askew-adapt")) if out is None else Path(out)
+        check_out(folder)
+        journal = Journal(folder, len(request.candidates("rows")) + 1)
+        found = watch(journal.watch(adapt_steps(request, folder, pick_device(device))))
+        write_artifacts(found, folder)
+        journal.note(f"the model, predictions and the report of {found.winner.candidate.name}")
+        fits = index is not None and not callable(index) and len(index) == len(found.predicted)
+        result = AdaptationResult(found, folder, device, index if fits else None)
+        weakref.finalize(result, undo.pop_all().close)  # a temporary folder lasts as long as the result
+        return result
 
 
 # --- diagnose, audit, embed ---

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -143,7 +145,7 @@ def _from_package(name: str) -> type[Method]:
         raise UserError(
             f"The plug-in {name} is no method class of that id.", "its entry point names a class derived from Method."
         )
-    return _revised(cls, source_of(cls))
+    return _revised(cls, inspect.getsource(sys.modules[cls.__module__]).encode())
 
 
 def _revised(cls: type[Method], code: bytes) -> type[Method]:
