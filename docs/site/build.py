@@ -117,8 +117,10 @@ def gallery_page(*, quick: bool) -> str:
 
 # --- all values ---
 
-COLUMNS = ("result", "conditions", "task", "method", "seeds", "mean", "sd", "paper")
-FILTERED = ("result", "conditions", "task", "method")
+COLUMNS = ("result", "recipe", "conditions", "task", "method", "seeds", "mean", "sd", "paper")
+FILTERED = ("result", "recipe", "conditions", "task", "method")
+RECIPES = {"digits": "paper", "recipes": "today", "teacher": "views"}
+"""What the methods of a result were trained by, where its values do not say so themselves."""
 
 
 def values() -> Iterator[dict[str, Any]]:
@@ -129,10 +131,12 @@ def values() -> Iterator[dict[str, Any]]:
             if "task" not in row or not isinstance(row.get("whole"), list):
                 continue
             paper = row.get("paper")
-            conditions = row.get("recipe") or row.get("setting") or row.get("run") or file.stem
+            result = file.parent.relative_to(ROOT / "results").as_posix()
+            conditions = [row.get(name, "") for name in ("setting", "run", "variant")]
             yield {
-                "result": file.parent.relative_to(ROOT / "results").as_posix(),
-                "conditions": " ".join(filter(None, [str(conditions), row.get("variant", "")])),
+                "result": result,
+                "recipe": row.get("recipe") or content.get("recipe") or RECIPES.get(result, ""),
+                "conditions": " ".join(filter(None, [file.stem.removeprefix("values"), *conditions])),
                 "task": row["task"],
                 "method": row.get("method") or "teacher",
                 "seeds": len(row["whole"]),
