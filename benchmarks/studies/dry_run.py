@@ -64,7 +64,7 @@ def main() -> None:
     parser.add_argument("benchmark", choices=FOLDERS)
     parser.add_argument("lists", type=Path, help="folder of the published lists")
     parser.add_argument("--out", type=Path, default=Path("dry-run"), help="folder for pictures, cache and runs")
-    parser.add_argument("--every", type=int, default=1, help="of each class, keep every so manieth line of a list")
+    parser.add_argument("--every", type=int, default=1, help="of each class, keep one line of a list in so many")
     parser.add_argument("--side", type=int, default=32, help="pixels of a picture")
     parser.add_argument(
         "--methods", default="source,coal,mcc,sentry,teacher", help="methods of the short runs; empty: none"
