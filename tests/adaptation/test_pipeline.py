@@ -195,7 +195,10 @@ DOUBLED = """
 """
 
 
-def test_a_method_from_a_file_is_adapted_saved_and_loaded_without_the_file(cli: Command, tmp_path: Path) -> None:
+def test_a_method_from_a_file_is_adapted_saved_and_loaded_without_the_file(
+    cli: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("askew.adaptation.report._map", lambda *_: "")  # which takes seconds
     domains(tmp_path)
     (tmp_path / "mine.py").write_text(OWN_METHOD)
     answer = cli("adapt", "source.npz", "target.npz", "-o", "out", "-m", "mine.py:Mine", *SHORT)
@@ -205,7 +208,10 @@ def test_a_method_from_a_file_is_adapted_saved_and_loaded_without_the_file(cli: 
     assert cli("predict", "out", "target.npz").code == 0, "its prediction is the usual one"
 
 
-def test_a_model_that_predicts_by_a_file_s_code_asks_for_the_file(cli: Command, tmp_path: Path) -> None:
+def test_a_model_that_predicts_by_a_file_s_code_asks_for_the_file(
+    cli: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("askew.adaptation.report._map", lambda *_: "")  # which takes seconds
     domains(tmp_path)
     (tmp_path / "mine.py").write_text(OWN_METHOD + DOUBLED)
     answer = cli("adapt", "source.npz", "target.npz", "-o", "out", "-m", "mine.py:Mine", *SHORT)

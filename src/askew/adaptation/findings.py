@@ -135,8 +135,12 @@ def _one_class(found: Adaptation) -> Iterator[str]:
 
 
 def _strange(found: Adaptation) -> Iterator[str]:
-    if found.unfamiliar.share > STRANGE:
-        yield f"{found.unfamiliar.marked.sum():,} images, {found.unfamiliar.share:.0%} of the target"
+    share, n = found.unfamiliar.share, found.unfamiliar.marked.sum()
+    if share > STRANGE:
+        many = (
+            ": so many that the target as a whole looks different, which this cannot tell apart" if share > 0.5 else ""
+        )
+        yield f"{n:,} images, {share:.0%} of the target{many}"
 
 
 def _unpredicted(found: Adaptation) -> Iterator[str]:

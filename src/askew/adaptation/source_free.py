@@ -51,9 +51,9 @@ class SourceFree:
     lr: Annotated[float, Between(0, 10)] = 0.01
     """Learning rate of the features; of a whole pre-trained backbone a hundredth of it."""
     weight: Annotated[float, Between(0, 100)] = 0.3
-    """Weight of the prototypes' labels."""
-    free: bool = True
-    """Whether the target's label distribution is estimated; off: uniform, as published."""
+    """Weight of the prototypes' labels at the end; it grows from zero."""
+    trust: Annotated[float, Between(0, 0.99)] = 0.5
+    """Share of the estimate in the label distribution that is expected; the rest is uniform. 0: SHOT as published."""
     anchor: Annotated[float, Between(0)] = 20.0
     """Where there is nothing but a head: how many images its prototypes count for as they move to the target's."""
 
@@ -133,8 +133,11 @@ def _inputs(net: Net, model: Predictor, domain: CustomDomain) -> tuple[Tensor, n
 def _train(
     net: Net, above: nn.Module, rows: Tensor, model: Predictor, settings: SourceFree, seed: int
 ) -> Generator[Progress, None, None]:
-    """Minimise E H(p) + KL(p̄ ‖ q) + λ·E CE(z, ŷ) over the features, p̄ being the batch's mean and q its estimated
-    prior; SHOT has the uniform distribution in place of q, which is wrong under label shift."""
+    """Minimise E H(p) + KL(p̄ ‖ q) + λt·E CE(z, ŷ) over the features, p̄ being the batch's mean and q its prior.
+
+    SHOT has the uniform distribution in place of q, which is wrong under label shift, and λ throughout: but the first
+    labels of a model that is often wrong hold it where it is, so their weight grows with the progress t.
+    """
     whole = model.card.net.name not in OWN and "+" not in model.card.net.name
     optimiser = torch.optim.SGD(
         above.parameters(), settings.lr / (100 if whole else 1), momentum=0.9, nesterov=True, weight_decay=1e-3
@@ -148,7 +151,7 @@ def _train(
     head = net["head"]
     for step in range(steps):
         if step % settings.round == 0:
-            labels, q = _refresh(net, above, rows, shift, settings.free)
+            labels, q = _refresh(net, above, rows, shift, settings.trust)
             yield Progress("source-free", "adapting without source", step, steps, {})
         net.train()
         net.set_step_key(step_keys[step].to(model.device))
@@ -156,7 +159,11 @@ def _train(
         z = head(above(rows[index].to(model.device)).flatten(1)) + shift
         p = (z + q.log()).softmax(dim=-1).mean(dim=0)
         diverse = (p * (p.clamp(min=1e-12) / q).log()).sum()
-        loss = entropy(z + q.log()) + diverse + settings.weight * cross_entropy(z, labels[index].to(model.device))
+        loss = (
+            entropy(z + q.log())
+            + diverse
+            + settings.weight * step / steps * cross_entropy(z, labels[index].to(model.device))
+        )
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
@@ -164,7 +171,7 @@ def _train(
     net.eval()
 
 
-def _refresh(net: Net, above: nn.Module, rows: Tensor, shift: Tensor, free: bool) -> tuple[Tensor, Tensor]:
+def _refresh(net: Net, above: nn.Module, rows: Tensor, shift: Tensor, trust: float) -> tuple[Tensor, Tensor]:
     """Each image's label by its nearest prototype, and the prior, which is never quite zero. (n,), (c,)"""
     net.eval()
     f = torch.from_numpy(forward_in_chunks(lambda x: above(x).flatten(1), rows.numpy(), shift.device))
@@ -172,7 +179,7 @@ def _refresh(net: Net, above: nn.Module, rows: Tensor, shift: Tensor, free: bool
         z = net["head"](f.to(shift.device)).cpu() + shift.cpu()
     prior = torch.from_numpy(_prior(z.softmax(dim=-1).double().numpy())).float()
     c = z.shape[-1]
-    q = 0.9 * prior + 0.1 / c if free else torch.full_like(prior, 1 / c)
+    q = trust * prior + (1 - trust) / c
     return prototype_labels(f, (z + q.log()).softmax(dim=-1)), q.to(shift.device)
 
 
