@@ -83,7 +83,7 @@ MESSAGES: list[tuple[Callable[[], Any], str, str]] = [
     (
         lambda: Shift.parse("degree:2"),
         "There is no label shift 'degree:2'.",
-        "rs-ut, ut-rs, bs-bt, natural, degree:D with D in [0, 1], dirichlet:S with S above 0 (dirichlet:0.5), "
+        "rs-ut, ut-rs, bs-bt, natural, degree:D with D in [0, 1], dirichlet:S with S in [1e-6, 1e6], "
         "absent:K (the target lacks the last K classes) or few:N (N target images).",
     ),
     (

@@ -15,8 +15,8 @@ def files(folder: Path) -> dict[str, int]:
     return {str(p.relative_to(folder)): p.stat().st_mtime_ns for p in folder.rglob("*") if p.is_file()}
 
 
-def assert_refused(answer: Answer) -> None:
+def assert_refused(answer: Answer, what: str = "") -> None:
     """One sentence, a blank line, a hint; exit code 2, nothing on stdout."""
-    assert answer.code == 2, answer
-    assert answer.out == "", answer
+    assert answer.code == 2, (what, answer)
+    assert answer.out == "", (what, answer)
     assert re.fullmatch(r"[^\n]+\.\n\nhint: [^\n]+\n", answer.err), answer.err

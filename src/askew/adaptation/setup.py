@@ -13,6 +13,7 @@ from askew.adaptation.embeddings import Embedder, backbone_spec, embedded, pictu
 from askew.adaptation.given import GivenLabels, GivenShares, TargetLabels, in_shares, read_prior, read_truth
 from askew.core.errors import UserError
 from askew.core.files import is_temporary
+from askew.core.options import whole_number
 from askew.core.tracking import Maker
 from askew.data.custom import CustomData, CustomDomain, OpenPictures, load_custom_data, open_decoded, open_unread
 from askew.data.decode import SIDE
@@ -98,6 +99,9 @@ class AdaptRequest:
     """How many settings of the others are tried, the best of them chosen without labels; 0 and 1: none but these."""
     log: tuple[str | Maker, ...] = ()
     """Trackers that hear of its runs."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "seed", whole_number("seed", self.seed))
 
     def candidates(self, kind: str) -> tuple[Candidate, ...]:
         """What is trained on data of that kind."""

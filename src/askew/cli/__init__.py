@@ -13,9 +13,9 @@ import typer
 
 from askew import __version__
 from askew.cli import adapt, audit, data, look, predict, report, status, train
-from askew.cli.common import app
-from askew.cli.terminal import print_note
-from askew.core.errors import EmptyClassWarning, UserError, warn_plainly
+from askew.cli.common import app, check_arguments
+from askew.cli.terminal import finish_output, open_output, output_error, print_note
+from askew.core.errors import EmptyClassWarning, UserError, from_os_error, warn_plainly
 
 __all__ = ["adapt", "app", "audit", "data", "look", "main", "predict", "report", "status", "train"]
 
@@ -43,14 +43,21 @@ def main() -> None:
     warn_plainly()
     warnings.simplefilter("error", EmptyClassWarning)
     try:
+        open_output()
+        check_arguments(sys.argv[1:])
         code = app(standalone_mode=False)  # Typer turns Ctrl-C into 130, or into Abort, depending on its version
         if code == 130:
             raise KeyboardInterrupt
+        finish_output()
         sys.exit(code)
     except UserError as error:
         _fail(error)
     except EmptyClassWarning as error:
         _fail(UserError(str(error), "add images of it, or leave it out of the classes."))
+    except OSError as error:
+        _fail(output_error() or from_os_error(error))
+    except MemoryError:
+        _fail(UserError("There is not enough memory.", "use fewer --jobs, a smaller batch, or less data at a time."))
     except (KeyboardInterrupt, typer.Abort):
         print_note("Stopped. Start the same command again to continue from the last checkpoint.")
         sys.exit(130)
@@ -60,7 +67,8 @@ def main() -> None:
             if not error.format_message():  # no arguments: the help was shown
                 sys.exit(error.exit_code)
             hint = "`askew --help` or `askew COMMAND --help` lists what there is."
-            _fail(UserError(error.format_message(), hint))
+            sentence = " ".join(error.format_message().split())
+            _fail(UserError(sentence if sentence.endswith((".", "?")) else f"{sentence}.", hint))
         raise
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import unicodedata
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,15 @@ app = typer.Typer(
     rich_markup_mode="rich",
     help="Class-imbalanced domain adaptation: adapt a classifier to your own data, or compare methods on benchmarks.",
 )
+
+
+def check_arguments(arguments: Sequence[str]) -> None:
+    """UserError for an argument that nobody types on purpose: an empty one, or one with a control character."""
+    for before, argument in zip(("askew", *arguments), arguments, strict=False):
+        if not argument:
+            raise UserError(f"There is an empty argument after {before!r}.", "is a shell variable unset? Leave it out.")
+        if any(unicodedata.category(letter) == "Cc" for letter in argument):
+            raise UserError(f"The argument {argument!r} holds a control character.", "remove it; rename such a file.")
 
 
 def names(text: str) -> list[str]:

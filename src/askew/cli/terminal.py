@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from askew.cli.options import TableFormat, TableOptions
+from askew.core.errors import UserError
 from askew.core.text import visible, visible_json
 
 if TYPE_CHECKING:
@@ -28,6 +31,49 @@ out = Console(highlight=False, emoji=False)
 err = Console(stderr=True, highlight=False, emoji=False)
 
 
+# --- the streams ---
+
+
+def open_output() -> None:
+    """Make stdout and stderr take any text, whatever their encoding; UserError if stdout is closed."""
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115 it stays open, or a file would get its number
+    if sys.stdout is None:
+        raise UserError("Standard output is closed, so nothing can be printed.", "send it to a file, or to /dev/null.")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def finish_output() -> None:
+    """Write out what is still buffered; an OSError if it cannot be written, unless the reader has gone."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        _drop_output()
+
+
+def output_error() -> UserError | None:
+    """Why stdout cannot be written to, if that is so."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        _drop_output()
+        return UserError(
+            f"Standard output cannot be written: {error.strerror}.",
+            "finished runs are kept: the same command, or `askew table`, prints their results again.",
+        )
+    return None
+
+
+def _drop_output() -> None:
+    """Send the rest to nowhere, since Python would fail once more with it at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+# --- what is printed ---
+
+
 def print_text(text: str) -> None:
     """A line on stdout, as it is, but for what could control a terminal."""
     out.print(visible(text), markup=False, soft_wrap=True)
@@ -39,7 +85,12 @@ def print_note(text: str) -> None:
 
 
 def print_json(value: Any) -> None:
-    sys.stdout.write(visible_json(json.dumps(value, indent=1, ensure_ascii=False)) + "\n")
+    text = visible_json(json.dumps(value, indent=1, ensure_ascii=False))
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:  # latin-1 or ASCII: escapes of JSON's own
+        text = json.dumps(value, indent=1)
+    sys.stdout.write(text + "\n")
 
 
 def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

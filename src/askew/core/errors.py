@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import errno
+import os
 import sys
 import warnings
 from collections.abc import Iterable
@@ -32,6 +34,31 @@ class UserError(Exception):
         """The error whose `str` is this text: errors travel between processes, and into files, as text."""
         sentence, _, hint = text.partition(_HINT)
         return cls(sentence, hint)
+
+
+_REMEDIES = {
+    errno.ENAMETOOLONG: "a name may have 255 bytes; choose a shorter one.",
+    errno.ELOOP: "a link there leads back to itself; remove it.",
+    errno.EACCES: "see that you may read and write there.",
+    errno.EPERM: "see that you may read and write there.",
+    errno.EROFS: "the disk is read-only; choose another place.",
+    errno.ENOSPC: "free some room, then start the same command again.",
+    errno.EDQUOT: "free some room, then start the same command again.",
+    errno.EMFILE: "too many files are open at a time; raise the limit with `ulimit -n`.",
+    errno.ENOMEM: "use fewer --jobs, or a smaller batch.",
+}
+
+
+def from_os_error(error: OSError) -> UserError:
+    """What the system refused, with the path that it is about."""
+    names = [os.fsdecode(name) for name in (error.filename, error.filename2) if isinstance(name, str | bytes)]
+    shown = " and ".join(name if len(name) <= 80 else f"{name[:77]}…" for name in names)
+    reason = (error.strerror or str(error) or type(error).__name__).rstrip(".")
+    sentence = f"Cannot use {shown}: {reason}." if shown else f"The system refused: {reason}."
+    hint = _REMEDIES.get(
+        error.errno or 0, "see that what the command names is there and can be used; then start it again."
+    )
+    return UserError(sentence.replace("\n", " "), hint)
 
 
 class EmptyClassWarning(UserWarning):

@@ -252,6 +252,8 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
     if not path.exists():
         raise FileNotFoundError(path)
+    if not path.is_file():  # a pipe would be waited for
+        raise Damaged(path)
     try:
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118

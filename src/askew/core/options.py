@@ -6,6 +6,7 @@ import ast
 import dataclasses
 import functools
 import inspect
+import operator
 import textwrap
 import types
 import typing
@@ -191,3 +192,17 @@ def parse(pairs: Iterable[str], what: str) -> dict[str, str]:
             raise UserError(f"An option of {what} reads name=value, found '{pair}'.", "for example: -o alpha=0.1")
         out[name.strip().replace("-", "_")] = value.strip()
     return out
+
+
+def whole_number(name: str, value: Any) -> int:
+    """A seed or a draw as an int from 0 on; UserError if it is none."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or isinstance(value, bool):
+        raise UserError(f"The {name} must be a whole number, found {value!r}.", f"for example {name}=0.")
+    if not 0 <= number < 2**63:
+        limit = "0 or more" if number < 0 else "less than 2⁶³"
+        raise UserError(f"The {name} must be {limit}, found {number}.", f"for example {name}=0.")
+    return number

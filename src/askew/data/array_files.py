@@ -154,6 +154,6 @@ def _name(value: Any) -> str:
     if isinstance(value, bytes):
         return value.decode(errors="replace")
     if isinstance(value, str):
-        return value.strip()
+        return value.strip().encode("utf-8", "backslashreplace").decode()  # half a character cannot be written
     whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
     return str(int(value)) if whole and value >= 0 else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,6 +85,8 @@ def list_pictures(path: Path, which: Which, most: int = 0, columns: Columns = US
     """The pictures of a folder or a list, at most so many; None if it is neither."""
     if not path.exists():
         raise UserError(f"The {which} {path} does not exist.", _FORMS)
+    if not (path.is_dir() or path.is_file()):
+        raise UserError(f"The {which} {path} is neither a folder nor a regular file.", _FORMS)
     if path.is_dir():
         return _some(read_folder(path), which, most)
     return _some(read_listing(path, columns), which, most) if path.suffix.lower() in LISTS else None
@@ -225,7 +228,7 @@ def _unknown(labels: tuple[str, ...], classes: tuple[str, ...]) -> tuple[str, ..
 
 def _apart(source: Path, target: Path) -> None:
     """UserError if source and target are the same, or one lies inside the other and would be read twice."""
-    here, there = source.resolve(), target.resolve()
+    here, there = (Path(os.path.realpath(path)) for path in (source, target))
     if here == there:
         raise UserError(f"Source and target are the same: {source}.", "name two different places.")
     for outer, inner in ((here, there), (there, here)):

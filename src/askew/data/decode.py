@@ -73,6 +73,9 @@ def decode(picture: Path | str | Image.Image, shape: tuple[int, ...] = (3, SIDE,
     A broken file raises an exception of Pillow's, mostly an OSError. Safe in threads, within `decoding`.
     """
     if not isinstance(picture, Image.Image):
+        if not Path(picture).is_file():
+            Path(picture).stat()  # raises an OSError if it is not there
+            raise OSError("it is not a regular file")  # a pipe would be waited for, a device has no end
         with Image.open(picture, formats=_FORMATS) as file:
             return decode(file, shape)
     channels, height, width = shape

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from askew.core.errors import UserError
 from askew.data.decode import SUFFIXES
+from askew.data.paths import readable
 
 LISTS = frozenset((".csv", ".tsv", ".txt", ".list"))
 
@@ -47,10 +48,10 @@ def find_pictures(folder: Path) -> list[str]:
         inner[:] = sorted(name for name in inner if not name.startswith("."))
         here = Path(where)
         for name in inner:
-            if (here / name).is_symlink() and here.resolve().is_relative_to((here / name).resolve()):
+            link = here / name
+            if link.is_symlink() and Path(os.path.realpath(here)).is_relative_to(os.path.realpath(link)):
                 raise UserError(
-                    f"The link {here / name} leads back to a folder that it lies in.",
-                    "remove the link and start again.",
+                    f"The link {link} leads back to a folder that it lies in.", "remove the link and start again."
                 )
         for name in files:
             if Path(name).suffix.lower() in SUFFIXES and not name.startswith("."):
@@ -71,7 +72,7 @@ def read_folder(folder: Path) -> Listing:
             f"pictures end in {', '.join(sorted(SUFFIXES))}; folders are searched.",
         )
     parts = [Path(path).parts for path in paths]
-    labels = None if any(len(part) == 1 for part in parts) else tuple(part[0] for part in parts)
+    labels = None if any(len(part) == 1 for part in parts) else tuple(readable(part[0]) for part in parts)
     return Listing(folder, tuple(paths), labels)
 
 

@@ -25,7 +25,15 @@ def data_folder(given: Path | None) -> Path:
 def named_data_folder(given: Path | None) -> Path | None:
     """The same, whether it exists or not; None if neither is set."""
     text = str(given) if given else os.environ.get("ASKEW_DATA", "")
-    return Path(text).expanduser() if text else None
+    try:
+        return Path(text).expanduser() if text else None
+    except RuntimeError:  # ~nobody
+        raise UserError(f"The data folder {text} is that of a user who does not exist.", _HOW) from None
+
+
+def readable(path: Path | str) -> str:
+    """A path as text that can be written anywhere, and is the same in every locale; odd bytes are written as \\xff."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def cache_folder() -> Path:

@@ -26,6 +26,12 @@ TARGET_FLOOR = 0.002
 
 Counts = NDArray[np.int64]
 
+MOST_IMAGES = 10**9
+"""Of a target with few images, and of classes: no data set has as many."""
+LEAST_DIRICHLET = 1e-6
+"""Least strength of a Dirichlet draw, and the inverse of the largest: one class holds all from there on, or all are
+equal, to the last image."""
+
 
 @dataclass(frozen=True)
 class Info:
@@ -137,17 +143,17 @@ class Shift:
         try:
             if kind in ("rs-ut", "bs-bt", "natural", "ut-rs") and not amount:
                 return cls(kind)
-            if kind in ("absent", "few") and int(amount) > 0:
+            if kind in ("absent", "few") and 0 < int(amount) <= MOST_IMAGES:
                 return cls(kind, int(amount))
             if kind == "degree" and 0 <= float(amount) <= 1:
                 return cls(kind, float(amount))
-            if kind == "dirichlet" and float(amount) > 0:
+            if kind == "dirichlet" and LEAST_DIRICHLET <= float(amount) <= 1 / LEAST_DIRICHLET:
                 return cls(kind, float(amount))
         except ValueError:
             pass
         raise UserError(
             f"There is no label shift '{text}'.",
-            "rs-ut, ut-rs, bs-bt, natural, degree:D with D in [0, 1], dirichlet:S with S above 0 (dirichlet:0.5), "
+            "rs-ut, ut-rs, bs-bt, natural, degree:D with D in [0, 1], dirichlet:S with S in [1e-6, 1e6], "
             "absent:K (the target lacks the last K classes) or few:N (N target images).",
         )
 

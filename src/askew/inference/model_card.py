@@ -102,6 +102,8 @@ class ModelCard:
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file that anybody may have written; UserError if there is none."""
     try:
+        if path.exists() and not path.is_file():
+            raise ValueError("it is not a regular file")
         if path.stat().st_size > _LONGEST:
             raise ValueError("it is too long")
         value = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_number)
@@ -256,6 +258,8 @@ def _list(value: Any, name: str) -> list[Any]:
 def _text(value: Any) -> str:
     if not isinstance(value, str) or not value:
         raise ValueError(f"expected a name, found {value!r}")
+    if any("\ud800" <= letter <= "\udfff" for letter in value):
+        raise ValueError(f"the name {value!r} holds half a character")
     return value
 
 

@@ -19,9 +19,10 @@ from askew.core.files import whole_file
 from askew.data.array_files import ARRAYS, read_array
 from askew.data.decode import Row, decoding, load_ahead
 from askew.data.image_lists import LISTS, USUAL, Columns, find_pictures, read_listing
+from askew.data.paths import readable
 from askew.inference.inputs import as_input, as_picture
 from askew.inference.model_card import ModelCard
-from askew.inference.predictor import Predictor, Prior
+from askew.inference.predictor import Predictor, Prior, checked_batch
 from askew.inference.writers import CsvWriter, PredictionBatch, Writer, writer_for
 
 _MANY = 512  # images after which it pays to prepare the network for more of them
@@ -67,7 +68,7 @@ def predict_inputs(
     predictor: Predictor, inputs: Iterable[Input], prior: Prior, batch: int = 0
 ) -> Iterator[PredictionBatch]:
     """Predictions for inputs, in their order."""
-    size, done = batch or predictor.batch, 0
+    size, done = checked_batch(batch) or predictor.batch, 0
     with decoding(), ExitStack() as stack:
         loaded = load_ahead(inputs, 2 * size)
         while block := list(islice(loaded, size)):
@@ -132,6 +133,8 @@ def split_source(source: Path, card: ModelCard, size: int = sys.maxsize, columns
     """The inputs of a source in shards of at most `size`; UserError before the first of them if it cannot be read."""
     if not os.path.lexists(source):
         raise UserError(f"There is no {source}.", "name a folder, a list, pictures, or a .npy, .npz or .parquet file.")
+    if source.exists() and not (source.is_dir() or source.is_file()):
+        raise UserError(f"{source} is neither a folder nor a regular file.", "name one of these.")
     if not source.is_dir() and source.suffix.lower() in ARRAYS:
         images = _checked_length(source, card)
         for start in range(0, images, size):
@@ -172,12 +175,12 @@ def shard_inputs(shard: Shard, card: ModelCard) -> Iterator[Input]:
     """The inputs of a shard, each to be read when its turn comes."""
     if "pictures" in shard:
         for path in map(Path, shard["pictures"]):
-            yield _name(path), lambda path=path: as_picture(path, card)  # type: ignore[misc]
+            yield readable(path), lambda path=path: as_picture(path, card)  # type: ignore[misc]
         return
     file = Path(shard["file"])
     x = _array(file)
     for i in range(shard["start"], shard["stop"]):
-        yield f"{_name(file)}:{i}", lambda i=i: as_input(x[i : i + 1], card)[0]  # type: ignore[misc]
+        yield f"{readable(file)}:{i}", lambda i=i: as_input(x[i : i + 1], card)[0]  # type: ignore[misc]
 
 
 def _array(file: Path) -> Row:
@@ -190,6 +193,3 @@ def _array(file: Path) -> Row:
         return read_array(file).x  # which raises a UserError that names the problem
 
 
-def _name(path: Path) -> str:
-    """A path as text that can be written anywhere, even where its bytes are not UTF-8."""
-    return os.fsencode(path).decode("utf-8", "backslashreplace")

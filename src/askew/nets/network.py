@@ -111,14 +111,15 @@ class Net(nn.ModuleDict):
 
 @functools.cache
 def check(spec: NetSpec, shape: tuple[int, ...]) -> None:
-    """UserError if there is no such network, or it does not take such inputs. Costs nothing: no weights are made."""
+    """UserError if there is no such network, or it takes no such inputs or weights. Costs nothing: none are made."""
     if spec.norm == "kept" and (spec.name in OWN or spec.weights == "none"):
         raise UserError(
             f"The network {spec.name} starts from nothing, so it has no statistics to keep.",
             "-t norm=joint or split, or starting weights with -t weights=….",
         )
     with torch.device("meta"):
-        build(dataclasses.replace(spec, weights="none" if spec.name not in OWN else spec.weights), shape, 2, 0)
+        hub = spec.weights == "hub" and spec.name not in OWN
+        build(dataclasses.replace(spec, weights="none") if hub else spec, shape, 2, 0)
 
 
 def predicting_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

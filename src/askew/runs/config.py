@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from askew.core.errors import UserError
-from askew.core.options import Between, checked, options
+from askew.core.options import Between, checked, options, whole_number
 from askew.data.benchmarks import known_task, load_task, task_infos
 from askew.data.task import TARGET_FLOOR, Sampler, Shift, TargetSampler, Task, TrainingData
 from askew.methods import SourceOnly, make_method, method_class
@@ -103,25 +102,11 @@ class RunRequest:
 
     def __post_init__(self) -> None:
         for name in ("seed", "draw"):
-            object.__setattr__(self, name, _whole_number(name, getattr(self, name)))
+            object.__setattr__(self, name, whole_number(name, getattr(self, name)))
 
     @property
     def label(self) -> str:
         return run_label(self.task, self.method, self.seed)
-
-
-def _whole_number(name: str, value: Any) -> int:
-    """A seed or a draw as an int; UserError if it is none."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = None
-    if number is None or isinstance(value, bool):
-        raise UserError(f"The {name} must be a whole number, found {value!r}.", f"for example {name}=0.")
-    if not 0 <= number < 2**63:
-        limit = "0 or more" if number < 0 else "less than 2⁶³"
-        raise UserError(f"The {name} must be {limit}, found {number}.", f"for example {name}=0.")
-    return number
 
 
 def check_seeds(seeds: int) -> int:

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
-from askew.core.errors import UserError, unknown
+from askew.core.errors import unknown
+from askew.core.options import whole_number
 from askew.core.plugins import loaded_plugins
 from askew.data.benchmarks import digits, domainnet, mini, office_home, pacs
 from askew.data.task import Info, Shift, Task
@@ -66,6 +67,5 @@ def load_task(name: str, shift: str = "", draw: int = 0, data: Path | None = Non
     50
     """
     benchmark, _, short = known_task(name).partition("/")
-    if draw < 0:
-        raise UserError(f"The draw must be 0 or more, found {draw}.", "draw 0 is the one that tables use.")
+    whole_number("draw", draw)
     return benchmarks()[benchmark].load(short, Shift.parse(shift or task_infos()[name].shift), draw, data)

@@ -72,9 +72,9 @@ def fetch(remote: Remote, folder: Path, progress: Progress = lambda done, size: 
     reasons = []
     for url in remote.urls:
         try:
-            folder.mkdir(parents=True, exist_ok=True)
             _download(url, part, progress)
-        except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError) as error:
+        except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError, ValueError) as error:
+            # A redirection that is no address is a ValueError.
             reasons.append(f"{url}: {getattr(error, 'reason', '') or error}")
             continue
         except OSError as error:
@@ -115,7 +115,8 @@ def _download(url: str, part: Path, progress: Progress) -> None:
             raise http.client.HTTPException("it answered with another part than the one that was asked for")
         done = have if going_on else 0
         length = answer.headers.get("Content-Length")
-        size = done + int(length) if length is not None else None
+        size = done + int(length) if length is not None and length.isdecimal() else None  # some send nonsense
+        part.parent.mkdir(parents=True, exist_ok=True)  # only now: a server that cannot be reached leaves nothing
         with open_own(part, "ab" if going_on else "wb") as file:
             for chunk in _chunks(answer):
                 file.write(chunk)
