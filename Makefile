@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: demo docs test soak nightly lint clean
+.PHONY: demo docs test soak nightly lint audit clean
 
 demo: $(STAMP)
 	$(BIN)/askew bench mini --methods source,coal,teacher --seeds 1 --out demo-runs
@@ -27,6 +27,9 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
+audit:
+	$(PYTHON) .ci/audit.py
+
 clean:
 	rm -rf .venv .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist demo-runs
 
@@ -34,5 +37,10 @@ clean:
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "askew needs Python 3.11 or later: make PYTHON=python3.11 …")'
 	$(PYTHON) -m venv .venv
+ifdef LOCKED
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
+else
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,timm,onnx,parquet,ray,slurm,pandas,datasets,optuna,tracking,hub,docs]'
+endif
 	@touch $@

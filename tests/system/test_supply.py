@@ -147,3 +147,18 @@ def test_an_audit_without_its_database_says_that_nothing_was_audited(tmp_path: P
     code, out, err = audited("http://127.0.0.1:9/", tmp_path)
     assert (code, out) == (3, "")
     assert re.fullmatch(r"The database http://127\.0\.0\.1:9/ cannot be asked: .+\. NOTHING WAS AUDITED\.\n", err)
+
+
+# --- the threat model ---
+
+
+def test_every_promise_names_a_test_that_exists() -> None:
+    text = (ROOT / "SECURITY.md").read_text()
+    promises = re.findall(r"^\| .+ \| (`.+`.*) \|$", text.partition("## What we do not promise")[0], flags=re.M)
+    code = "".join(p.read_text() for p in (ROOT / "tests").rglob("test_*.py"))
+    assert len(promises) > 10
+    for named in (name for promise in promises for name in re.findall(r"`([^`]+)`", promise)):
+        if named.endswith(".py"):
+            assert (ROOT / named).exists(), named
+        elif named.startswith("test_"):
+            assert f"def {named}(" in code, named

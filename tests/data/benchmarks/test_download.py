@@ -181,3 +181,55 @@ def test_the_command_fetches_what_the_readers_read(
     assert again.out.count("was there") == 2
     checked = json.loads(cli("data", "check", "mnist", "--data", tmp_path / "fresh", "--json").out)
     assert {part["name"]: part["found"] for part in checked[0]["parts"]} == {"train": 0, "test": 10}
+
+
+# --- mirrors that misbehave ---
+
+
+class Odd(BaseHTTPRequestHandler):
+    """A mirror that answers with nonsense headers."""
+
+    headers_to_send: tuple[tuple[str, str], ...] = ()
+    status = 200
+
+    def do_GET(self) -> None:
+        self.send_response(self.status)
+        for name, value in self.headers_to_send:
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(b"nonsense")
+
+    def log_message(self, *args: object) -> None:
+        """Quiet."""
+
+
+@pytest.mark.parametrize(
+    ("status", "header"),
+    [
+        (200, ("Content-Length", "many")),
+        (200, ("Content-Length", "-7")),
+        (200, ("Content-Length", "1e3")),
+        (302, ("Location", "http://[half/")),
+        (302, ("Location", "nonsense://x/")),
+        (302, ("Location", f"http://{'x' * 300}/")),
+        (302, ("Location", "/again")),
+    ],
+)
+def test_a_mirror_that_answers_with_nonsense_is_followed_by_the_next(
+    server: Server, tmp_path: Path, status: int, header: tuple[str, str]
+) -> None:
+    kind = type("Odd", (Odd,), {"headers_to_send": (header,), "status": status})
+    with ThreadingHTTPServer(("127.0.0.1", 0), kind) as odd:
+        thread = threading.Thread(target=odd.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        urls = (f"http://127.0.0.1:{odd.server_port}/file.bin", server.url())
+        assert fetch(Remote("file.bin", urls, MD5), tmp_path) == "fetched"
+        odd.shutdown()
+        thread.join()
+    assert (tmp_path / "file.bin").read_bytes() == CONTENT
+
+
+def test_a_server_that_cannot_be_reached_leaves_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="could not be fetched"):
+        fetch(Remote("file.bin", ("http://127.0.0.1:9/file.bin",), MD5), tmp_path / "data" / "digits")
+    assert list(tmp_path.iterdir()) == []

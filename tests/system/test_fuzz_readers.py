@@ -1,0 +1,242 @@
+"""Whatever a stranger's file holds, its reader gives a value or one sentence with a hint, and nothing else.
+
+A few hundred files in `make test`, ten thousand in `make soak`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import socket
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mutations import mutated, mutated_json
+from PIL import Image
+from safetensors.numpy import save
+from small_models import predictor
+
+from askew.core.errors import UserError
+from askew.core.files import digest, read_tensors
+from askew.data.array_files import read_array
+from askew.data.benchmarks import download
+from askew.data.benchmarks.download import Remote, fetch
+from askew.data.benchmarks.split_lists import read_list
+from askew.data.image_lists import read_listing
+from askew.inference.predictor import load
+from askew.nets.backbones import _load_weights
+from askew.reports.results import collect
+from askew.runs.claims import holder_of
+from askew.runs.config import RunRequest, read_settings
+from askew.runs.grid import read_grid
+from askew.runs.status import read_status
+from askew.runs.store import RunFolder, finished_runs
+
+FILES = int(os.environ.get("ASKEW_TEST_FILES", "10000"))
+"""How many files the soak test reads in all."""
+ROOT = Path(__file__).parents[2]
+GOLDEN = ROOT / "tests" / "golden" / "adaptation"
+
+
+@dataclass(frozen=True)
+class Target:
+    """A reader, and files to start from by the name that each is given."""
+
+    read: Callable[[Path], object]
+    good: dict[str, bytes]
+    json: bool = False
+    folder: Callable[[Path], object] | None = None
+    """Makes what else there is."""
+
+
+def npz(save_to: Callable[..., None]) -> bytes:
+    file = BytesIO()
+    save_to(file, x=np.arange(48, dtype=np.uint8).reshape(3, 4, 4), y=np.array(["a", "b", "c"]))
+    return file.getvalue()
+
+
+def npy() -> bytes:
+    file = BytesIO()
+    np.save(file, np.ones((3, 4), np.float32))
+    return file.getvalue()
+
+
+def png() -> bytes:
+    file = BytesIO()
+    Image.fromarray(np.arange(192, dtype=np.uint8).reshape(8, 8, 3)).save(file, "PNG")
+    return file.getvalue()
+
+
+def read_runs(file: Path) -> None:
+    root = file.parents[1]
+    read_status(root, check=True)
+    holder_of(file.parent)
+    with contextlib.suppress(UserError):
+        RunFolder(file.parent).trace()
+    collect(finished_runs(root))
+
+
+def a_run(file: Path) -> None:
+    """A folder with one finished run."""
+    shutil.copytree(GOLDEN / "runs" / "747e23360275379b", file.parent, dirs_exist_ok=True)
+    shutil.copy(GOLDEN / "runs" / "askew-runs.json", file.parents[1])
+    (file.parent / "pretraining").unlink(missing_ok=True)
+
+
+def signed(content: bytes) -> bytes:
+    """A `done` whose own hash is right, as a stranger would write it."""
+    body = content.partition(b"\n")[2]
+    return digest(body).encode() + b"\n" + body
+
+
+def a_network() -> Any:
+    from torch import nn
+
+    return nn.Sequential(nn.Linear(4, 2))
+
+
+def golden(name: str) -> bytes:
+    return (GOLDEN / name).read_bytes()
+
+
+RUN = "runs/747e23360275379b"
+CLAIM = {"id": "a", "machine": "m", "host": "h", "pid": 1, "beat": 1, "label": "l", "step": 1, "steps": 2}
+CARD = json.dumps(predictor().card.as_json() | {"weights": "0" * 64}).encode()
+TENSORS = save({"0.weight": np.ones((2, 4), np.float32), "0.bias": np.ones(2, np.float32)})
+
+TARGETS = {
+    "lists": Target(
+        read_listing,
+        {
+            "list.csv": b"path,label\na.png,cat\n'b c.png',dog\n\"d,e.png\",owl\n",
+            "list.tsv": b"a.png\tcat\nb.png\tdog\n",
+            "list.txt": b"a.png cat\nb.png dog\n",
+        },
+    ),
+    "published lists": Target(read_list, {"list.txt": b"Clipart/Alarm_Clock/00052.jpg 0\nReal World/Bike/1.jpg 12\n"}),
+    "arrays": Target(read_array, {"a.npy": npy(), "a.npz": npz(np.savez), "compressed.npz": npz(np.savez_compressed)}),
+    "grids": Target(
+        lambda file: read_grid(file).requests(RunRequest("", "")),
+        {p.name: p.read_bytes() for p in (ROOT / "benchmarks" / "grids").glob("*.toml")},
+    ),
+    "settings": Target(
+        lambda file: read_settings("mini", file),
+        {p.name: p.read_bytes() for p in (ROOT / "src" / "askew" / "runs" / "settings").glob("*.toml")},
+    ),
+    "runs": Target(
+        read_runs,
+        {f"{RUN}/{name}": golden(f"{RUN}/{name}") for name in ("run.json", "trace.jsonl")}
+        | {f"{RUN}/claim.1": json.dumps(CLAIM).encode(), f"{RUN}/done": golden(f"{RUN}/done")},
+        folder=a_run,
+    ),
+    "model cards": Target(lambda file: load(file.parent, "cpu"), {"model.json": CARD}, json=True),
+    "tensors": Target(read_tensors, {"t.safetensors": golden(f"{RUN}/outputs.safetensors")[:4000] + TENSORS}),
+    "weights": Target(lambda file: _load_weights(a_network(), file), {"w.safetensors": TENSORS}),
+    "pictures": Target(
+        lambda file: predictor("mini", (3, 32, 32)).logits([file]),
+        {"a.png": png(), "a.jpg": png(), "b.gif": b"GIF89a" + bytes(40)},
+    ),
+}
+
+
+def fuzz(target: Target, folder: Path, examples: int) -> None:
+    """Read so many files like the good ones; only a UserError may come out."""
+    mutate = mutated_json if target.json else mutated
+    contents = st.one_of([st.tuples(st.just(name), mutate(good)) for name, good in sorted(target.good.items())])
+
+    @settings(max_examples=examples, database=None)
+    @given(contents)
+    def one(content: tuple[str, bytes]) -> None:
+        file = folder / content[0]
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if target.folder is not None:
+            target.folder(file)
+        file.write_bytes(signed(content[1]) if file.name == "done" else content[1])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with contextlib.suppress(UserError):
+                target.read(file)
+        file.unlink()
+
+    one()
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_a_stranger_s_file_is_read_or_refused_in_a_sentence(name: str, tmp_path: Path) -> None:
+    fuzz(TARGETS[name], tmp_path, 30)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", TARGETS)
+def test_ten_thousand_strangers_files_are_read_or_refused_in_a_sentence(name: str, tmp_path: Path) -> None:
+    fuzz(TARGETS[name], tmp_path, FILES // (len(TARGETS) + 1))
+
+
+# --- servers ---
+
+ANSWER = (
+    b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Range: bytes 0-4/5\r\nContent-Type: text/plain\r\n"
+    b"Location: http://127.0.0.1:1/x\r\nTransfer-Encoding: identity\r\n\r\nhello"
+)
+REDIRECT = ANSWER.replace(b"200 OK", b"302 Found")
+PARTIAL = ANSWER.replace(b"200 OK", b"206 Partial Content")
+
+
+class AnyServer:
+    """Answers every request with the same bytes, and hangs up."""
+
+    def __init__(self) -> None:
+        self.answer = b""
+        self.socket = socket.create_server(("127.0.0.1", 0))
+        self.port = self.socket.getsockname()[1]
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self.socket.accept()
+                with connection, contextlib.suppress(OSError):
+                    connection.recv(4096)
+                    connection.sendall(self.answer)
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[AnyServer]:
+    monkeypatch.setattr(download, "_TIMEOUT", 2.0)
+    monkeypatch.setenv("no_proxy", "*")
+    server = AnyServer()
+    yield server
+    server.socket.close()
+
+
+def fuzz_answers(server: AnyServer, folder: Path, examples: int) -> None:
+    @settings(max_examples=examples, database=None)
+    @given(st.sampled_from([ANSWER, REDIRECT, PARTIAL]).flatmap(mutated))
+    def one(answer: bytes) -> None:
+        server.answer = answer
+        remote = Remote("file", tuple(f"http://127.0.0.1:{server.port}/{i}" for i in range(2)), "0" * 32)
+        with pytest.raises(UserError, match="could not be fetched"):
+            fetch(remote, folder)
+        shutil.rmtree(folder, ignore_errors=True)
+
+    one()
+
+
+def test_a_server_s_answer_is_refused_in_a_sentence(server: AnyServer, tmp_path: Path) -> None:
+    fuzz_answers(server, tmp_path / "data", 30)
+
+
+@pytest.mark.soak
+def test_a_thousand_answers_of_servers_are_refused_in_a_sentence(server: AnyServer, tmp_path: Path) -> None:
+    fuzz_answers(server, tmp_path / "data", FILES // (len(TARGETS) + 1))
