@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from many_runs import make_runs
 from mutations import mutated, mutated_json
 from PIL import Image
 from safetensors.numpy import save
@@ -40,8 +41,9 @@ from askew.reports.results import collect
 from askew.runs.claims import holder_of
 from askew.runs.config import RunRequest, read_settings
 from askew.runs.grid import read_grid
+from askew.runs.root import finished_runs
 from askew.runs.status import read_status
-from askew.runs.store import RunFolder, finished_runs
+from askew.runs.store import RunFolder
 
 FILES = int(os.environ.get("ASKEW_TEST_FILES", "10000"))
 """How many files the soak test reads in all."""
@@ -54,10 +56,9 @@ class Target:
     """A reader, and files to start from by the name that each is given."""
 
     read: Callable[[Path], object]
-    good: dict[str, bytes]
+    good: dict[str, bytes] | Callable[[Path], dict[str, bytes]]
+    """By name, or from a function that makes a folder of them."""
     json: bool = False
-    folder: Callable[[Path], object] | None = None
-    """Makes what else there is."""
 
 
 def npz(save_to: Callable[..., None]) -> bytes:
@@ -87,11 +88,12 @@ def read_runs(file: Path) -> None:
     collect(finished_runs(root))
 
 
-def a_run(file: Path) -> None:
-    """A folder with one finished run."""
-    shutil.copytree(GOLDEN / "runs" / "747e23360275379b", file.parent, dirs_exist_ok=True)
-    shutil.copy(GOLDEN / "runs" / "askew-runs.json", file.parents[1])
-    (file.parent / "pretraining").unlink(missing_ok=True)
+def a_run(folder: Path) -> dict[str, bytes]:
+    """A folder with one finished run, and those of its files that are mutated."""
+    (run,) = (path for path in make_runs(folder / "runs", 1, classes=2).iterdir() if path.is_dir())
+    (run / "claim.1").write_text(json.dumps(CLAIM))
+    names = ("run.json", "scores.json", "trace.jsonl", "claim.1", "done")
+    return {str((run / name).relative_to(folder)): (run / name).read_bytes() for name in names}
 
 
 def signed(content: bytes) -> bytes:
@@ -106,11 +108,6 @@ def a_network() -> Any:
     return nn.Sequential(nn.Linear(4, 2))
 
 
-def golden(name: str) -> bytes:
-    return (GOLDEN / name).read_bytes()
-
-
-RUN = "runs/747e23360275379b"
 CLAIM = {"id": "a", "machine": "m", "host": "h", "pid": 1, "beat": 1, "label": "l", "step": 1, "steps": 2}
 CARD = json.dumps(predictor().card.as_json() | {"weights": "0" * 64}).encode()
 TENSORS = save({"0.weight": np.ones((2, 4), np.float32), "0.bias": np.ones(2, np.float32)})
@@ -134,14 +131,11 @@ TARGETS = {
         lambda file: read_settings("mini", file),
         {p.name: p.read_bytes() for p in (ROOT / "src" / "askew" / "runs" / "settings").glob("*.toml")},
     ),
-    "runs": Target(
-        read_runs,
-        {f"{RUN}/{name}": golden(f"{RUN}/{name}") for name in ("run.json", "trace.jsonl")}
-        | {f"{RUN}/claim.1": json.dumps(CLAIM).encode(), f"{RUN}/done": golden(f"{RUN}/done")},
-        folder=a_run,
-    ),
+    "runs": Target(read_runs, a_run),
     "model cards": Target(lambda file: load(file.parent, "cpu"), {"model.json": CARD}, json=True),
-    "tensors": Target(read_tensors, {"t.safetensors": golden(f"{RUN}/outputs.safetensors")[:4000] + TENSORS}),
+    "tensors": Target(
+        read_tensors, {"t.safetensors": (GOLDEN / "runs/747e23360275379b/outputs.safetensors").read_bytes()}
+    ),
     "weights": Target(lambda file: _load_weights(a_network(), file), {"w.safetensors": TENSORS}),
     "pictures": Target(
         lambda file: predictor("mini", (3, 32, 32)).logits([file]),
@@ -153,21 +147,19 @@ TARGETS = {
 def fuzz(target: Target, folder: Path, examples: int) -> None:
     """Read so many files like the good ones; only a UserError may come out."""
     mutate = mutated_json if target.json else mutated
-    contents = st.one_of([st.tuples(st.just(name), mutate(good)) for name, good in sorted(target.good.items())])
+    files = target.good(folder) if callable(target.good) else target.good
+    contents = st.one_of([st.tuples(st.just(name), mutate(good)) for name, good in sorted(files.items())])
 
     @settings(max_examples=examples, database=None)
     @given(contents)
     def one(content: tuple[str, bytes]) -> None:
         file = folder / content[0]
-        file.parent.mkdir(parents=True, exist_ok=True)
-        if target.folder is not None:
-            target.folder(file)
         file.write_bytes(signed(content[1]) if file.name == "done" else content[1])
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             with contextlib.suppress(UserError):
                 target.read(file)
-        file.unlink()
+        file.write_bytes(files[content[0]])
 
     one()
 

@@ -25,7 +25,8 @@ from askew.data.task import Shift
 from askew.inference.predict_files import predict_sources
 from askew.inference.predictor import load
 from askew.runs.config import RunRequest
-from askew.runs.store import RunFolder, open_root
+from askew.runs.root import open_root
+from askew.runs.store import RunFolder
 
 # --- what the system refuses ---
 

@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
+from askew.core.files import Damaged
 from askew.evaluation.metrics import mean
 from askew.reports.paper import Printed, method_order, paper_numbers
 from askew.runs.recipes import nearest_recipe
@@ -201,12 +202,31 @@ def _grouped(folders: Sequence[Path], reweighted: bool) -> list[_Group]:
     groups: dict[str, _Group] = {}
     for path in folders:
         record, scores = RunFolder(path).summary(reweighted=reweighted)
+        if not _is_sound(record, scores):
+            raise Damaged(path / "run.json")
         common = {k: v for k, v in record["run"].items() if k != "seed"}
         group = groups.setdefault(json.dumps(common, sort_keys=True), _Group(common, flat(common), []))
         group.runs.append(_Found(path, record["run"]["seed"], scores, record["notes"]))
     for group in groups.values():
         group.runs.sort(key=lambda found: found.seed)
     return list(groups.values())
+
+
+def _is_sound(record: Mapping[str, Any], scores: Mapping[str, Any]) -> bool:
+    """Whether a run that is whole, but may be a stranger's, has all that a table needs."""
+    try:
+        run, whole = record["run"], scores["whole"]
+        low, high = whole["interval"]
+        splits = (whole, scores.get("paper", whole))
+        numbers = [low, high, *(split[n] for split in splits for n in ("per_class_mean", "overall", "worst"))]
+        texts = [run["task"], run["shift"], run["plan"][-1]["method"]["id"], *record["notes"]]
+        return (
+            type(run["seed"]) is int
+            and all(isinstance(number, int | float) for number in numbers)
+            and all(isinstance(text, str) for text in texts)
+        )
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError):
+        return False
 
 
 def _varying_among(groups: Sequence[_Group], key: Callable[[_Group], K]) -> dict[K, set[str]]:

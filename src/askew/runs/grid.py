@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from askew.core.errors import UserError, unknown
+from askew.core.errors import UserError, from_os_error, unknown
 from askew.data.benchmarks import benchmark_named, known_task, task_infos
 from askew.methods import COMPARED, PAPER, is_file, known_method
 from askew.runs.config import RunRequest, check_seeds
@@ -129,7 +129,9 @@ def read_grid(path: Path) -> Grid:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, IsADirectoryError):
         raise UserError(f"The grid file {path} does not exist.", "benchmarks/grids/ has some to begin with.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise from_os_error(error) from None
+    except (ValueError, RecursionError) as error:  # not TOML, not UTF-8, or tables in tables without end
         raise UserError(f"The grid file {path} is not TOML: {error}.", EXAMPLE) from None
     _check(path, content, "", tuple(TYPES))
     benchmark = content.get("benchmark", "")

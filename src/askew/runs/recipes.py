@@ -10,7 +10,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
-from askew.core.errors import UserError, unknown
+from askew.core.errors import UserError, from_os_error, unknown
 from askew.core.plugins import plugins
 from askew.data.benchmarks import benchmarks
 
@@ -27,7 +27,9 @@ def read_settings(benchmark: str, path: Path | None = None) -> Settings:
         raise UserError(
             f"The settings file {path} does not exist.", "leave --settings out for the committed ones."
         ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise from_os_error(error) from None
+    except (ValueError, RecursionError) as error:  # not TOML, not UTF-8, or tables in tables without end
         raise UserError(f"The settings file {path} is not TOML: {error}.", example) from None
     for name in settings:
         if name not in ("train", "method", "task", "recipe"):

@@ -48,7 +48,7 @@ class RunFolder:
                     continue
                 if file.stat().st_size != size or ((small or whole) and files.file_digest(file) != hash):
                     return False
-        except (OSError, Damaged):
+        except (OSError, ValueError, TypeError, Damaged):  # a name may be one that no system takes
             return False
         return True
 
@@ -63,8 +63,13 @@ class RunFolder:
             return {"files": {}}
         if hash.decode(errors="replace") != files.digest(content):
             raise Damaged(file)
-        manifest: dict[str, Any] = json.loads(content)
-        return manifest
+        try:
+            manifest: dict[str, Any] = json.loads(content)
+            if all(len(entry) == 2 for entry in manifest["files"].values()):
+                return manifest
+        except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
+            pass  # a stranger can write a hash that is right
+        raise Damaged(file)
 
     @property
     def has_checkpoint(self) -> bool:
