@@ -59,13 +59,19 @@ def picture_shape(spec: NetSpec) -> tuple[int, int, int]:
     return 3, side, side
 
 
-def backbone_spec(name: str, weights: str, shape: tuple[int, ...], crop: int = 224) -> NetSpec:
-    """A backbone with its starting weights; UserError if they cannot be had."""
+def weights_file(weights: str) -> Path | None:
+    """The file of starting weights, if they are to come from one."""
     file = Path(weights) if weights not in ("hub", "none") else None
-    if file is not None and name.startswith(OWN_PREFIX):
-        raise UserError("A backbone of your own brings its weights.", "leave --weights out, and load them in its code.")
     if file is not None and not file.is_file():
         raise UserError(f"The weights file {file} does not exist.", "--weights hub, none, or a file.")
+    return file
+
+
+def backbone_spec(name: str, weights: str, shape: tuple[int, ...], crop: int = 224) -> NetSpec:
+    """A backbone with its starting weights; UserError if they cannot be had."""
+    file = weights_file(weights)
+    if file is not None and name.startswith(OWN_PREFIX):
+        raise UserError("A backbone of your own brings its weights.", "leave --weights out, and load them in its code.")
     spec = NetSpec(name=name, weights=weights, weights_hash="" if file is None else file_hash(file), crop=crop)
     try:
         frozen(spec, shape)

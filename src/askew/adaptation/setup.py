@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from askew.adaptation.embeddings import Embedder, backbone_spec, embedded, picture_embedder
+from askew.adaptation.embeddings import Embedder, backbone_spec, embedded, picture_embedder, weights_file
 from askew.adaptation.given import GivenLabels, GivenShares, TargetLabels, in_shares, read_prior, read_truth
 from askew.core.errors import UserError
 from askew.core.files import is_temporary
@@ -197,6 +197,7 @@ def _network(
     request: AdaptRequest, data: CustomData, embedder: Embedder | None, out: Path, device: torch.device
 ) -> Generator[Progress, None, Setup]:
     """The network that suits the data, and embeddings where it is frozen."""
+    weights_file(request.weights)  # a wrong name is a mistake also where no weights are needed
     asked = backbone_name(request.backbone)
     own = asked.startswith(OWN_PREFIX)
     training = (QUICK if request.quick else {}) | dict(request.training)
