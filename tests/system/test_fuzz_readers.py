@@ -6,6 +6,7 @@ A few hundred files in `make test`, ten thousand in `make soak`.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import shutil
@@ -35,7 +36,7 @@ from askew.data.benchmarks import download
 from askew.data.benchmarks.download import Remote, fetch
 from askew.data.benchmarks.split_lists import read_list
 from askew.data.image_lists import read_listing
-from askew.inference.predictor import load
+from askew.inference.predictor import Predictor, load
 from askew.nets.backbones import _load_weights
 from askew.reports.results import collect
 from askew.runs.claims import holder_of
@@ -102,6 +103,12 @@ def signed(content: bytes) -> bytes:
     return digest(body).encode() + b"\n" + body
 
 
+@functools.cache
+def of_pictures() -> Predictor:
+    return predictor("mini", (3, 32, 32))
+
+
+@functools.cache
 def a_network() -> Any:
     from torch import nn
 
@@ -138,8 +145,7 @@ TARGETS = {
     ),
     "weights": Target(lambda file: _load_weights(a_network(), file), {"w.safetensors": TENSORS}),
     "pictures": Target(
-        lambda file: predictor("mini", (3, 32, 32)).logits([file]),
-        {"a.png": png(), "a.jpg": png(), "b.gif": b"GIF89a" + bytes(40)},
+        lambda file: of_pictures().logits([file]), {"a.png": png(), "a.jpg": png(), "b.gif": b"GIF89a" + bytes(40)}
     ),
 }
 
