@@ -37,7 +37,7 @@ from askew.data.benchmarks.download import Remote, fetch
 from askew.data.benchmarks.split_lists import read_list
 from askew.data.image_lists import read_listing
 from askew.inference.predictor import Predictor, load
-from askew.nets.backbones import _load_weights
+from askew.nets.starting_weights import load_weights
 from askew.reports.results import collect
 from askew.runs.claims import holder_of
 from askew.runs.config import RunRequest, read_settings
@@ -143,7 +143,7 @@ TARGETS = {
     "tensors": Target(
         read_tensors, {"t.safetensors": (GOLDEN / "runs/747e23360275379b/outputs.safetensors").read_bytes()}
     ),
-    "weights": Target(lambda file: _load_weights(a_network(), file), {"w.safetensors": TENSORS}),
+    "weights": Target(lambda file: load_weights(a_network(), file, "network"), {"w.safetensors": TENSORS}),
     "pictures": Target(
         lambda file: of_pictures().logits([file]), {"a.png": png(), "a.jpg": png(), "b.gif": b"GIF89a" + bytes(40)}
     ),

@@ -55,6 +55,11 @@ def at_least(flag: str, value: int, low: int) -> None:
         raise UserError(f"{flag} must be at least {low}, found {value}.", f"for example {flag} 3")
 
 
+def at_most(flag: str, value: float, high: float, reason: str) -> None:
+    if not value <= high:
+        raise UserError(f"{flag} must be at most {high:,}, found {value:g}.", reason)
+
+
 def execution(options: ExecutionOptions, launch: LaunchOptions | None = None, *, curve: bool = False) -> Execution:
     """How runs are computed; UserError if the output folder or the device cannot be used."""
     import torch
@@ -65,6 +70,8 @@ def execution(options: ExecutionOptions, launch: LaunchOptions | None = None, *,
     from askew.runs.root import check_root
 
     launch = launch or LaunchOptions()
+    at_most("--checkpoint-every", options.checkpoint_every, 86_400, "a day without a checkpoint is a day to lose.")
+    at_most("--gpus", launch.gpus, 1024, "no machine has as many for one job.")
     if launch.on == Cluster.local:
         device = pick_device(options.device)
     else:  # which GPUs a cluster has, only its workers can tell

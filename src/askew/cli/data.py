@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from askew.cli.common import app, pairs
-from askew.cli.options import BENCHMARKS, AsJson, Data, NewData, TaskOptions, TrainingOptions, expand_options
+from askew.cli.options import BENCHMARKS, AsJson, Data, TaskOptions, TrainingOptions, expand_options
 from askew.cli.terminal import print_json, print_note, print_table, print_text
 from askew.core.errors import UserError
 
@@ -27,7 +27,7 @@ app.add_typer(data_app, name="data", rich_help_panel=BENCHMARKS)
 
 
 @data_app.command("list")
-def list_(data: NewData = None, as_json: AsJson = False) -> None:
+def list_(data: Data = None, as_json: AsJson = False) -> None:
     """List the data sets: where they belong, and whether they are there."""
     from askew.data.benchmarks.inventory import SOURCES, UNTRIED, overall
     from askew.data.paths import named_data_folder
@@ -52,7 +52,7 @@ def list_(data: NewData = None, as_json: AsJson = False) -> None:
 @data_app.command()
 def fetch(
     name: Annotated[str, typer.Argument(help="Data set; see `askew data list`.")],
-    data: NewData = None,
+    data: Data = None,
     as_json: AsJson = False,
 ) -> None:
     """Download MNIST, USPS, SVHN or Office-Home; for others, tell where to get them and where to put them.

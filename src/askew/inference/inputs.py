@@ -12,9 +12,20 @@ from PIL import Image
 from torch import Tensor
 
 from askew.core.errors import UserError
+from askew.core.options import whole_number
 from askew.data.array_files import as_images, as_rows
 from askew.data.decode import decode, decoding
 from askew.inference.model_card import ModelCard
+
+MOST_ROWS = 10**6
+"""Inputs in one batch: with more, memory ends before time is saved."""
+
+
+def checked_batch(batch: int) -> int:
+    """A number of inputs per batch, 0 for as many as fit; UserError if there is no such number."""
+    if whole_number("batch", batch) > MOST_ROWS:
+        raise UserError(f"A batch has at most {MOST_ROWS:,} inputs, found {batch:,}.", "0 stands for as many as fit.")
+    return batch
 
 
 def listed(x: Any) -> Sequence[Any] | NDArray[Any]:

@@ -20,9 +20,9 @@ from askew.data.array_files import ARRAYS, read_array
 from askew.data.decode import Row, decoding, load_ahead
 from askew.data.image_lists import LISTS, USUAL, Columns, find_pictures, read_listing
 from askew.data.paths import readable
-from askew.inference.inputs import as_input, as_picture
+from askew.inference.inputs import as_input, as_picture, checked_batch
 from askew.inference.model_card import ModelCard
-from askew.inference.predictor import Predictor, Prior, checked_batch
+from askew.inference.predictor import Predictor, Prior
 from askew.inference.writers import CsvWriter, PredictionBatch, Writer, writer_for
 
 _MANY = 512  # images after which it pays to prepare the network for more of them
@@ -191,5 +191,3 @@ def _array(file: Path) -> Row:
         return np.load(file, mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]
     except Exception:  # a damaged file can fail anywhere
         return read_array(file).x  # which raises a UserError that names the problem
-
-

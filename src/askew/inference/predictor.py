@@ -23,9 +23,8 @@ from askew.core import hub
 from askew.core.device import pick_device
 from askew.core.errors import UserError, unknown
 from askew.core.files import as_json, is_temporary, read_tensors, whole_folder
-from askew.core.options import whole_number
 from askew.evaluation.logits import Floats, adjust_logits, softmax
-from askew.inference.inputs import as_input, listed
+from askew.inference.inputs import as_input, checked_batch, listed
 from askew.inference.model_card import (
     ModelCard,
     TargetPrior,
@@ -50,17 +49,6 @@ __all__ = ["PRIORS", "Classifier", "ModelCard", "Predictor", "Prior", "TargetPri
 Prior = Literal["uniform", "source", "target", "seen"] | ArrayLike
 """The class prior to decide under: uniform, the source's, the estimated target's, that of training, or shares."""
 PRIORS = ("uniform", "source", "target", "seen")
-
-
-MOST_ROWS = 10**6
-"""Inputs in one batch: with more, memory ends before time is saved."""
-
-
-def checked_batch(batch: int) -> int:
-    """A number of inputs per batch, 0 for as many as fit; UserError if there is no such number."""
-    if whole_number("batch", batch) > MOST_ROWS:
-        raise UserError(f"A batch has at most {MOST_ROWS:,} inputs, found {batch:,}.", "0 stands for as many as fit.")
-    return batch
 
 
 class Classifier(nn.Module):

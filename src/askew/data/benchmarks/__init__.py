@@ -11,6 +11,7 @@ from askew.core.errors import unknown
 from askew.core.options import whole_number
 from askew.core.plugins import loaded_plugins
 from askew.data.benchmarks import digits, domainnet, mini, office_home, pacs
+from askew.data.paths import data_folder
 from askew.data.task import Info, Shift, Task
 
 
@@ -68,4 +69,6 @@ def load_task(name: str, shift: str = "", draw: int = 0, data: Path | None = Non
     """
     benchmark, _, short = known_task(name).partition("/")
     whole_number("draw", draw)
+    if data is not None:
+        data_folder(data)  # a wrong one is a mistake also where no images are needed
     return benchmarks()[benchmark].load(short, Shift.parse(shift or task_infos()[name].shift), draw, data)
