@@ -14,7 +14,7 @@ import typer
 from askew import __version__
 from askew.cli import adapt, audit, data, look, predict, report, status, train
 from askew.cli.common import app, check_arguments
-from askew.cli.terminal import finish_output, open_output, output_error, print_note
+from askew.cli.terminal import open_output, output_error, print_note
 from askew.core.errors import EmptyClassWarning, UserError, from_os_error, warn_plainly
 
 __all__ = ["adapt", "app", "audit", "data", "look", "main", "predict", "report", "status", "train"]
@@ -48,14 +48,14 @@ def main() -> None:
         code = app(standalone_mode=False)  # Typer turns Ctrl-C into 130, or into Abort, depending on its version
         if code == 130:
             raise KeyboardInterrupt
-        finish_output()
+        sys.stdout.flush()  # what cannot be written is an error here, and not after the end
         sys.exit(code)
     except UserError as error:
         _fail(error)
     except EmptyClassWarning as error:
         _fail(UserError(str(error), "add images of it, or leave it out of the classes."))
     except OSError as error:
-        _fail(output_error() or from_os_error(error))
+        _fail(output_error(error) or from_os_error(error))
     except MemoryError:
         _fail(UserError("There is not enough memory.", "use fewer --jobs, a smaller batch, or less data at a time."))
     except (KeyboardInterrupt, typer.Abort):

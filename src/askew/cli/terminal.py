@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -45,30 +46,18 @@ def open_output() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def finish_output() -> None:
-    """Write out what is still buffered; an OSError if it cannot be written, unless the reader has gone."""
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:  # the reader, such as `head`, has seen enough
-        _drop_output()
-
-
-def output_error() -> UserError | None:
-    """Why stdout cannot be written to, if that is so."""
-    try:
-        sys.stdout.flush()
-    except OSError as error:
-        _drop_output()
-        return UserError(
-            f"Standard output cannot be written: {error.strerror}.",
-            "finished runs are kept: the same command, or `askew table`, prints their results again.",
-        )
-    return None
-
-
-def _drop_output() -> None:
-    """Send the rest to nowhere, since Python would fail once more with it at its end."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def output_error(error: OSError) -> UserError | None:
+    """What is wrong with stdout, if the error is about no path; a reader that has seen enough is no error."""
+    if error.filename is not None:
+        return None
+    with contextlib.suppress(OSError):  # Python would fail once more with the rest, at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if isinstance(error, BrokenPipeError):
+        sys.exit(0)
+    return UserError(
+        f"Standard output cannot be written: {error.strerror or error}.",
+        "finished runs are kept: the same command, or `askew table`, prints their results again.",
+    )
 
 
 # --- what is printed ---
