@@ -161,3 +161,16 @@ def test_the_page_of_both_recipes_shows_the_values_of_the_digits() -> None:
     for method, *cells in rows:
         for task, cell in zip(head[1:4], cells, strict=False):
             assert_shows(cell, known[task, method])
+
+
+def test_the_tables_of_what_users_bring_show_their_values() -> None:
+    rows = json.loads((RESULTS / "bring" / "values.json").read_text())
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        n = row.get("labels")
+        found.setdefault(row["what"] if n is None else f"{row['what']}, {n} labels per class", []).append(row["mean"])
+    shown = [line for head, *lines in tables(RESULTS / "bring" / "README.md") if "mean" in head for line in lines]
+    assert {name for name, *_ in shown} == set(found)
+    for name, *cells in shown:
+        mean = float(cells[-2].split()[0])
+        assert mean == pytest.approx(statistics.mean(found[name]), abs=0.06), name
