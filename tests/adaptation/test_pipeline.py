@@ -17,9 +17,10 @@ from commands import assert_refused
 from conftest import Answer, Command
 
 from askew.adaptation import pipeline as adapting
-from askew.adaptation.artifacts import summary, write_artifacts
+from askew.adaptation.api import diagnosed
+from askew.adaptation.artifacts import predictor, summary, write_artifacts
 from askew.adaptation.findings import adaptation_findings
-from askew.adaptation.pipeline import Adaptation, adapt, diagnosed
+from askew.adaptation.pipeline import Adaptation, adapt
 from askew.adaptation.setup import AUTO, AdaptRequest
 from askew.core.errors import UserError
 from askew.evaluation import scores
@@ -31,6 +32,8 @@ SHORT = [word for name, value in LENGTH.items() for word in ("-t", f"{name}={val
 NAMES = np.array(["ant", "bee", "cat"])
 
 ON_EMBEDDINGS = AUTO["rows"]
+CANDIDATES = len(ON_EMBEDDINGS) + 1
+"""With the ensemble."""
 
 
 def drawn(n: int, prior: list[float], shift: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -110,10 +113,28 @@ def test_the_guide_s_embeddings_become_a_model_predictions_a_report_and_a_summar
 
 def test_auto_trains_source_only_first_and_chooses_among_all(made: tuple[Adaptation, Path]) -> None:
     found, _ = made
-    assert [t.candidate.name for t in found.trained] == [c.name for c in ON_EMBEDDINGS]
+    names = [*(c.name for c in ON_EMBEDDINGS), "ensemble"]
+    assert [t.candidate.name for t in found.trained] == names
     assert found.trained[0].candidate.method == "source"
-    assert set(found.verdicts) == {c.name for c in ON_EMBEDDINGS[1:]}
-    assert len({t.run.key for t in found.trained}) == len(ON_EMBEDDINGS)
+    assert set(found.verdicts) == set(names[1:])
+    assert len({t.run.key for t in found.trained[:-1]}) == len(ON_EMBEDDINGS)
+
+
+def test_the_ensemble_of_the_adapted_networks_is_a_candidate_and_becomes_one_model(
+    made: tuple[Adaptation, Path], tmp_path: Path
+) -> None:
+    found, _ = made
+    ensemble = found.trained[-1]
+    assert 2 <= len(ensemble.members) < len(ON_EMBEDDINGS)
+    assert ensemble.members[0].candidate.name != "source"
+    taken = dataclasses.replace(found, chosen=len(found.trained) - 1, temperature=1.0)
+    model = predictor(taken)
+    model.save(tmp_path / "model")
+    rows = found.setup.task.training_data.target.x[:50]
+    for one in (model, load(tmp_path / "model", "cpu")):
+        probabilities = one.predict_proba(rows)
+        expected = scores.softmax(ensemble.outputs.target_uniform[:50])
+        np.testing.assert_allclose(probabilities, expected, atol=2e-2)  # kept outputs have half precision
 
 
 def test_the_predictions_are_calibrated_and_for_a_uniform_prior(made: tuple[Adaptation, Path]) -> None:
@@ -237,7 +258,7 @@ def judged(
     """The adaptation as if its scores had preferred the third candidate (or the method), with such a verdict on all."""
     found, out = made
     one = dataclasses.replace(next(iter(found.verdicts.values())), verdict=answer, sentence=f"It seems {answer}.")
-    monkeypatch.setattr(adapting, "choose", lambda networks: 2)
+    monkeypatch.setattr(adapting, "choose", lambda networks: min(2, len(networks) - 1))
     monkeypatch.setattr(adapting, "judge_transfers", lambda networks: iter([one] * (len(networks) - 1)))
     return finish(adapt(dataclasses.replace(found.request, method=method), out, CPU))
 
@@ -247,14 +268,14 @@ def test_auto_saves_what_the_scores_prefer_unless_it_looks_harmful(
     made: tuple[Adaptation, Path], monkeypatch: pytest.MonkeyPatch, answer: str
 ) -> None:
     found = judged(made, monkeypatch, answer)
-    assert (found.chosen, found.rejected, found.sentence) == (2, "", f"It seems {answer}.")
+    assert (found.chosen, found.rejected, found.sentence) == (CANDIDATES - 1, "", f"It seems {answer}.")
 
 
 def test_auto_saves_source_only_where_its_choice_looks_harmful(
     made: tuple[Adaptation, Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     found = judged(made, monkeypatch, "hurt")
-    name = ON_EMBEDDINGS[2].name
+    name = "ensemble"
     assert (found.chosen, found.rejected, found.verdict) == (0, name, None)
     assert found.sentence == (
         f"The network without adaptation was saved: {name} had the best scores, but looks harmful when compared "
@@ -289,7 +310,7 @@ def test_scores_are_computed_once_for_each_network(
     calls, plain = [], scores.ScoreInputs.of
     monkeypatch.setattr(scores.ScoreInputs, "of", lambda *args: calls.append(args) or plain(*args))
     finish(adapt(found.request, out, CPU))
-    assert len(calls) == len(ON_EMBEDDINGS)
+    assert len(calls) == CANDIDATES
 
 
 def test_a_method_that_fails_is_named_and_the_others_go_on(
@@ -306,7 +327,7 @@ def test_a_method_that_fails_is_named_and_the_others_go_on(
     monkeypatch.setattr(adapting, "execute", failing)
     again = finish(adapt(found.request, out, CPU))
     assert again.failed == {"mcc": "a loss is not finite."}
-    assert len(again.trained) == len(ON_EMBEDDINGS) - 1
+    assert len(again.trained) == CANDIDATES - 1
     assert "A115" in {r.code for r in adaptation_findings(again)}
 
 
@@ -450,7 +471,7 @@ def test_the_summary_is_plain_json_with_every_number(made: tuple[Adaptation, Pat
     record = json.loads((out / "summary.json").read_text())
     assert record == json.loads(json.dumps(summary(found)))
     assert record["predicted"] == np.bincount(found.predicted, minlength=3).tolist()
-    assert [set(m["scores"]) for m in record["methods"]] == [set(found.scores[0])] * len(ON_EMBEDDINGS)
+    assert [set(m["scores"]) for m in record["methods"]] == [set(found.scores[0])] * CANDIDATES
 
 
 # --- the guide ---

@@ -116,7 +116,7 @@ def test_a_quick_look_takes_some_pictures_and_one_method(
     target = photographs(tmp_path / "t", ("red", "green"), 8, 0)
     monkeypatch.setattr(adapting, "QUICK_IMAGES", 6)
     request = AdaptRequest(source, target, "auto", "resnet18", "none", quick=True, training={"batch": 4, "round": 5})
-    assert [c.name for c in request.candidates("images")] == ["source", "coal, balanced target"]
+    assert [c.name for c in request.candidates("images")] == ["source", "teacher"]
     setup = finish(set_up(request, tmp_path / "out", CPU))
     training_data = setup.data.task.training_data
     assert (len(training_data.source) + len(training_data.source_val), len(training_data.target)) == (6, 6)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import nn
 
@@ -18,20 +19,25 @@ from askew.adaptation.audit import audit as audit_folder
 from askew.adaptation.embeddings import backbone_spec, embed_pictures, embed_rows, picture_embedder
 from askew.adaptation.given import GivenLabels, GivenShares
 from askew.adaptation.pipeline import adapt as adapt_steps
-from askew.adaptation.pipeline import diagnosed
+from askew.adaptation.pipeline import train
 from askew.adaptation.results import AdaptationResult, DiagnosisResult
-from askew.adaptation.setup import AdaptRequest, check_out
+from askew.adaptation.setup import SOURCE_ONLY, AdaptRequest, check_out, read_domains, set_up
 from askew.core.device import pick_device
 from askew.core.errors import UserError
 from askew.core.files import temporary_folder
+from askew.core.options import checked
 from askew.core.tracking import Maker, checked_trackers
-from askew.data.custom import CustomDomain
+from askew.data.custom import CustomData, CustomDomain, few
 from askew.data.image_lists import LISTS, Columns
 from askew.data.objects import as_domain
-from askew.inference.predictor import Predictor
+from askew.evaluation.diagnosis import Diagnosis
+from askew.evaluation.diagnosis import diagnose as diagnose_outputs
+from askew.evaluation.outputs import DomainOutputs
+from askew.inference.predictor import Predictor, load
 from askew.methods import named
 from askew.methods.base import Method
 from askew.nets.modules import backbone_name
+from askew.runs.config import Training
 from askew.runs.execute import Progress
 from askew.runs.journal import Journal
 
@@ -151,6 +157,31 @@ def diagnosed_by(
         check_out(out)
     with contextlib.nullcontext(out) if out else temporary_folder("askew-diagnose") as folder:
         return DiagnosisResult(*watch(diagnosed(request, folder, pick_device(device), model)))
+
+
+def diagnosed(
+    request: AdaptRequest, out: Path, device: torch.device, model: Path | str | Predictor | None
+) -> Generator[Progress, None, tuple[Diagnosis, CustomData]]:
+    """What differs between the domains, by a network trained on the source or by a given model; and the data."""
+    checked(Training, dict(request.training), "training")
+    if model is None:
+        setup = yield from set_up(request, out, device)
+        ((only,), _) = yield from train(setup, request, (SOURCE_ONLY,), out, device)
+        return diagnose_outputs(only.outputs), setup.data
+    predictor = model if isinstance(model, Predictor) else load(model, str(device))
+    data = read_domains(request)
+    training_data = data.task.training_data
+    if predictor.classes != training_data.classes:
+        raise UserError(
+            f"The model knows the classes {few(predictor.classes)}; the source has {few(training_data.classes)}.",
+            "name the source that it was trained on, or one with the same classes.",
+        )
+    yield Progress("model", "applying the model", 0, 2, {})
+    source_val = predictor.logits(training_data.source_val.x, domain="source")
+    yield Progress("model", "applying the model", 1, 2, {})
+    target = predictor.logits(training_data.target.x)
+    outputs = DomainOutputs.of(source_val, training_data.source_val.y, target, predictor.card.training_prior)
+    return diagnose_outputs(outputs), data
 
 
 def audit(adaptation: AdaptationResult | Path | str, labels: Any) -> Audit:

@@ -19,6 +19,8 @@ from askew.core.errors import UserError
 from askew.core.files import write_bytes, write_json
 from askew.data.custom import CustomDomain
 from askew.data.image_lists import Columns
+from askew.evaluation.calibration import temperature
+from askew.inference.ensemble import join
 from askew.inference.model_card import TargetPrior
 from askew.inference.predictor import Predictor
 from askew.inference.writers import write_predictions_csv
@@ -44,7 +46,9 @@ def predictor(found: Adaptation) -> Predictor:
     if found.setup.prior is not None:
         estimate = TargetPrior(tuple(found.setup.prior.tolist()), "known")
     made = {"by": "askew adapt", "method": found.winner.candidate.name, "said": found.sentence}
-    plain = Predictor.of_run(found.winner.folder, "cpu", estimate, made, found.winner.run.method)
+    members = found.winner.members or (found.winner,)
+    models = [Predictor.of_run(one.folder, "cpu", estimate, made, one.run.method) for one in members]
+    plain = join(models, [temperature(one.outputs) for one in members]) if found.winner.members else models[0]
     card = dataclasses.replace(plain.card, temperature=found.temperature)
     if backbone is None:
         return Predictor(card, plain.weights, "cpu")
@@ -95,7 +99,8 @@ def _methods(found: Adaptation) -> list[dict[str, Any]]:
     return [
         {
             "name": t.candidate.name,
-            "run": t.run.key,
+            "run": None if t.members else t.run.key,
+            "members": [member.candidate.name for member in t.members],
             "scores": dict(scores),
             "against_source": found.verdicts[t.candidate.name].verdict if i else None,
         }

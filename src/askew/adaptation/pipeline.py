@@ -12,19 +12,20 @@ import torch
 from numpy.typing import NDArray
 
 from askew.adaptation.given import taught
-from askew.adaptation.setup import SOURCE_ONLY, AdaptRequest, Candidate, Setup, check_out, read_domains, set_up
+from askew.adaptation.setup import ENSEMBLE, SOURCE_ONLY, AdaptRequest, Candidate, Setup, check_out, set_up
 from askew.core.errors import UserError, unknown
 from askew.core.files import Unwritable, read_tensors, sweep
 from askew.core.options import checked
-from askew.data.custom import CustomData, few
+from askew.evaluation.calibration import mean_outputs
 from askew.evaluation.diagnosis import Diagnosis, diagnose
 from askew.evaluation.logits import Floats, adjust_logits, softmax
 from askew.evaluation.metrics import Estimate
 from askew.evaluation.outputs import DomainOutputs
 from askew.evaluation.unknown import Unfamiliar, find_unfamiliar
-from askew.evaluation.validators import ScoredNetwork, choose, score_networks
+from askew.evaluation.validators import ScoredNetwork, above_average, choose, score_another, score_networks
 from askew.evaluation.verdict import Verdict, judge_transfers
-from askew.inference.predictor import Predictor, load
+from askew.methods.base import Method
+from askew.nets.small import is_own
 from askew.runs.config import RunRequest, Training, plan_run
 from askew.runs.execute import Execution, Progress, execute
 from askew.runs.root import open_root
@@ -40,6 +41,8 @@ class Trained:
     run: Run
     folder: Path
     outputs: DomainOutputs
+    members: tuple[Trained, ...] = ()
+    """Those that an ensemble consists of; run and folder are the first one's."""
 
     @property
     def predicted(self) -> NDArray[np.int64]:
@@ -181,6 +184,21 @@ def train(
     return done, failed
 
 
+def with_ensemble(trained: list[Trained], networks: list[ScoredNetwork]) -> tuple[list[Trained], list[ScoredNetwork]]:
+    """Also what the better half of the adapted networks answers together, where one network can."""
+    members = tuple(trained[i] for i in above_average(networks) if _joins(trained[i].run))
+    if len(members) < 2:
+        return trained, networks
+    outputs = mean_outputs([t.outputs for t in members])
+    ensemble = Trained(ENSEMBLE, members[0].run, members[0].folder, outputs, members)
+    return [*trained, ensemble], [*networks, score_another(networks, outputs)]
+
+
+def _joins(run: Run) -> bool:
+    """Whether the run's logits are a head on features of one of our networks."""
+    return is_own(run.net.name) and type(run.method).predict is Method.predict
+
+
 def read_outputs(folder: Path) -> DomainOutputs:
     """The outputs of a finished run's network on held-out source and target."""
     stored, _ = read_tensors(folder / "outputs.safetensors")
@@ -199,6 +217,8 @@ def adapt(request: AdaptRequest, out: Path, device: torch.device) -> Generator[P
     setup = yield from set_up(request, out, device)
     trained, failed = yield from train(setup, request, setup.candidates(request), out, device)
     networks = score_networks([t.outputs for t in trained], setup.prior)
+    if request.method == "auto" and not request.train_labels:
+        trained, networks = with_ensemble(trained, networks)
     if request.train_labels and setup.labels is not None:
         again = replace(setup, task=taught(setup.task, setup.labels))
         winner = trained[_preferred(replace(request, take=""), setup, trained, networks)].candidate
@@ -247,7 +267,9 @@ def _preferred(
         return len(trained) - 1
     # A method that was asked for is taken in any case: what is chosen are its hyper-parameters.
     first = 1 if request.method != "auto" and len(trained) > 1 else 0
-    preferred = choose(networks[first:])
+    preferred = choose([n for n, t in zip(networks[first:], trained[first:], strict=True) if not t.members])
+    if trained[-1].members and preferred:
+        preferred = len(trained) - 1  # several good ones together are better than one chosen without labels
     if setup.labels is not None:
         preferred = setup.labels.choose([t.predicted for t in trained[first:]], preferred)
     return first + preferred
@@ -264,28 +286,3 @@ def _harmful(
     if known and setup.labels is not None and setup.labels.better(trained[0].predicted, one.predicted):
         return False
     return verdicts[one.candidate.name].verdict == "hurt"
-
-
-def diagnosed(
-    request: AdaptRequest, out: Path, device: torch.device, model: Path | str | Predictor | None
-) -> Generator[Progress, None, tuple[Diagnosis, CustomData]]:
-    """What differs between the domains, by a network trained on the source or by a given model; and the data."""
-    checked(Training, dict(request.training), "training")
-    if model is None:
-        setup = yield from set_up(request, out, device)
-        ((only,), _) = yield from train(setup, request, (SOURCE_ONLY,), out, device)
-        return diagnose(only.outputs), setup.data
-    predictor = model if isinstance(model, Predictor) else load(model, str(device))
-    data = read_domains(request)
-    training_data = data.task.training_data
-    if predictor.classes != training_data.classes:
-        raise UserError(
-            f"The model knows the classes {few(predictor.classes)}; the source has {few(training_data.classes)}.",
-            "name the source that it was trained on, or one with the same classes.",
-        )
-    yield Progress("model", "applying the model", 0, 2, {})
-    source_val = predictor.logits(training_data.source_val.x, domain="source")
-    yield Progress("model", "applying the model", 1, 2, {})
-    target = predictor.logits(training_data.target.x)
-    outputs = DomainOutputs.of(source_val, training_data.source_val.y, target, predictor.card.training_prior)
-    return diagnose(outputs), data

@@ -46,7 +46,8 @@ def render_report(found: Adaptation) -> str:
         f"target {kind} like no class": f"{found.unfamiliar.marked.sum():,}",
         "seconds": f"{found.seconds:,.0f}",
     }
-    traces = {t.candidate.name: training_curves([RunFolder(t.folder).trace()]) for t in found.trained}
+    single = [t for t in found.trained if not t.members]
+    traces = {t.candidate.name: training_curves([RunFolder(t.folder).trace()]) for t in single}
     return render(
         "adaptation_report.html.j2",
         title=f"{found.setup.data.source.path.name} → {found.setup.data.target.path.name}",
@@ -69,7 +70,7 @@ def render_report(found: Adaptation) -> str:
         scores=_scores(found),
         score_kinds=[SCORES[name] for name in found.scores[0]],
         training={name: charts for name, charts in traces.items() if charts},
-        settings=[(t.candidate.name, t.run.key, settings_table(t.run.describe())) for t in found.trained],
+        settings=[(t.candidate.name, t.run.key, settings_table(t.run.describe())) for t in single],
     )
 
 

@@ -48,22 +48,19 @@ class Candidate:
 
 
 SOURCE_ONLY = Candidate("source", "source")
+ENSEMBLE = Candidate("ensemble", "ensemble")
+"""The mean of the better adapted networks, which is not trained."""
 BALANCED_COAL = Candidate("coal, balanced target", "coal", {"target_sampler": "balanced"})
 COAL, MCC, TEACHER = (Candidate(name, name) for name in ("coal", "mcc", "teacher"))
 AUTO: Mapping[str, tuple[Candidate, ...]] = {
     "rows": (
-        SOURCE_ONLY, COAL, BALANCED_COAL, Candidate("dann", "dann"), MCC,
-        Candidate("prototypes", "prototypes", {"net": "bare"}),
+        SOURCE_ONLY, BALANCED_COAL, MCC, TEACHER, Candidate("prototypes", "prototypes", {"net": "bare"}),
     ),
-    "images": (SOURCE_ONLY, COAL, BALANCED_COAL, MCC, TEACHER),
+    "images": (SOURCE_ONLY, Candidate("fixmatch", "fixmatch"), TEACHER),
     "pictures": (SOURCE_ONLY, COAL, MCC, TEACHER),
 }  # fmt: skip
 """What `auto` trains and chooses among, by kind of data: embeddings and other rows, small images, pictures."""
-QUICK_AUTO = {
-    "rows": (SOURCE_ONLY, BALANCED_COAL),
-    "images": (SOURCE_ONLY, BALANCED_COAL),
-    "pictures": (SOURCE_ONLY, MCC),
-}
+QUICK_AUTO = {"rows": (SOURCE_ONLY, BALANCED_COAL), "images": (SOURCE_ONLY, TEACHER), "pictures": (SOURCE_ONLY, MCC)}
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -55,6 +56,13 @@ def at_temperature(outputs: DomainOutputs, temperature: float) -> DomainOutputs:
     uniform = np.full(outputs.classes, 1 / outputs.classes)
     val, target = (adjust_logits(z, uniform, outputs.training_prior) for z in (outputs.source_val, outputs.target))
     return replace(outputs, source_val=val / temperature, target=target / temperature, training_prior=uniform)
+
+
+def mean_outputs(networks: Sequence[DomainOutputs]) -> DomainOutputs:
+    """What networks for the same images answer together: the mean of their calibrated logits, for a uniform prior."""
+    even = [at_temperature(outputs, temperature(outputs)) for outputs in networks]
+    val, target = (np.mean([getattr(one, name) for one in even], axis=0) for name in ("source_val", "target"))
+    return replace(even[0], source_val=val, target=target)
 
 
 def calibrate(outputs: DomainOutputs) -> Calibration:

@@ -115,6 +115,13 @@ def score_networks(networks: Sequence[DomainOutputs], prior: Floats | None = Non
     return [replace(network, temperature=t) for network, t in zip(scored, temperatures, strict=True)]
 
 
+def score_another(networks: Sequence[ScoredNetwork], outputs: DomainOutputs) -> ScoredNetwork:
+    """One more network, under the prior and against the ensemble of those that were compared."""
+    t, known = temperature(outputs), networks[0].inputs
+    calibrated = at_temperature(outputs, t)
+    return replace(_scored(calibrated, ScoreInputs.of(calibrated, known.prior, known.ensemble)), temperature=t)
+
+
 def _scored(outputs: DomainOutputs, inputs: ScoreInputs) -> ScoredNetwork:
     return ScoredNetwork(outputs, inputs, {name: score.value(inputs) for name, score in SCORES.items()})
 
@@ -123,15 +130,29 @@ CHOOSERS = ("source", "prior-information", "corr-c", "expected", "ensemble")
 """Scores whose ranks `choose` adds up; chosen on the development tasks alone."""
 
 
-def choose(networks: Sequence[ScoredNetwork]) -> int:
-    """The network to prefer, without a label: the best sum of ranks by scores that err in different ways.
+def rank_sums(networks: Sequence[ScoredNetwork]) -> Floats:
+    """The sum of each network's ranks by scores that err in different ways; large is good. (n,)
 
     Prior-aware information and expected accuracy rely on the estimated prior, and praise a network that predicts one
     class for everything where that estimate fails; Corr-C wants all classes, which is wrong under label shift, and
-    notices just that. The ensemble looks at the other networks, and the source's accuracy at what was forgotten. Of
-    equals, the first is taken, so put source-only first.
+    notices just that. The ensemble looks at the other networks, and the source's accuracy at what was forgotten.
     """
     from scipy.stats import rankdata
 
-    ranks = sum(rankdata(np.round([network.scores[name] for network in networks], 9)) for name in CHOOSERS)
-    return int(np.argmax(ranks))
+    by_score = [rankdata(np.round([network.scores[name] for network in networks], 9)) for name in CHOOSERS]
+    ranks: Floats = np.sum(by_score, axis=0)
+    return ranks
+
+
+def choose(networks: Sequence[ScoredNetwork]) -> int:
+    """The network to prefer, without a label: that of the best sum of ranks.
+
+    Of equals, the first is taken, so put source-only first.
+    """
+    return int(np.argmax(rank_sums(networks)))
+
+
+def above_average(networks: Sequence[ScoredNetwork]) -> list[int]:
+    """The adapted networks (all but the first) whose sum of ranks is at least the mean of all."""
+    ranks = rank_sums(networks)
+    return [i for i in range(1, len(networks)) if ranks[i] >= ranks.mean()]

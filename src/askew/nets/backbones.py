@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from askew.core.errors import UserError, unknown
 from askew.nets.layers import Crop, Dropout, NormKeeper, Pixels
 from askew.nets.modules import OWN_PREFIX, own_backbone
-from askew.nets.small import OWN
+from askew.nets.small import OWN, own_features
 from askew.nets.spec import NetSpec
 from askew.nets.starting_weights import cached_by_timm, check_published, load_weights, move_strides, published
 
@@ -54,10 +54,10 @@ def backbone(spec: NetSpec, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
     """
     below, plus, above = spec.name.partition("+")
     if plus:
-        if above not in ("mlp", "bottleneck", "bare"):
+        if "|" not in above and above not in ("mlp", "bottleneck", "bare"):
             raise UserError(f"There is no network '{spec.name}'.", "what follows a + is mlp, bottleneck or bare.")
         body, width = backbone(dataclasses.replace(spec, name=below), shape)
-        top, width = OWN[above]((width,))
+        top, width = own_features(above, (width,))
         return nn.Sequential(body, top), width
     if spec.name.startswith(OWN_PREFIX):
         body, width = own_backbone(spec, shape)

@@ -16,7 +16,7 @@ from askew.core import random
 from askew.core.errors import UserError
 from askew.nets.backbones import backbone
 from askew.nets.layers import CosineHead, Crop, Dropout, LinearHead
-from askew.nets.small import OWN
+from askew.nets.small import is_own, own_features
 from askew.nets.spec import NetSpec
 
 TEACHER_LAYERS = 500
@@ -112,13 +112,14 @@ class Net(nn.ModuleDict):
 @functools.cache
 def check(spec: NetSpec, shape: tuple[int, ...]) -> None:
     """UserError if there is no such network, or it takes no such inputs or weights. Costs nothing: none are made."""
-    if spec.norm == "kept" and (spec.name in OWN or spec.weights == "none"):
+    own = is_own(spec.name)
+    if spec.norm == "kept" and (own or spec.weights == "none"):
         raise UserError(
             f"The network {spec.name} starts from nothing, so it has no statistics to keep.",
             "-t norm=joint or split, or starting weights with -t weights=….",
         )
     with torch.device("meta"):
-        hub = spec.weights == "hub" and spec.name not in OWN
+        hub = spec.weights == "hub" and not own
         build(dataclasses.replace(spec, weights="none") if hub else spec, shape, 2, 0)
 
 
@@ -140,11 +141,12 @@ def new_head(spec: NetSpec, width: int, classes: int) -> nn.Module:
 
 def build(spec: NetSpec, shape: tuple[int, ...], classes: int, seed: int) -> tuple[dict[str, nn.Module], int]:
     """Features and head with weights drawn from the seed, and the width between them."""
-    if spec.name in OWN and spec.weights != "none":
+    own = is_own(spec.name)
+    if own and spec.weights != "none":
         raise UserError(f"The network {spec.name} has no starting weights to load.", "leave -t weights out.")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(random.key("net", seed))
-        features, width = OWN[spec.name](shape) if spec.name in OWN else backbone(spec, shape)
+        features, width = own_features(spec.name, shape) if own else backbone(spec, shape)
         if not spec.last_dropout and isinstance(features, nn.Sequential) and isinstance(features[-1], Dropout):
             features = features[:-1]
         head = new_head(spec, width, classes)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
-from torch import nn
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from askew.core.errors import UserError
 from askew.nets.layers import Contrast, conv, dense, plus_minus_one
@@ -77,6 +79,39 @@ OWN: Mapping[str, Callable[[tuple[int, ...]], tuple[nn.Module, int]]] = {
     "bottleneck": bottleneck,
     "bare": bare,
 }
+
+
+MOST_MEMBERS = 16
+"""Of an ensemble, so that nobody's model card makes a network that fills all memory."""
+
+
+class SideBySide(nn.Module):
+    """Several networks' features one after another, some scaled to unit length, as a cosine head sees them."""
+
+    def __init__(self, members: Sequence[nn.Module], unit: Sequence[bool]) -> None:
+        super().__init__()
+        self.members, self.unit = nn.ModuleList(members), tuple(unit)
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = [member(x).flatten(1) for member in self.members]
+        return torch.cat([F.normalize(f, dim=1) if u else f for f, u in zip(parts, self.unit, strict=True)], dim=1)
+
+
+def is_own(name: str) -> bool:
+    """Whether a network is one of ours, or several of ours side by side."""
+    return name in OWN or ("|" in name and "+" not in name)
+
+
+def own_features(name: str, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
+    """One of OWN, or several side by side: in `mlp|mlp.unit` the second has features of unit length."""
+    if "|" not in name and name in OWN:
+        return OWN[name](shape)
+    parts = name.split("|")
+    known = all(part.removesuffix(".unit") in OWN for part in parts)
+    if not known or len(parts) > MOST_MEMBERS:
+        raise UserError(f"There is no network '{name[:99]}'.", f"own networks: {', '.join(OWN)}.")
+    members, widths = zip(*(OWN[part.removesuffix(".unit")](shape) for part in parts), strict=True)
+    return SideBySide(members, [part.endswith(".unit") for part in parts]), sum(widths)
 
 
 def _expect(shape: tuple[int, ...], name: str, wanted: tuple[int | None, ...]) -> tuple[int, ...]:

@@ -1,0 +1,58 @@
+"""Several models as one: the mean of their calibrated logits is a linear head on their features side by side."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from askew.inference.predictor import Predictor
+from askew.nets.network import keeps_source_statistics
+
+
+def join(models: Sequence[Predictor], temperatures: Sequence[float]) -> Predictor:
+    """One model that predicts what several do on average, for a uniform class prior.
+
+    z = 1/k · Σ_i (z_i − log π_i)/T_i with the prior π_i that model i was trained on. z_i is a linear head on features,
+    or on features of unit length (a cosine head), so z is a linear head on all of them side by side.
+    """
+    cards, count = [model.card for model in models], len(models)
+    split = any(keeps_source_statistics(model.weights) for model in models)
+    weights: dict[str, Tensor] = {}
+    matrices, bias = [], torch.zeros(len(cards[0].classes))
+    for number, (model, temperature) in enumerate(zip(models, temperatures, strict=True)):
+        own = _with_source_statistics(model.weights) if split else model.weights
+        for name, value in own.items():
+            if name.startswith("features."):
+                weights[name.replace("features.", f"features.members.{number}.", 1)] = value
+        matrix, offset = _linear_head(model)
+        matrices.append(matrix / (count * temperature))
+        prior = torch.tensor(model.card.training_prior, dtype=torch.float64)
+        bias += ((offset.double() - prior.log()) / (count * temperature)).float()
+    weights |= {"head.weight": torch.cat(matrices, dim=1), "head.bias": bias - bias.mean()}
+    names = [card.net.name + (".unit" if card.net.head == "cosine" else "") for card in cards]
+    net = dataclasses.replace(
+        cards[0].net, name="|".join(names), head="linear", norm="split" if split else "joint", last_dropout=True
+    )
+    even = (1 / len(cards[0].classes),) * len(cards[0].classes)
+    return Predictor(dataclasses.replace(cards[0], net=net, training_prior=even), weights, "cpu")
+
+
+def _linear_head(model: Predictor) -> tuple[Tensor, Tensor]:
+    """The head as a matrix and an offset. (c, d), (c,)"""
+    if model.card.net.head == "cosine":
+        matrix = model.weights["head.prototypes.weight"] / model.card.net.temperature
+        return matrix, torch.zeros(len(matrix))
+    return model.weights["head.weight"], model.weights["head.bias"]
+
+
+def _with_source_statistics(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A network with statistics of both domains together has the same for each."""
+    own = dict(weights)
+    for name, value in weights.items():
+        leaf = name.rpartition(".")[2]
+        if leaf in ("running_mean", "running_var"):
+            own.setdefault(name.removesuffix(leaf) + f"source_{leaf}", value)
+    return own
