@@ -186,7 +186,7 @@ def main() -> None:
         notebook_page(path, PAGES / "notebooks", quick=quick)
     build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--config-file", str(CONFIG)]
     quiet = {"NO_MKDOCS_2_WARNING": "1"}  # of Material, about its end in 2027: docs/dependencies.md
-    sys.exit(subprocess.run(build, check=False, env=os.environ | quiet, cwd=ROOT).returncode)
+    sys.exit(subprocess.run(build, check=False, env=os.environ | quiet).returncode)
 
 
 if __name__ == "__main__":
