@@ -36,9 +36,10 @@ from askew.cli.progress import watch
 from askew.data import label_shift
 from askew.data.custom import read_domain
 from askew.data.task import Task
+from askew.evaluation.calibration import mean_outputs
 from askew.evaluation.metrics import score
 from askew.evaluation.outputs import DomainOutputs
-from askew.evaluation.validators import choose, score_networks
+from askew.evaluation.validators import choose_several, score_networks
 from askew.nets.spec import NetSpec, file_hash
 from askew.runs.config import RunRequest, plan_run
 from askew.runs.execute import Execution, execute
@@ -115,7 +116,7 @@ def trials(
             outputs = [trained(one, variant, setup, seed, Path(scratch)) for one in candidates]
             found = dict(zip((one.name for one in candidates), outputs, strict=True))
             if auto:
-                found["auto"] = outputs[choose(score_networks(outputs))]
+                found["auto"] = mean_outputs([outputs[i] for i in choose_several(score_networks(outputs))])
             predicted = {name: of_network.target_uniform.argmax(axis=1) for name, of_network in found.items()}
             predicted |= peers(setup.task) if auto else {}
             for name, classes in predicted.items():

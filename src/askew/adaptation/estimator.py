@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import dataclasses
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -14,15 +14,18 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from askew.adaptation.pipeline import joins
 from askew.adaptation.setup import AUTO, SOURCE_ONLY, Candidate
 from askew.core.device import pick_device
 from askew.core.errors import UserError
 from askew.data.domains import Labeled, Unlabeled
 from askew.data.task import Task, TrainingData, make_unlabeled_task
+from askew.evaluation.calibration import mean_outputs, temperature
 from askew.evaluation.outputs import DomainOutputs
 from askew.evaluation.prior_estimators import bbse_prior
-from askew.evaluation.validators import ScoredNetwork, choose, score_networks
+from askew.evaluation.validators import ScoredNetwork, choose, choose_several, score_another, score_networks
 from askew.evaluation.verdict import judge_transfers
+from askew.inference.ensemble import join
 from askew.inference.model_card import ModelCard, TargetPrior
 from askew.inference.predictor import Predictor, Prior
 from askew.methods import method_class, named
@@ -175,28 +178,39 @@ class AdaptiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     ) -> None:
         """Choose a network without labels, calibrate it, and keep it."""
         networks = score_networks(list(map(_outputs, trained))) if len(data.source_val) else []
-        chosen = _chosen(networks) if networks else len(trained) - 1
-        self.method_ = names[chosen]
+        members = _chosen(networks, runs) if networks else [len(trained) - 1]
+        self.method_ = " + ".join(names[i] for i in members)
         self.scores_ = {name: dict(network.scores) for name, network in zip(names, networks, strict=False)}
         estimate = None
         if adapts and networks:
             first = trained[0].outputs
             estimate = tuple(bbse_prior(first.source_val, first.source_val_y, first.target).tolist())
         self.target_prior_ = None if estimate is None else np.array(estimate)
-        run, c = runs[chosen], len(self.classes_)
-        sizes = data.source.sizes(c) + data.source_val.sizes(c)
-        card = ModelCard(
-            net=run.net,
-            rule=run.method,
-            shape=tuple(data.source.x.shape[1:]),
-            classes=data.classes,
-            training_prior=tuple(trained[chosen].training_prior.tolist()),
-            source_prior=tuple((sizes / sizes.sum()).tolist()),
-            target_prior=None if estimate is None else TargetPrior(estimate, "bbse"),
-            temperature=networks[chosen].temperature if networks else 1.0,
-            made={"by": "askew.AdaptiveClassifier", "run": run.describe()},
-        )
-        self.predictor_ = Predictor(card, predicting_weights(trained[chosen].weights()), self.device)
+        sizes = data.source.sizes(len(self.classes_)) + data.source_val.sizes(len(self.classes_))
+        models = []
+        for run, last in ((runs[i], trained[i]) for i in members):
+            card = ModelCard(
+                net=run.net,
+                rule=run.method,
+                shape=tuple(data.source.x.shape[1:]),
+                classes=data.classes,
+                training_prior=tuple(last.training_prior.tolist()),
+                source_prior=tuple((sizes / sizes.sum()).tolist()),
+                target_prior=None if estimate is None else TargetPrior(estimate, "bbse"),
+                made={"by": "askew.AdaptiveClassifier", "run": run.describe()},
+            )
+            models.append(Predictor(card, predicting_weights(last.weights()), self.device))
+        self.predictor_ = self._calibrated(models, [networks[i] for i in members] if networks else [])
+
+    def _calibrated(self, models: list[Predictor], networks: list[ScoredNetwork]) -> Predictor:
+        """One model, or several as one, with the temperature that calibrates it on the held-out source."""
+        if not networks:
+            return models[0]
+        model, t = models[0], networks[0].temperature
+        if len(models) > 1:
+            model = join(models, [network.temperature for network in networks])
+            t = temperature(mean_outputs([network.outputs for network in networks]))
+        return Predictor(dataclasses.replace(model.card, temperature=t), model.weights, self.device)
 
 
 def _are_images(X: Any) -> bool:
@@ -233,10 +247,11 @@ def _outputs(snapshot: Snapshot) -> DomainOutputs:
     return DomainOutputs.of(outputs.source_val, outputs.source_val_y, outputs.target, snapshot.training_prior)
 
 
-def _chosen(networks: list[ScoredNetwork]) -> int:
-    """The network that label-free scores prefer; source-only, the first, if the verdict is against that."""
-    preferred = choose(networks)
-    if not preferred:
-        return 0
-    verdict = next(itertools.islice(judge_transfers(networks), preferred - 1, None))
-    return 0 if verdict.verdict == "hurt" else preferred
+def _chosen(networks: list[ScoredNetwork], runs: list[Run]) -> list[int]:
+    """The networks that label-free scores prefer; source-only, the first, if the verdict is against them."""
+    members = [i for i in choose_several(networks) if joins(runs[i])] or [choose(networks)]
+    if members == [0]:
+        return members
+    outputs = mean_outputs([networks[i].outputs for i in members])
+    (verdict,) = judge_transfers([networks[0], score_another(networks, outputs)])
+    return [0] if verdict.verdict == "hurt" else members

@@ -22,7 +22,7 @@ from askew.evaluation.logits import Floats, adjust_logits, softmax
 from askew.evaluation.metrics import Estimate
 from askew.evaluation.outputs import DomainOutputs
 from askew.evaluation.unknown import Unfamiliar, find_unfamiliar
-from askew.evaluation.validators import ScoredNetwork, above_average, choose, score_another, score_networks
+from askew.evaluation.validators import ScoredNetwork, choose, choose_several, score_another, score_networks
 from askew.evaluation.verdict import Verdict, judge_transfers
 from askew.methods.base import Method
 from askew.nets.small import is_own
@@ -185,8 +185,8 @@ def train(
 
 
 def with_ensemble(trained: list[Trained], networks: list[ScoredNetwork]) -> tuple[list[Trained], list[ScoredNetwork]]:
-    """Also what the better half of the adapted networks answers together, where one network can."""
-    members = tuple(trained[i] for i in above_average(networks) if _joins(trained[i].run))
+    """Also what the better adapted networks answer together, where one network can."""
+    members = tuple(trained[i] for i in choose_several(networks) if joins(trained[i].run))
     if len(members) < 2:
         return trained, networks
     outputs = mean_outputs([t.outputs for t in members])
@@ -194,7 +194,7 @@ def with_ensemble(trained: list[Trained], networks: list[ScoredNetwork]) -> tupl
     return [*trained, ensemble], [*networks, score_another(networks, outputs)]
 
 
-def _joins(run: Run) -> bool:
+def joins(run: Run) -> bool:
     """Whether the run's logits are a head on features of one of our networks."""
     return is_own(run.net.name) and type(run.method).predict is Method.predict
 
@@ -267,9 +267,7 @@ def _preferred(
         return len(trained) - 1
     # A method that was asked for is taken in any case: what is chosen are its hyper-parameters.
     first = 1 if request.method != "auto" and len(trained) > 1 else 0
-    preferred = choose([n for n, t in zip(networks[first:], trained[first:], strict=True) if not t.members])
-    if trained[-1].members and preferred:
-        preferred = len(trained) - 1  # several good ones together are better than one chosen without labels
+    preferred = len(trained) - 1 if trained[-1].members else choose(networks[first:])
     if setup.labels is not None:
         preferred = setup.labels.choose([t.predicted for t in trained[first:]], preferred)
     return first + preferred

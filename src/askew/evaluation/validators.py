@@ -152,7 +152,9 @@ def choose(networks: Sequence[ScoredNetwork]) -> int:
     return int(np.argmax(rank_sums(networks)))
 
 
-def above_average(networks: Sequence[ScoredNetwork]) -> list[int]:
-    """The adapted networks (all but the first) whose sum of ranks is at least the mean of all."""
+def choose_several(networks: Sequence[ScoredNetwork]) -> list[int]:
+    """The networks whose mean to hand out: source-only, the first, if it is preferred, or all adapted ones whose sum of
+    ranks is at least the mean. Several good ones together are better than the one that scores prefer."""
     ranks = rank_sums(networks)
-    return [i for i in range(1, len(networks)) if ranks[i] >= ranks.mean()]
+    better = [i for i in range(1, len(networks)) if ranks[i] >= ranks.mean()]
+    return better if choose(networks) else [0]
