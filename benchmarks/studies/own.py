@@ -1,6 +1,7 @@
 """Compare settings for your own data, and methods with their peers: frozen embeddings of PACS, pair by pair of domains.
 
     python benchmarks/studies/own.py embed PACS EMBEDDINGS --backbone resnet50.v1 --weights FILE.safetensors
+    python benchmarks/studies/own.py sensors EMBEDDINGS
     python benchmarks/studies/own.py try benchmarks/studies/own.toml EMBEDDINGS --out RESULTS.jsonl [--shard 0/2]
     python benchmarks/studies/own.py try benchmarks/studies/own-auto.toml EMBEDDINGS --out REPORTED.jsonl --auto \
         --pairs reported --shift natural
@@ -9,9 +10,10 @@
 `embed` writes one array per domain. `try` trains every method that `askew adapt` does, with every variant of the file
 ([NAME] with train, hyper of each method, backbone and methods, over the committed settings), on every pair under RS-UT
 or as they are, and scores it with the target labels: to choose settings on the development pairs, which no table
-reports, and to report the four others. With `--auto` also what is chosen without labels, and two peers: scikit-learn's
-logistic regression, and k-means on the target from the source's class means. Interrupted, it resumes. Shards can run
-in parallel. (Embeddings are not a benchmark's task, so this is not a grid of `askew bench`.)
+reports, and to report the four others. With `--auto` also what is handed out without labels, and peers: scikit-learn's
+logistic regression, k-means on the target from the source's class means, and three methods of skada (pip install
+'askew[benchmarks]'). `sensors` makes two domains that are not pictures. Interrupted, it resumes. Shards can run in
+parallel. (Embeddings are not a benchmark's task, so this is not a grid of `askew bench`.)
 """
 
 from __future__ import annotations
@@ -50,7 +52,9 @@ REPORTED = {("photo", "sketch"), ("cartoon", "photo"), ("sketch", "photo"), ("ph
 PAIRS = {
     "development": [pair for pair in itertools.permutations(DOMAINS, 2) if pair not in REPORTED],
     "reported": sorted(REPORTED),
+    "rows": [("first_sensor", "second_sensor"), ("second_sensor", "first_sensor")],
 }
+"""The last are no pictures: handwritten digits as rows of 64 numbers, and as a second sensor would measure them."""
 
 
 def embed(pacs: Path, out: Path, backbone: str, weights: str) -> None:
@@ -66,6 +70,22 @@ def embed(pacs: Path, out: Path, backbone: str, weights: str) -> None:
             rows = torch.cat([network(part).flatten(1) for part in parts])
         np.savez(out / f"{domain}.npz", x=rows.numpy(), y=np.array(side.labels))
         print(domain, tuple(rows.shape), flush=True)
+
+
+def sensors(out: Path) -> None:
+    """scikit-learn's digits, and the same with a gain and an offset for each pixel, blurred, and noise."""
+    from sklearn.datasets import load_digits
+
+    out.mkdir(parents=True, exist_ok=True)
+    x, y = load_digits(return_X_y=True)
+    rng = np.random.default_rng(0)
+    half = rng.permutation(len(x))
+    gain, offset = rng.uniform(0.4, 1.6, 64), rng.uniform(-4, 4, 64)
+    blurred = 0.5 * x + 0.25 * np.roll(x, 1, axis=1) + 0.25 * np.roll(x, -1, axis=1)
+    second = gain * blurred + offset + rng.normal(0, 2, x.shape)
+    names = np.array([f"digit {k}" for k in y])
+    for name, rows, which in (("first_sensor", x, half[::2]), ("second_sensor", second, half[1::2])):
+        np.savez(out / f"{name}.npz", x=rows[which].astype(np.float32), y=names[which])
 
 
 def draw(embeddings: Path, pair: tuple[str, str], shift: str, folder: Path) -> tuple[Path, Path, NDArray[np.int64]]:
@@ -95,7 +115,31 @@ def peers(task: Task) -> dict[str, NDArray[np.int64]]:
         near = (xt @ means.T).argmax(axis=1)
         means = _unit(np.stack([xt[near == k].mean(axis=0) if (near == k).any() else means[k] for k in range(c)]))
     regression = LogisticRegression(C=10.0, max_iter=200).fit(xs, ys)
-    return {"k-means": (xt @ means.T).argmax(axis=1), "LogisticRegression": regression.predict(xt)}
+    own = {"k-means": (xt @ means.T).argmax(axis=1), "LogisticRegression": regression.predict(xt)}
+    return own | _skada(xs, np.asarray(ys), xt)
+
+
+def _skada(xs: NDArray[np.float32], ys: NDArray[np.int64], xt: NDArray[np.float32]) -> dict[str, NDArray[np.int64]]:
+    """Three shallow methods of skada, on rows of unit length, each before the same logistic regression."""
+    import skada
+    from sklearn.linear_model import LogisticRegression
+
+    def base() -> LogisticRegression:
+        return LogisticRegression(C=10.0, max_iter=200).set_fit_request(sample_weight=False)
+
+    components = min(50, xs.shape[1])
+    models = {
+        "skada CORAL": skada.CORAL(base()),
+        "skada SubspaceAlignment": skada.SubspaceAlignment(base(), n_components=components, random_state=0),
+        "skada EntropicOT": skada.EntropicOTMapping(base(), reg_e=0.1),
+    }
+    x, y = np.concatenate([xs, xt]).astype(np.float64), np.concatenate([ys, np.full(len(xt), -1)])
+    domain = np.concatenate([np.ones(len(xs), dtype=np.int64), np.full(len(xt), -2)])
+    found = {}
+    for name, model in models.items():
+        model.fit(x, y, sample_domain=domain)
+        found[name] = model.predict(x[len(xs) :], sample_domain=domain[len(xs) :])
+    return found
 
 
 def _unit(x: Any) -> NDArray[np.float32]:
@@ -191,6 +235,8 @@ def main() -> None:
     one.add_argument("embeddings", type=Path)
     one.add_argument("--backbone", default="resnet50.v1")
     one.add_argument("--weights", default="hub")
+    rows = commands.add_parser("sensors")
+    rows.add_argument("embeddings", type=Path)
     two = commands.add_parser("try")
     two.add_argument("variants", type=Path)
     two.add_argument("embeddings", type=Path)
@@ -206,6 +252,8 @@ def main() -> None:
     match args.command:
         case "embed":
             embed(args.pacs, args.embeddings, args.backbone, args.weights)
+        case "sensors":
+            sensors(args.embeddings)
         case "try":
             run_variants(
                 args.variants, args.embeddings, args.out, args.seeds, args.shard, args.auto, args.pairs, args.shift
