@@ -337,5 +337,5 @@ def test_a_pipe_that_closes_early_is_no_error(
     os.close(reader)
     with os.fdopen(writer, "w") as closed:
         monkeypatch.setattr(sys, "stdout", closed)
-        predict(row_model, [tmp_path / "rows.npy"], device="cpu")
+        predict(model=row_model, images=[tmp_path / "rows.npy"], device="cpu", method="", backbone="")
     assert capfd.readouterr().err == ""

@@ -83,4 +83,4 @@ def test_the_command_line_lists_what_packages_add(site: Path, tmp_path: Path) ->
     assert "rings/plain-noisy" in [task["task"] for task in tasks]
     listed = ask(site, tmp_path, "-m", "askew", "methods")
     assert "Makes predictions on the target confident." in listed
-    assert "plug-ins" in listed
+    assert "FROM OTHER PACKAGES" in listed
