@@ -20,7 +20,7 @@ from PIL import Image
 
 FOLDERS = {"office-home": "office_home", "domainnet": "domainnet"}
 GRID = Path(__file__).parents[1] / "grids"
-SHORT = ("pretrain=2", "rounds=1", "round=2", "batch=4", "weights=none", "precision=float32")
+SHORT = ("pretrain=2", "rounds=1", "round=2", "batch=4", "crop=64", "weights=none", "precision=float32")
 
 
 def draw(path: Path, side: int) -> None:

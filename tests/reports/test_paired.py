@@ -11,10 +11,11 @@ import torch
 from conftest import TINY, Command
 from scipy.stats import ttest_rel
 from test_paper_table import TASKS, fill, tables
+from test_results import put
 
 from askew.core.files import read_tensors, write_tensors
 from askew.data.benchmarks import load_task
-from askew.reports.findings import lost_classes
+from askew.reports.findings import lost_classes, run_findings
 from askew.reports.formats import markdown
 from askew.reports.paired import comparisons, paired, with_ensembles
 from askew.reports.results import collect
@@ -110,3 +111,17 @@ def test_a_class_is_lost_that_the_target_s_predictions_lack_and_held_out_source_
     assert lost_classes(outputs | {"target": one_hot(held_out, 3).half()}) == []
     few = {name: outputs[name][[0, 0, 0, 5, 5, 10, 10, 10]] for name in ("source_val", "source_val_y")}
     assert lost_classes(outputs | few) == [], "two held-out images say too little"
+
+
+def test_methods_without_their_views_and_lost_classes_are_findings(root: Path) -> None:
+    put(root, "a", 70.0, method="fixmatch")
+    put(root, "b", 70.0, method="sentry", views={"views": "affine"})
+    folder = put(root, "c", 70.0, method="dann", seed=3)
+    y = torch.arange(3).repeat_interleave(5)
+    logits = torch.nn.functional.one_hot(y, 3).half()
+    write_tensors(
+        folder / "outputs.safetensors", {"target": logits[:10].clone(), "source_val": logits, "source_val_y": y}, {}
+    )
+    found = {finding.code: finding.where for finding in run_findings(collect(finished_runs(root)), [])}
+    assert found["A009"] == ("digits/usps-mnist (rs-ut), fixmatch",)
+    assert found["A010"] == ("digits/usps-mnist (rs-ut), dann: class 2 (seed 3)",)
