@@ -162,7 +162,7 @@ def values_page() -> str:
         lines.append(f"<tr>{''.join(cells)}</tr>")
     table = "\n".join(["<thead><tr>", head, "</tr></thead><tbody>", *lines, "</tbody>"])
     return (
-        "# All values\n\n"
+        "---\nhide: [toc]\n---\n\n# All values\n\n"
         "Per-class mean accuracy in % on the whole test split: the mean over seeds, their standard deviation, and the "
         "paper's number where it has one. Compare rows with the same conditions only. A page on each result has its "
         "command, machine and date.\n\n"

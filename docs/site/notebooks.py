@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -67,5 +68,5 @@ def _shown(output: Any, picture: Path) -> str:
 
 def _one_block(html: str) -> str:
     """HTML without empty lines, which would end it, and without the styles that pandas brings."""
-    _, _, rest = html.rpartition("</style>")
+    rest = re.sub(r"<style.*?</style>", "", html, flags=re.S)
     return "\n".join(line.strip() for line in rest.splitlines() if line.strip())
