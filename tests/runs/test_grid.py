@@ -148,7 +148,7 @@ EVIL = "from pathlib import Path\nimport askew\nPath('ran').touch()\nclass Evil(
 
 @pytest.fixture
 def grid_with_code(tmp_path: Path) -> Path:
-    (tmp_path / "evil.py").write_text(EVIL)
+    (tmp_path / "evil.py").write_text(f"{EVIL}# {tmp_path}\n")  # a file of the same content is run once
     (tmp_path / "grid.toml").write_text(SMALL.replace('["coal"]', '["coal", "evil.py:Evil"]'))
     return tmp_path / "grid.toml"
 

@@ -28,6 +28,7 @@ GIVEN: dict[str, tuple[str, ...]] = {
     "diagnose": ("source.npz", "target.npz"),
     "audit": ("adapted",),
     "predict": ("model", "rows.npy"),
+    "embed": ("pictures", "--weights", "none"),
     "export": ("model", "-o", "exported", "--to", "torchscript"),
     "figure": ("mix",),
     "report": ("runs",),
@@ -37,6 +38,15 @@ GIVEN: dict[str, tuple[str, ...]] = {
     "data fetch": ("mnist",),
 }
 """Arguments that a command can do with."""
+UNUSED = (
+    "--path-column",
+    "--label-column",
+    "predict --method",
+    "predict --backbone",
+    "export --method",
+    "export --backbone",
+)
+"""Options that these data and this model have no use for, so that they are not read."""
 
 
 def commands() -> Iterator[tuple[str, Any]]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command_table import SENSELESS, command_line, is_path, options
+from command_table import SENSELESS, UNUSED, command_line, is_path, options
 from commands import assert_refused, files
 from conftest import Command
 from small_models import predictor
@@ -61,7 +61,10 @@ def test_a_senseless_value_is_refused_in_a_sentence_and_nothing_is_written(
     cli: Command, world: Path, name: str, option: str
 ) -> None:
     before = files(world)
+    unused = option in UNUSED or f"{name} {option}" in UNUSED
     for kind, value in SENSELESS.items():
+        if unused and kind not in ("empty", "control"):
+            continue
         try:
             answer = cli(*command_line(name, option, value))
         except Accepted:

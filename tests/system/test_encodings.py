@@ -60,10 +60,13 @@ def askew(*args: str, locale: str = "C.UTF-8", **how: object) -> subprocess.Comp
 def test_class_folders_of_any_bytes_are_classes(odd: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own_cache(odd, monkeypatch)
     for folder in (odd / ODD / ODD, odd / ODD / "th\u00e9"):
+        folder.mkdir(parents=True)
         for i in range(3):
-            picture(folder / f"{ODD}{i}.png", 8)
+            picture(odd / f"{i}.png", 8)
+            (odd / f"{i}.png").rename(folder / f"{ODD}{i}.png")
     for i in range(3):
-        picture(odd / "target" / f"{ODD}{i}.png", 9)
+        picture(odd / "target" / f"{i}.png", 9)
+        (odd / "target" / f"{i}.png").rename(odd / "target" / f"{ODD}{i}.png")
     data = load_custom_data(odd / ODD, odd / "target")
     classes = data.task.training_data.classes
     assert set(classes) == {"caf\\xe9", "th\u00e9"}

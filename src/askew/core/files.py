@@ -249,15 +249,21 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], meta: dict[str, str]) 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The same back; Damaged if they are not what was written."""
     from safetensors import SafetensorError, safe_open
+    from safetensors.torch import load
 
     if not path.exists():
         raise FileNotFoundError(path)
     if not path.is_file():  # a pipe would be waited for
         raise Damaged(path)
     try:
-        with safe_open(path, framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            meta = file.metadata() or {}
+        if not _is_utf8(path):
+            content = path.read_bytes()
+            tensors = load(content)
+            meta = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")]).get("__metadata__", {})
+        else:
+            with safe_open(path, framework="pt") as file:
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+                meta = file.metadata() or {}
         if "notes" not in meta and meta.keys() <= _KEYS_WITHOUT_HASH:
             return tensors, meta
         meta = json.loads(meta["notes"])
@@ -267,6 +273,15 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     if hash != _tensor_digest(tensors, meta):
         raise Damaged(path)
     return tensors, meta
+
+
+def _is_utf8(path: Path) -> bool:
+    """Whether a path is text, which safetensors insists on: it can be other bytes."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _tensor_digest(tensors: dict[str, Tensor], meta: dict[str, str]) -> str:

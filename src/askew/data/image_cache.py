@@ -59,7 +59,7 @@ def pictures(
     a file changes, or by ASKEW_SKIP_BROKEN=1. `whole` compares all pixels with the index, not only a sample of them.
     """
     folder = cache_folder()
-    stem = f"pictures-{name}-{hashlib.sha256(str(root.resolve()).encode()).hexdigest()[:12]}"
+    stem = f"pictures-{name}-{hashlib.sha256(os.fsencode(root.resolve())).hexdigest()[:12]}"
     with _claimed(folder / f".{stem}.lock"):
         sweep(folder)
         stamps = [_stamp(root, path) for path in paths]
