@@ -11,8 +11,8 @@
 ([NAME] with train, hyper of each method, backbone and methods, over the committed settings), on every pair under RS-UT
 or as they are, and scores it with the target labels: to choose settings on the development pairs, which no table
 reports, and to report the four others. With `--auto` also what is handed out without labels, and peers: scikit-learn's
-logistic regression, k-means on the target from the source's class means, and three methods of skada (pip install
-'askew[benchmarks]'). `sensors` makes two domains that are not pictures. Interrupted, it resumes. Shards can run in
+logistic regression, k-means on the target from the source's class means, and, where it is installed (pip install
+'askew[benchmarks]'), three methods of skada. `sensors` makes two domains that are not pictures. Interrupted, it resumes. Shards can run in
 parallel. (Embeddings are not a benchmark's task, so this is not a grid of `askew bench`.)
 """
 
@@ -24,6 +24,7 @@ import json
 import tempfile
 import tomllib
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +117,7 @@ def peers(task: Task) -> dict[str, NDArray[np.int64]]:
         means = _unit(np.stack([xt[near == k].mean(axis=0) if (near == k).any() else means[k] for k in range(c)]))
     regression = LogisticRegression(C=10.0, max_iter=200).fit(xs, ys)
     own = {"k-means": (xt @ means.T).argmax(axis=1), "LogisticRegression": regression.predict(xt)}
-    return own | _skada(xs, np.asarray(ys), xt)
+    return own | (_skada(xs, np.asarray(ys), xt) if find_spec("skada") else {})
 
 
 def _skada(xs: NDArray[np.float32], ys: NDArray[np.int64], xt: NDArray[np.float32]) -> dict[str, NDArray[np.int64]]:
@@ -127,7 +128,7 @@ def _skada(xs: NDArray[np.float32], ys: NDArray[np.int64], xt: NDArray[np.float3
     def base() -> LogisticRegression:
         return LogisticRegression(C=10.0, max_iter=200).set_fit_request(sample_weight=False)
 
-    components = min(50, xs.shape[1])
+    components = min(50, xs.shape[1], len(xs) // 2, len(xt) // 2)
     models = {
         "skada CORAL": skada.CORAL(base()),
         "skada SubspaceAlignment": skada.SubspaceAlignment(base(), n_components=components, random_state=0),
