@@ -12,9 +12,8 @@
 or as they are, and scores it with the target labels: to choose settings on the development pairs, which no table
 reports, and to report the four others. With `--auto` also what is handed out without labels, and peers: scikit-learn's
 logistic regression, k-means on the target from the source's class means, and, where it is installed (pip install
-'askew[benchmarks]'), three methods of skada. `sensors` makes two domains that are
-not pictures. Interrupted, it resumes. Shards can run in parallel. (Embeddings are not a benchmark's task, so this is not
-a grid of `askew bench`.)
+'askew[benchmarks]'), three methods of skada. `sensors` makes two domains that are not pictures. Interrupted, it
+resumes. Shards can run in parallel. (Embeddings are not a benchmark's task, so this is not a grid of `askew bench`.)
 """
 
 from __future__ import annotations
