@@ -73,9 +73,7 @@ class Commands:
         return self
 
     def __exit__(self, *_: object) -> None:
-        assert self._process.stdin
-        self._process.stdin.close()
-        self._process.wait(timeout=60)
+        self._process.communicate(timeout=60)  # which closes both pipes
 
     def run(self, command: Sequence[object], folder: Path, fault: Fault = Fault()) -> Ended:  # noqa: B008
         """Run a command line of askew's in a folder, below which all writing is watched."""
