@@ -20,7 +20,7 @@ soak: $(STAMP)
 	$(BIN)/pytest -m soak
 
 nightly: $(STAMP)
-	ASKEW_TEST_RANDOM_KILLS=1000 $(BIN)/pytest -m soak tests/soak/test_random_kills.py
+	ASKEW_TEST_RANDOM_KILLS=1000 ASKEW_TEST_STRIDE=1 $(BIN)/pytest -m soak tests/soak
 
 lint: $(STAMP)
 	$(BIN)/ruff check
