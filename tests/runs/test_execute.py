@@ -32,7 +32,8 @@ from askew.training.run import Run, Stage
 CPU = torch.device("cpu")
 
 # Children fork from a server that has torch already, so that killing dozens of them takes seconds.
-forks = multiprocessing.get_context("forkserver")
+FORKS = "forkserver" in multiprocessing.get_all_start_methods()
+forks = multiprocessing.get_context("forkserver" if FORKS else "spawn")
 forks.set_forkserver_preload(["askew.runs.execute", "askew.methods", "pytest", "safetensors.torch"])
 
 
