@@ -19,6 +19,7 @@ from conftest import Answer, Command
 from askew.adaptation import pipeline as adapting
 from askew.adaptation.api import diagnosed
 from askew.adaptation.artifacts import predictor, summary, write_artifacts
+from askew.adaptation.audit import audit
 from askew.adaptation.findings import adaptation_findings
 from askew.adaptation.pipeline import Adaptation, adapt
 from askew.adaptation.setup import AUTO, AdaptRequest
@@ -135,6 +136,16 @@ def test_the_ensemble_of_the_adapted_networks_is_a_candidate_and_becomes_one_mod
         probabilities = one.predict_proba(rows)
         expected = scores.softmax(ensemble.outputs.target_uniform[:50])
         np.testing.assert_allclose(probabilities, expected, atol=2e-2)  # kept outputs have half precision
+
+
+def test_an_audit_evaluates_the_ensemble_by_its_members(made: tuple[Adaptation, Path], tmp_path: Path) -> None:
+    found, out = made
+    write_artifacts(dataclasses.replace(found, chosen=len(found.trained) - 1), out)
+    names = found.setup.data.target.names
+    labels = "".join(f"{name},{found.classes[k]}\n" for name, k in zip(names, found.trained[-1].predicted, strict=True))
+    (tmp_path / "labels.csv").write_text(f"path,label\n{labels}")
+    last = audit(out, tmp_path / "labels.csv").methods[-1]
+    assert (last.name, last.chosen, last.accuracy.value) == ("ensemble", True, 100.0)
 
 
 def test_the_predictions_are_calibrated_and_for_a_uniform_prior(made: tuple[Adaptation, Path]) -> None:

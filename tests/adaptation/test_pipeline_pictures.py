@@ -45,14 +45,15 @@ def small_backbone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embeddings, "NetSpec", lambda **values: narrow(NetSpec(**values), crop=32))
 
 
+@pytest.mark.parametrize("method", ["coal", "teacher"])  # the second keeps batch statistics of each domain
 def test_pictures_on_a_cpu_are_embedded_once_and_the_model_holds_the_backbone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_backbone: None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_backbone: None, method: str
 ) -> None:
     source, target = (
         photographs(tmp_path / "s", ("red", "green"), 6, 90),
         photographs(tmp_path / "t", ("red", "green"), 4, 0),
     )
-    request = AdaptRequest(source, target, "coal", "resnet18", "none", training=LENGTH)
+    request = AdaptRequest(source, target, method, "resnet18", "none", training=LENGTH)
     out = tmp_path / "out"
     found = finish(adapt(request, out, CPU))
     assert found.setup.description == "mlp on embeddings of a frozen resnet18"

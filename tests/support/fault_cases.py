@@ -34,7 +34,7 @@ CASES: dict[str, tuple[object, ...]] = {
 """By name: a command line, to be run in an empty folder; for audit, in one that holds an adaptation."""
 
 # They hold how long something took, or differ with where a command was stopped; archives with each writing.
-_OWN = re.compile(r".*/(done|report\.html|failed\.json|last\.safetensors|claim\.\d+)|.*\.pt2?")
+_OWN = re.compile(r".*/(done|report\.html|log\.txt|failed\.json|last\.safetensors|claim\.\d+)|.*\.pt2?")
 
 
 def new_folder(case: str, folder: Path) -> Path:

@@ -20,10 +20,11 @@ from askew.core.files import write_bytes, write_json
 from askew.data.custom import CustomDomain
 from askew.data.image_lists import Columns
 from askew.evaluation.calibration import temperature
-from askew.inference.ensemble import join
+from askew.inference.ensemble import join, with_source_statistics
 from askew.inference.model_card import TargetPrior
 from askew.inference.predictor import Predictor
 from askew.inference.writers import write_predictions_csv
+from askew.nets.network import keeps_source_statistics
 from askew.runs.root import open_root
 
 
@@ -56,6 +57,8 @@ def predictor(found: Adaptation) -> Predictor:
     weights = {f"features.0.{name}": value for name, value in frozen(backbone, shape).state_dict().items()}
     for name, value in plain.weights.items():
         weights[name.replace("features.", "features.1.", 1) if name.startswith("features.") else name] = value
+    if keeps_source_statistics(weights):  # the frozen part has the same for both domains
+        weights = with_source_statistics(weights)
     net = dataclasses.replace(card.net, name=f"{backbone.name}+{card.net.name}", crop=backbone.crop)
     return Predictor(dataclasses.replace(card, net=net, shape=shape), weights, "cpu")
 

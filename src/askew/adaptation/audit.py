@@ -19,6 +19,7 @@ from askew.core.errors import UserError
 from askew.core.files import write_bytes
 from askew.core.text import csv_cell, from_csv_cell
 from askew.data.image_lists import USUAL, Columns
+from askew.evaluation.calibration import mean_outputs
 from askew.evaluation.metrics import Estimate, Strata, accuracy_gain, labels_to_settle, mean_accuracy, score
 
 _OUT = "name the folder that `askew adapt … -o` wrote."
@@ -132,7 +133,7 @@ def audit(out: Path, labels: Path | GivenLabels, columns: Columns = USUAL) -> Au
     summary, names = _summary(out), target_names(out)
     classes = tuple(summary["classes"])
     rows, y = read_truth(labels, names, classes, columns)
-    everywhere = [_predicted(out, method["run"], len(names)) for method in summary["methods"]]
+    everywhere = _predicted(out, summary["methods"], len(names))
     strata, predicted = _strata(everywhere, rows, len(classes)), [own[rows] for own in everywhere]
     weights = np.ones(len(y)) if strata is None else np.array(strata.weights)[strata.contested.astype(np.int64)]
     gains = [None, *(accuracy_gain(y, predicted[0], adapted, len(classes), strata) for adapted in predicted[1:])]
@@ -195,7 +196,7 @@ def draw_sheet(out: Path, n: int, sheet: Path, disagree: bool = False) -> int:
     order = np.random.default_rng(0).permutation(len(names))
     if disagree:
         methods = _summary(out)["methods"]
-        contested = _contested([_predicted(out, method["run"], len(names)) for method in methods])[order]
+        contested = _contested(_predicted(out, methods, len(names)))[order]
         order = order[np.argsort(_turns(contested), kind="stable")]
     chosen = order[:n]
     text = io.StringIO()
@@ -225,20 +226,23 @@ def _summary(out: Path) -> dict[str, Any]:
     return dict(summary)
 
 
-def _predicted(out: Path, run: str, images: int) -> Labels:
-    """The class that one of the runs predicts for each target image. (n_t,)"""
+def _predicted(out: Path, methods: Sequence[Mapping[str, Any]], images: int) -> list[Labels]:
+    """The class that each method predicts for each target image; an ensemble answers by its members. (n_t,) each"""
     try:
-        classes: Labels = read_outputs(out / "runs" / run).target_uniform.argmax(axis=1)
+        own = {m["name"]: read_outputs(out / "runs" / str(m["run"])) for m in methods if not m.get("members")}
     except FileNotFoundError as error:
         raise UserError(
             f"The file {error.args[0]} is missing.", "run `askew adapt` again with the same -o, which makes it again."
         ) from None
-    if len(classes) != images:
+    together = {m["name"]: [own[name] for name in m["members"] if name in own] for m in methods if m.get("members")}
+    own |= {name: mean_outputs(members) for name, members in together.items() if members}
+    predicted = [own[m["name"]].target_uniform.argmax(axis=1) for m in methods]
+    if any(len(classes) != images for classes in predicted):
         raise UserError(
-            f"{out / 'predictions.csv'} has {images} rows, and the target {len(classes)}.",
+            f"{out / 'predictions.csv'} has {images} rows, and the target {len(predicted[0])}.",
             "it has to be as `askew adapt` wrote it: run that again with the same -o.",
         )
-    return classes
+    return predicted
 
 
 def target_names(out: Path) -> list[str]:

@@ -23,7 +23,7 @@ def join(models: Sequence[Predictor], temperatures: Sequence[float]) -> Predicto
     weights: dict[str, Tensor] = {}
     matrices, bias = [], torch.zeros(len(cards[0].classes))
     for number, (model, temperature) in enumerate(zip(models, temperatures, strict=True)):
-        own = _with_source_statistics(model.weights) if split else model.weights
+        own = with_source_statistics(model.weights) if split else model.weights
         for name, value in own.items():
             if name.startswith("features."):
                 weights[name.replace("features.", f"features.members.{number}.", 1)] = value
@@ -48,7 +48,7 @@ def _linear_head(model: Predictor) -> tuple[Tensor, Tensor]:
     return model.weights["head.weight"], model.weights["head.bias"]
 
 
-def _with_source_statistics(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def with_source_statistics(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """A network with statistics of both domains together has the same for each."""
     own = dict(weights)
     for name, value in weights.items():
