@@ -116,11 +116,11 @@ class Adaptation:
         name, n = self.winner.candidate.name, len(labels.y)
         if self.winner.candidate.taught:
             return f" {name} was trained with {n} labels of the target, which cannot tell how good it is."
-        said = f" On {n} labels of the target, {name} is right on {labels.accuracy(self.winner.predicted)} %"
+        accuracy = f" On {n} labels of the target, {name} is right on {labels.accuracy(self.winner.predicted)} %"
         if not self.chosen:
-            return f"{said}, as a mean over classes."
+            return f"{accuracy}, as a mean over classes."
         gain = labels.gain(self.trained[0].predicted, self.winner.predicted)
-        return f"{said}, as a mean over classes; a difference of {gain} points to source-only."
+        return f"{accuracy}, as a mean over classes; a difference of {gain} points to source-only."
 
     @property
     def _judgement(self) -> str:

@@ -131,8 +131,8 @@ class DiagnosisResult:
             for test in tests
         ]
         table = html_table(["question", "answer", "p", "how much"], rows)
-        said = f"{escape(self.sentence)} ({self.diagnosis.sure})"
-        return f"<div><p><strong>{said}</strong></p>{table}{_shares(self.diagnosis, self.data)}</div>"
+        sentence = f"{escape(self.sentence)} ({self.diagnosis.sure})"
+        return f"<div><p><strong>{sentence}</strong></p>{table}{_shares(self.diagnosis, self.data)}</div>"
 
 
 def _shares(diagnosis: Diagnosis, data: CustomData, predicted: Any = None) -> str:

@@ -34,7 +34,7 @@ def check_arguments(arguments: Sequence[str]) -> None:
     for before, argument in zip(("askew", *arguments), arguments, strict=False):
         if not argument:
             raise UserError(f"There is an empty argument after {before!r}.", "is a shell variable unset? Leave it out.")
-        if any(unicodedata.category(letter) == "Cc" for letter in argument):
+        if any(unicodedata.category(character) == "Cc" for character in argument):
             raise UserError(f"The argument {argument!r} holds a control character.", "remove it; rename such a file.")
 
 

@@ -69,8 +69,8 @@ _GROUP_TITLES = {
 def _about(method: type[Method]) -> dict[str, str]:
     from askew.methods.base import sections
 
-    said = {name.lower().replace(" ", "_"): text for name, text in sections(method).items()}
-    return {"method": method.id, "what": _first_line(method.__doc__), "head": method.head} | said
+    texts = {name.lower().replace(" ", "_"): text for name, text in sections(method).items()}
+    return {"method": method.id, "what": _first_line(method.__doc__), "head": method.head} | texts
 
 
 def _print_method(method: type[Method]) -> None:

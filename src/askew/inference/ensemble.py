@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from askew.evaluation.logits import adjust_logits
 from askew.inference.predictor import Predictor
 from askew.nets.network import keeps_source_statistics
 
@@ -21,7 +23,8 @@ def join(models: Sequence[Predictor], temperatures: Sequence[float]) -> Predicto
     cards, count = [model.card for model in models], len(models)
     split = any(keeps_source_statistics(model.weights) for model in models)
     weights: dict[str, Tensor] = {}
-    matrices, bias = [], torch.zeros(len(cards[0].classes))
+    even = (1 / len(cards[0].classes),) * len(cards[0].classes)
+    matrices, bias = [], torch.zeros(len(even), dtype=torch.float64)
     for number, (model, temperature) in enumerate(zip(models, temperatures, strict=True)):
         own = with_source_statistics(model.weights) if split else model.weights
         for name, value in own.items():
@@ -29,14 +32,13 @@ def join(models: Sequence[Predictor], temperatures: Sequence[float]) -> Predicto
                 weights[name.replace("features.", f"features.members.{number}.", 1)] = value
         matrix, offset = _linear_head(model)
         matrices.append(matrix / (count * temperature))
-        prior = torch.tensor(model.card.training_prior, dtype=torch.float64)
-        bias += ((offset.double() - prior.log()) / (count * temperature)).float()
-    weights |= {"head.weight": torch.cat(matrices, dim=1), "head.bias": bias - bias.mean()}
+        uniform = adjust_logits(offset.double().numpy(), np.array(even), np.array(model.card.training_prior))
+        bias += torch.from_numpy(uniform / (count * temperature))
+    weights |= {"head.weight": torch.cat(matrices, dim=1), "head.bias": (bias - bias.mean()).float()}
     names = [card.net.name + (".unit" if card.net.head == "cosine" else "") for card in cards]
     net = dataclasses.replace(
         cards[0].net, name="|".join(names), head="linear", norm="split" if split else "joint", last_dropout=True
     )
-    even = (1 / len(cards[0].classes),) * len(cards[0].classes)
     return Predictor(dataclasses.replace(cards[0], net=net, training_prior=even), weights, "cpu")
 
 

@@ -258,7 +258,7 @@ def _list(value: Any, name: str) -> list[Any]:
 def _text(value: Any) -> str:
     if not isinstance(value, str) or not value:
         raise ValueError(f"expected a name, found {value!r}")
-    if any("\ud800" <= letter <= "\udfff" for letter in value):
+    if any("\ud800" <= character <= "\udfff" for character in value):
         raise ValueError(f"the name {value!r} holds half a character")
     return value
 

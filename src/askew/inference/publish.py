@@ -109,8 +109,8 @@ def _limits(predictor: Predictor, summary: dict[str, Any] | None, audited: Audit
         lines.append("The target's label distribution is an estimate. Predict with a prior of your own if you know it.")
     if audited is None:
         lines.append("No target labels were used: its accuracy on the target is not known. `askew audit` measures it.")
-    remarks = [f"{remark['what']}: {remark['do']}" for remark in (summary or {}).get("remarks", [])]
-    return "\n".join(f"- {_cell(line)}" for line in [*lines, *remarks])
+    findings = [f"{remark['what']}: {remark['do']}" for remark in (summary or {}).get("remarks", [])]
+    return "\n".join(f"- {_cell(line)}" for line in [*lines, *findings])
 
 
 def _percent(share: float) -> str:

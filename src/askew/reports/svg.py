@@ -41,7 +41,7 @@ def _polyline(kind: str, points: Points) -> Markup:
 
 def columns(name: str) -> int:
     """How many narrow letters are as wide as a name: East Asian ones count twice."""
-    return sum(2 if east_asian_width(letter) in "WF" else 1 for letter in name)
+    return sum(2 if east_asian_width(character) in "WF" else 1 for character in name)
 
 
 def clip(name: str, most: int) -> str:
