@@ -6,6 +6,7 @@
     python benchmarks/studies/own.py try benchmarks/studies/own-auto.toml EMBEDDINGS --out REPORTED.jsonl --auto \
         --pairs reported --shift natural
     python benchmarks/studies/own.py table RESULTS.jsonl
+    python benchmarks/studies/own.py pairs REPORTED.jsonl
 
 `embed` writes one array per domain. `try` trains every method that `askew adapt` does, with every variant of the file
 ([NAME] with train, hyper of each method, backbone and methods, over the committed settings), on every pair under RS-UT
@@ -13,7 +14,9 @@ or as they are, and scores it with the target labels: to choose settings on the 
 reports, and to report the four others. With `--auto` also what is handed out without labels, and peers: scikit-learn's
 logistic regression, k-means on the target from the source's class means, and, where it is installed (pip install
 'askew[benchmarks]'), three methods of skada. `sensors` makes two domains that are not pictures. Interrupted, it
-resumes. Shards can run in parallel. (Embeddings are not a benchmark's task, so this is not a grid of `askew bench`.)
+resumes. `table` compares variants as means over pairs; `pairs` prints every pair of one shift, how far the choice is
+from the best, and how far what users are told holds. Shards can run in parallel. (Embeddings are not a benchmark's
+task, so this is not a grid of `askew bench`.)
 """
 
 from __future__ import annotations
@@ -40,9 +43,11 @@ from askew.data import label_shift
 from askew.data.custom import read_domain
 from askew.data.task import Task
 from askew.evaluation.calibration import mean_outputs
+from askew.evaluation.diagnosis import diagnose
 from askew.evaluation.metrics import score
 from askew.evaluation.outputs import DomainOutputs
-from askew.evaluation.validators import choose_several, score_networks
+from askew.evaluation.validators import ScoredNetwork, choose_several, score_another, score_networks
+from askew.evaluation.verdict import judge_transfers
 from askew.nets.spec import NetSpec, file_hash
 from askew.runs.config import RunRequest, plan_run
 from askew.runs.execute import Execution, execute
@@ -149,25 +154,44 @@ def _unit(x: Any) -> NDArray[np.float32]:
 
 
 def trials(
-    variant: dict[str, Any], embeddings: Path, pair: tuple[str, str], shift: str, seeds: int, auto: bool
+    variant: dict[str, Any], embeddings: Path, pair: tuple[str, str], shift: str, seed: int, auto: bool
 ) -> Iterator[dict[str, Any]]:
-    """Every method on one pair; on request what is chosen among them without labels, and peers."""
+    """Every method on one pair; on request what is chosen among them without labels, what is said of it, and peers."""
     candidates = [one for one in AUTO["rows"] if one.method in variant.get("methods", [one.method])]
     with tempfile.TemporaryDirectory(prefix="askew-") as scratch:
         source, target, y = draw(embeddings, pair, shift, Path(scratch))
         request = AdaptRequest(source, target, backbone=variant.get("backbone", ""), training=variant.get("train", {}))
         setup = watch(set_up(request, Path(scratch), torch.device("cpu")))
-        for seed in range(seeds):
-            outputs = [trained(one, variant, setup, seed, Path(scratch)) for one in candidates]
-            found = dict(zip((one.name for one in candidates), outputs, strict=True))
-            if auto:
-                found["auto"] = mean_outputs([outputs[i] for i in choose_several(score_networks(outputs))])
-            predicted = {name: of_network.target_uniform.argmax(axis=1) for name, of_network in found.items()}
-            predicted |= peers(setup.task) if auto else {}
-            for name, classes in predicted.items():
-                scores = score(y, classes, len(setup.task.training_data.classes))
-                row = {"pair": "-".join(pair), "shift": shift, "method": name, "seed": seed}
-                yield row | {"mean": scores["per_class_mean"]}
+        outputs = [trained(one, variant, setup, seed, Path(scratch)) for one in candidates]
+    found = dict(zip((one.name for one in candidates), outputs, strict=True))
+    claims: dict[str, dict[str, Any]] = {}
+    if auto:
+        networks = score_networks(outputs)
+        found["auto"] = mean_outputs([outputs[i] for i in choose_several(networks)])
+        claims = claimed([*networks, score_another(networks, found["auto"])], list(found), y)
+    predicted = {name: of_network.target_uniform.argmax(axis=1) for name, of_network in found.items()}
+    predicted |= peers(setup.task) if auto else {}
+    for name, classes in predicted.items():
+        scores = score(y, classes, len(setup.task.training_data.classes))
+        row = {"pair": "-".join(pair), "shift": shift, "method": name, "seed": seed, "mean": scores["per_class_mean"]}
+        yield row | claims.get(name, {})
+
+
+def claimed(networks: list[ScoredNetwork], names: list[str], y: NDArray[np.int64]) -> dict[str, dict[str, Any]]:
+    """What users are told without labels: the verdict on each adapted network, and, of the last, the expected accuracy
+    and the label distribution: its L1 error, an even one's, and the share of classes whose interval holds the truth."""
+    said: dict[str, dict[str, Any]] = {
+        name: {"verdict": verdict.verdict} for name, verdict in zip(names[1:], judge_transfers(networks), strict=True)
+    }
+    prior = diagnose(networks[0].outputs, networks[-1].outputs).target_prior
+    truth = np.bincount(y, minlength=len(prior.prior)) / len(y)
+    said[names[-1]] |= {
+        "expected": 100 * networks[-1].scores["expected"],
+        "l1": float(np.abs(prior.prior - truth).sum()),
+        "l1_even": float(np.abs(1 / len(truth) - truth).sum()),
+        "covered": float(((prior.low <= truth) & (truth <= prior.high)).mean()),
+    }
+    return said
 
 
 def trained(candidate: Candidate, variant: dict[str, Any], setup: Setup, seed: int, scratch: Path) -> DomainOutputs:
@@ -194,16 +218,14 @@ def run_variants(
 ) -> None:
     number, of = map(int, shard.split("/"))
     known = out.read_text().splitlines() if out.exists() else []
-    done = {(row["variant"], row["pair"]) for row in map(json.loads, known)}
-    work = itertools.product(tomllib.loads(variants.read_text()).items(), PAIRS[pairs])
-    for (name, variant), pair in itertools.islice(work, number, None, of):
-        if (name, "-".join(pair)) not in done:
-            rows = [
-                json.dumps({"variant": name} | row) for row in trials(variant, embeddings, pair, shift, seeds, auto)
-            ]
+    done = {(row["variant"], row["pair"], row["shift"], row["seed"]) for row in map(json.loads, known)}
+    work = itertools.product(tomllib.loads(variants.read_text()).items(), range(seeds), PAIRS[pairs])
+    for (name, variant), seed, pair in itertools.islice(work, number, None, of):
+        if (name, "-".join(pair), shift, seed) not in done:
+            rows = [json.dumps({"variant": name} | row) for row in trials(variant, embeddings, pair, shift, seed, auto)]
             with out.open("a") as file:
                 file.write("\n".join(rows) + "\n")
-            print(name, *pair, flush=True)
+            print(name, *pair, shift, seed, flush=True)
 
 
 def print_table(out: Path) -> None:
@@ -228,6 +250,44 @@ def print_table(out: Path) -> None:
         print(f"| {name} ({pairs} pairs) | " + " | ".join(cells) + " |")
 
 
+def print_pairs(out: Path) -> None:
+    """Each method on each pair, mean ± sample standard deviation over seeds; how good the choice is, and the claims."""
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    pairs, methods = (list(dict.fromkeys(row[key] for row in rows)) for key in ("pair", "method"))
+    values: dict[tuple[str, str], dict[int, float]] = {}
+    for row in rows:
+        values.setdefault((row["method"], row["pair"]), {})[row["seed"]] = row["mean"]
+    print(f"| {rows[0]['shift']} | " + " | ".join([*pairs, "mean"]) + " |\n" + "|---" * (len(pairs) + 2) + "|")
+    for method in methods:
+        cells = [_spread(list(values[method, pair].values())) for pair in pairs]
+        by_seed = np.array([list(values[method, pair].values()) for pair in pairs]).mean(axis=0)
+        print(f"| {method} | " + " | ".join([*cells, _spread(list(by_seed))]) + " |")
+    trained = methods[: methods.index("auto")]
+    regret = [
+        max(values[method, pair][seed] for method in trained) - found
+        for pair in pairs for seed, found in values["auto", pair].items()
+    ]  # fmt: skip
+    print(f"\nRegret of auto: {np.mean(regret):.1f} points, at most {max(regret):.1f}, over {len(regret)} choices.")
+    gains = [
+        (row["verdict"], row["mean"] - values["source", row["pair"]][row["seed"]]) for row in rows if "verdict" in row
+    ]
+    truths = ["helped" if gain > 1 else "hurt" if gain < -1 else "unclear" for _, gain in gains]
+    right = np.mean([said == truth for (said, _), truth in zip(gains, truths, strict=True)])
+    opposite = np.mean([{said, truth} == {"helped", "hurt"} for (said, _), truth in zip(gains, truths, strict=True)])
+    print(f"Verdicts: right {right:.0%}, opposite {opposite:.0%} of {len(gains)}; {truths.count('helped')} had helped.")
+    told = [row for row in rows if "covered" in row]
+    l1, even, covered = (np.mean([row[key] for row in told]) for key in ("l1", "l1_even", "covered"))
+    apart = np.mean([abs(row["expected"] - row["mean"]) for row in told])
+    print(
+        f"Label distribution: L1 {l1:.2f} (an even one {even:.2f}); its 95 % intervals cover {covered:.0%} of classes."
+    )
+    print(f"Expected accuracy: {apart:.1f} points from the truth on average.")
+
+
+def _spread(values: list[float]) -> str:
+    return f"{np.mean(values):.1f}" + (f" ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else "")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -249,6 +309,8 @@ def main() -> None:
     two.add_argument("--shift", choices=("rs-ut", "natural"), default="rs-ut")
     three = commands.add_parser("table")
     three.add_argument("out", type=Path)
+    four = commands.add_parser("pairs")
+    four.add_argument("out", type=Path)
     args = parser.parse_args()
     match args.command:
         case "embed":
@@ -259,8 +321,10 @@ def main() -> None:
             run_variants(
                 args.variants, args.embeddings, args.out, args.seeds, args.shard, args.auto, args.pairs, args.shift
             )
-        case _:
+        case "table":
             print_table(args.out)
+        case _:
+            print_pairs(args.out)
 
 
 if __name__ == "__main__":

@@ -12,14 +12,16 @@ import torch
 from adaptations import CPU, LENGTH, finish
 from PIL import Image
 
-from askew.adaptation import embeddings
+from askew.adaptation import embeddings, pipeline
 from askew.adaptation import setup as adapting
 from askew.adaptation.artifacts import predictor
 from askew.adaptation.embeddings import Embedder, embedded, frozen
 from askew.adaptation.findings import adaptation_findings
-from askew.adaptation.pipeline import adapt
+from askew.adaptation.pipeline import adapt, with_ensemble
 from askew.adaptation.setup import AdaptRequest, set_up
 from askew.core.errors import UserError
+from askew.evaluation.logits import softmax
+from askew.evaluation.validators import score_networks
 from askew.inference.predictor import load
 from askew.nets.network import build
 from askew.nets.spec import NetSpec
@@ -96,7 +98,10 @@ def test_embedding_that_was_stopped_goes_on_with_the_next_pictures(
     assert all(files()[p] == stamp for p, stamp in kept.items() if p != first)
 
 
-def test_a_fine_tuned_backbone_is_part_of_the_model(tmp_path: Path) -> None:
+def test_a_fine_tuned_backbone_is_part_of_the_model_and_several_are_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline, "choose_several", lambda networks: [1, 2])
     source, target = photographs(tmp_path / "s", ("red", "green"), 3, 90), photographs(tmp_path / "t", ("red",), 4, 0)
     training = {"pretrain": 5, "rounds": 1, "round": 15, "batch": 2, "crop": 32, "precision": "float32"}
     training |= {"lr": 1e-3, "features_lr": 1e-4}  # for weights from nothing
@@ -108,6 +113,13 @@ def test_a_fine_tuned_backbone_is_part_of_the_model(tmp_path: Path) -> None:
     assert model.card.net.name == "resnet18+bottleneck"
     probabilities = model.predict_proba([target / name for name in found.setup.data.target.names])
     np.testing.assert_allclose(probabilities, found.probabilities, atol=5e-3)
+    twice, networks = with_ensemble([found.trained[0]] * 3, score_networks([found.trained[0].outputs] * 3))
+    together = dataclasses.replace(found, trained=tuple(twice), chosen=3, temperature=networks[3].temperature)
+    assert len(twice) == 4, "fine-tuned networks make an ensemble, too"
+    model = predictor(together)
+    assert model.card.net.name == "resnet18+bottleneck||resnet18+bottleneck"
+    again = model.predict_proba([target / name for name in found.setup.data.target.names])
+    np.testing.assert_allclose(again, softmax(networks[3].outputs.target_uniform), atol=5e-3)
 
 
 def test_a_quick_look_takes_some_pictures_and_one_method(

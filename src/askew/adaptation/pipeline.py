@@ -25,7 +25,6 @@ from askew.evaluation.unknown import Unfamiliar, find_unfamiliar
 from askew.evaluation.validators import ScoredNetwork, choose, choose_several, score_another, score_networks
 from askew.evaluation.verdict import Verdict, judge_transfers
 from askew.methods.base import Method
-from askew.nets.small import is_own
 from askew.runs.config import RunRequest, Training, plan_run
 from askew.runs.execute import Execution, Progress, execute
 from askew.runs.root import open_root
@@ -195,8 +194,8 @@ def with_ensemble(trained: list[Trained], networks: list[ScoredNetwork]) -> tupl
 
 
 def joins(run: Run) -> bool:
-    """Whether the run's logits are a head on features of one of our networks."""
-    return is_own(run.net.name) and type(run.method).predict is Method.predict
+    """Whether the run's logits are a head on features."""
+    return type(run.method).predict is Method.predict
 
 
 def read_outputs(folder: Path) -> DomainOutputs:

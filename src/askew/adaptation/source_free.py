@@ -31,7 +31,7 @@ from askew.methods.losses import cross_entropy, entropy
 from askew.nets.forward import forward_in_chunks
 from askew.nets.layers import CosineHead
 from askew.nets.network import Net
-from askew.nets.small import OWN
+from askew.nets.small import is_own, on_backbone
 from askew.runs.execute import Progress
 
 COLLAPSED = 0.5
@@ -123,7 +123,7 @@ def _inputs(net: Net, model: Predictor, domain: CustomDomain) -> tuple[Tensor, n
     A backbone that was frozen stays so, and embeds the images once.
     """
     features: Any = net["features"]
-    if "+" not in model.card.net.name:
+    if not on_backbone(model.card.net.name):
         return torch.from_numpy(np.ascontiguousarray(as_input(np.asarray(domain.x), model.card))), features
     below: Callable[[Tensor], Tensor] = lambda x: features[0](x).flatten(1)  # noqa: E731
     net.eval()
@@ -138,7 +138,7 @@ def _train(
     SHOT has the uniform distribution in place of q, which is wrong under label shift, and λ throughout: but the first
     labels of a model that is often wrong hold it where it is, so their weight grows with the progress t.
     """
-    whole = model.card.net.name not in OWN and "+" not in model.card.net.name
+    whole = not is_own(model.card.net.name) and not on_backbone(model.card.net.name)
     optimiser = torch.optim.SGD(
         above.parameters(), settings.lr / (100 if whole else 1), momentum=0.9, nesterov=True, weight_decay=1e-3
     )

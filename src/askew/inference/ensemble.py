@@ -12,6 +12,7 @@ from torch import Tensor
 from askew.evaluation.logits import adjust_logits
 from askew.inference.predictor import Predictor
 from askew.nets.network import keeps_source_statistics
+from askew.nets.small import WHOLE, is_own
 
 
 def join(models: Sequence[Predictor], temperatures: Sequence[float]) -> Predictor:
@@ -36,8 +37,9 @@ def join(models: Sequence[Predictor], temperatures: Sequence[float]) -> Predicto
         bias += torch.from_numpy(uniform / (count * temperature))
     weights |= {"head.weight": torch.cat(matrices, dim=1), "head.bias": (bias - bias.mean()).float()}
     names = [card.net.name + (".unit" if card.net.head == "cosine" else "") for card in cards]
+    between = "|" if all(is_own(card.net.name) for card in cards) else WHOLE
     net = dataclasses.replace(
-        cards[0].net, name="|".join(names), head="linear", norm="split" if split else "joint", last_dropout=True
+        cards[0].net, name=between.join(names), head="linear", norm="split" if split else "joint", last_dropout=True
     )
     return Predictor(dataclasses.replace(cards[0], net=net, training_prior=even), weights, "cpu")
 

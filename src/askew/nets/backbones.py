@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from askew.core.errors import UserError, unknown
 from askew.nets.layers import Crop, Dropout, NormKeeper, Pixels
 from askew.nets.modules import OWN_PREFIX, own_backbone
-from askew.nets.small import OWN, own_features
+from askew.nets.small import OWN, WHOLE, own_features, side_by_side
 from askew.nets.spec import NetSpec
 from askew.nets.starting_weights import cached_by_timm, check_published, load_weights, move_strides, published
 
@@ -52,6 +52,8 @@ def backbone(spec: NetSpec, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
 
     `resnet50.v1` is the original ResNet: stride 2 on the first 1x1 convolution of a stage, not on the 3x3.
     """
+    if WHOLE in spec.name:
+        return side_by_side(spec.name.split(WHOLE), lambda name: backbone(dataclasses.replace(spec, name=name), shape))
     below, plus, above = spec.name.partition("+")
     if plus:
         if "|" not in above and above not in ("mlp", "bottleneck", "bare"):

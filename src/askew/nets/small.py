@@ -81,6 +81,9 @@ OWN: Mapping[str, Callable[[tuple[int, ...]], tuple[nn.Module, int]]] = {
 }
 
 
+WHOLE = "||"
+"""Between networks that stand side by side with their backbones: `resnet50+mlp||resnet50+mlp`. In `resnet50+mlp|mlp`,
+one backbone bears both."""
 MOST_MEMBERS = 16
 """Of an ensemble, so that nobody's model card makes a network that fills all memory."""
 
@@ -99,19 +102,29 @@ class SideBySide(nn.Module):
 
 def is_own(name: str) -> bool:
     """Whether a network is one of ours, or several of ours side by side."""
-    return name in OWN or ("|" in name and "+" not in name)
+    return name in OWN or ("|" in name and "+" not in name and WHOLE not in name)
+
+
+def on_backbone(name: str) -> bool:
+    """Whether a network is layers of ours on one backbone: `resnet50+mlp`."""
+    return "+" in name and WHOLE not in name
 
 
 def own_features(name: str, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
     """One of OWN, or several side by side: in `mlp|mlp.unit` the second has features of unit length."""
-    if "|" not in name and name in OWN:
+    if name in OWN:
         return OWN[name](shape)
-    parts = name.split("|")
-    known = all(part.removesuffix(".unit") in OWN for part in parts)
-    if not known or len(parts) > MOST_MEMBERS:
+    if any(part.removesuffix(".unit") not in OWN for part in name.split("|")):
         raise UserError(f"There is no network '{name[:99]}'.", f"own networks: {', '.join(OWN)}.")
-    members, widths = zip(*(OWN[part.removesuffix(".unit")](shape) for part in parts), strict=True)
-    return SideBySide(members, [part.endswith(".unit") for part in parts]), sum(widths)
+    return side_by_side(name.split("|"), lambda part: OWN[part](shape))
+
+
+def side_by_side(names: Sequence[str], make: Callable[[str], tuple[nn.Module, int]]) -> tuple[nn.Module, int]:
+    """The features of several networks, those of `NAME.unit` scaled to unit length, and their width in all."""
+    if len(names) > MOST_MEMBERS:
+        raise UserError(f"There is no network of {len(names)} members.", f"an ensemble has at most {MOST_MEMBERS}.")
+    members, widths = zip(*(make(name.removesuffix(".unit")) for name in names), strict=True)
+    return SideBySide(members, [name.endswith(".unit") for name in names]), sum(widths)
 
 
 def _expect(shape: tuple[int, ...], name: str, wanted: tuple[int | None, ...]) -> tuple[int, ...]:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from askew.core.device import wide
 from askew.core.options import Between
+from askew.nets.small import on_backbone
 
 Tensors = list[Tensor]
 
@@ -112,7 +113,7 @@ def adam_(
 
 def _part(parameter: str, network: str) -> str:
     """Which part of a network a parameter belongs to; in `resnet50+mlp`, the layers put on the backbone are one."""
-    if "+" in network and parameter.startswith("features.1."):
+    if on_backbone(network) and parameter.startswith("features.1."):
         return "top"
     return parameter.partition(".")[0]
 
