@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -14,6 +15,7 @@ os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported: sums depend on 
 
 import numpy as np
 import pytest
+import typer
 from hypothesis import settings
 
 from askew.data.domains import Labeled
@@ -55,6 +57,20 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder / "askew-cache"
 
 
+@pytest.fixture(scope="session", autouse=True)
+def flat_maps() -> Iterator[None]:
+    """Reports draw features by two of their numbers; t-SNE takes a second, and the tests of the page bring it back."""
+    from askew.adaptation import report
+
+    @functools.wraps(report._embed)
+    def flat(features: np.ndarray[Any, np.dtype[np.float32]]) -> list[tuple[float, float]]:
+        return [(float(row[0]), float(row[-1])) for row in features]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(report, "_embed", flat)
+        yield
+
+
 # --- the command line ---
 
 
@@ -69,12 +85,17 @@ class Answer(NamedTuple):
 Command = Callable[..., Answer]
 
 
+parsed = functools.cache(typer.main.get_command)
+"""The parser of all commands, which takes a hundredth of a second to make."""
+
+
 @pytest.fixture
 def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
     """The command line in this process and in an empty folder: the same `main`, without importing torch each time."""
     from askew.cli import main
 
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(typer.main, "get_command", parsed)
 
     def call(*args: object) -> Answer:
         monkeypatch.setattr(sys, "argv", ["askew", *map(str, args)])

@@ -6,7 +6,7 @@ import base64
 import dataclasses
 import io
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,13 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Adaptation:
     source = small_images(folder / "here.npz", 60, ["plain", f"{EVIL}1", "it's 🦉 & more"], 0)
     target = small_images(folder / "there.npz", 40, None, 1)
     return finish(adapt(AdaptRequest(source, target, "coal", training=LENGTH), folder / "out", CPU))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def real_maps() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(report, "_embed", report._embed.__wrapped__)  # type: ignore[attr-defined]
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -67,19 +67,17 @@ def rows_of(file: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(lines))
 
 
-# --- through the installed command ---
+# --- through the command ---
 
 
-def test_the_guide_s_embeddings_become_a_model_predictions_a_report_and_a_summary(
-    shell: Command, cli: Command, tmp_path: Path
-) -> None:
+def test_the_guide_s_embeddings_become_a_model_predictions_a_report_and_a_summary(cli: Command, tmp_path: Path) -> None:
     text = (Path(__file__).parents[2] / "docs" / "adapt.md").read_text().partition("## Embeddings")[2]
     (code,) = re.findall(r"```python\n(.*?)```", text, flags=re.S)
     exec(code, {})  # the page's own data, into this folder
     adapt_words, predict_words, draw_words, *_ = [
         line.split() for line in re.findall(r"^    askew (.*)$", text, flags=re.M)
     ]
-    answer: Answer = shell(*adapt_words, *SHORT)
+    answer: Answer = cli(*adapt_words, *SHORT)
     assert answer.code == 0, answer.err
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
         "log.txt", "model", "predictions.csv", "report.html", "runs", "summary.json",
@@ -227,10 +225,7 @@ DOUBLED = """
 """
 
 
-def test_a_method_from_a_file_is_adapted_saved_and_loaded_without_the_file(
-    cli: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("askew.adaptation.report._map", lambda *_: "")  # which takes seconds
+def test_a_method_from_a_file_is_adapted_saved_and_loaded_without_the_file(cli: Command, tmp_path: Path) -> None:
     domains(tmp_path)
     (tmp_path / "mine.py").write_text(OWN_METHOD)
     answer = cli("adapt", "source.npz", "target.npz", "-o", "out", "-m", "mine.py:Mine", *SHORT)
@@ -240,10 +235,7 @@ def test_a_method_from_a_file_is_adapted_saved_and_loaded_without_the_file(
     assert cli("predict", "out", "target.npz").code == 0, "its prediction is the usual one"
 
 
-def test_a_model_that_predicts_by_a_file_s_code_asks_for_the_file(
-    cli: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("askew.adaptation.report._map", lambda *_: "")  # which takes seconds
+def test_a_model_that_predicts_by_a_file_s_code_asks_for_the_file(cli: Command, tmp_path: Path) -> None:
     domains(tmp_path)
     (tmp_path / "mine.py").write_text(OWN_METHOD + DOUBLED)
     answer = cli("adapt", "source.npz", "target.npz", "-o", "out", "-m", "mine.py:Mine", *SHORT)

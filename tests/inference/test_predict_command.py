@@ -69,10 +69,8 @@ def table(text: str) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(text)))
 
 
-def test_the_installed_command_predicts_with_a_run_s_model(
-    mini_runs: Path, album: Path, shell: Command, tmp_path: Path
-) -> None:
-    answer = shell("predict", finished_runs(mini_runs)[0], album, "-o", "answers.csv", "--device", "cpu")
+def test_the_command_predicts_with_a_run_s_model(mini_runs: Path, album: Path, cli: Command, tmp_path: Path) -> None:
+    answer = cli("predict", finished_runs(mini_runs)[0], album, "-o", "answers.csv", "--device", "cpu")
     assert answer.code == 0, answer.err
     assert answer.out == ""
     found = table((tmp_path / "answers.csv").read_text())

@@ -2,10 +2,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import multiprocessing
-import os
-import resource
-import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +10,8 @@ from typing import Any
 
 import pytest
 import torch
+from dying import carry_out, child, die_half, die_whole, finish, killed_again_and_again, small_files, undisturbed
+from forked import forks
 from test_trainer import Broken
 
 from askew.core.errors import UserError
@@ -31,17 +29,6 @@ from askew.training.run import Run, Stage
 
 CPU = torch.device("cpu")
 
-# Children fork from a server that has torch already, so that killing dozens of them takes seconds.
-FORKS = "forkserver" in multiprocessing.get_all_start_methods()
-forks = multiprocessing.get_context("forkserver" if FORKS else "spawn")
-forks.set_forkserver_preload(["askew.runs.execute", "askew.methods", "pytest", "safetensors.torch"])
-
-
-def finish(run: Run, task: Task, root: Path, **how: Any) -> RunFolder:
-    for _ in execute(run, task, Execution(root, CPU, **{"checkpoint_every": 0.0} | how)):
-        pass
-    return RunFolder(root / run.key)
-
 
 def results(root: Path) -> dict[str, bytes]:
     """The bytes that must not depend on what happened on the way; the trace without its seconds."""
@@ -58,77 +45,6 @@ def results(root: Path) -> dict[str, bytes]:
 
 def leftovers(root: Path) -> list[str]:
     return [p.name for p in root.rglob(".*") if p.name != ".lock"]
-
-
-# --- in a child process ---
-
-
-def child(run: Run, task: Task, root: Path, prepare: Callable[..., None], *args: Any) -> int:
-    """Carry the run out in a process of its own; its exit code, −9 if it was killed."""
-    process = forks.Process(target=_child, args=(run, task, root, prepare, *args))
-    process.start()
-    process.join(60)
-    assert process.exitcode is not None
-    return process.exitcode
-
-
-def _child(run: Run, task: Task, root: Path, prepare: Callable[..., None], *args: Any) -> None:
-    loop.CPU_CHUNK = 4  # checkpoints inside rounds too
-    prepare(*args)
-    try:
-        finish(run, task, root)
-    except UserError as error:
-        (root / "error.txt").write_text(error.sentence)
-        raise SystemExit(2) from None
-
-
-def undisturbed() -> None:
-    pass
-
-
-def die_at_write(number: int, *, half: bool) -> None:
-    """SIGKILL at the n-th write: with its temporary file there, or just after it got its name."""
-    calls = 0
-    fsync, replace = os.fsync, Path.replace
-
-    def killing_fsync(file: int) -> None:
-        nonlocal calls
-        calls += 1
-        if half and calls == number:
-            os.ftruncate(file, 7)
-            os.kill(os.getpid(), signal.SIGKILL)
-        fsync(file)
-
-    def killing_replace(self: Path, target: Path) -> Path:
-        done = replace(self, target)
-        if calls == number:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return done
-
-    os.fsync, Path.replace = killing_fsync, killing_replace  # type: ignore[assignment,method-assign]
-
-
-def die_half(number: int) -> None:
-    die_at_write(number, half=True)
-
-
-def die_whole(number: int) -> None:
-    die_at_write(number, half=False)
-
-
-def small_files(limit: int) -> None:
-    """No file may grow beyond the limit: a disk without room, as far as a write can tell."""
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-
-
-def killed_again_and_again(run: Run, task: Task, root: Path, die: Callable[..., None]) -> int:
-    """Start the run until it ends, each life killed a few writes further on; how often that was."""
-    for kills in range(60):
-        code = child(run, task, root, die, 2 + kills % 5)
-        if code == 0:
-            return kills
-        assert code == -signal.SIGKILL
-    raise AssertionError("it never ended")
 
 
 # --- killed and started again ---
@@ -149,7 +65,7 @@ def test_a_run_killed_at_random_ends_as_an_undisturbed_one(task: Task, make_run:
     run = make_run(COAL(), rounds=8)
     assert child(run, task, tmp_path / "reference", undisturbed) == 0
     for delay in (0.05, 0.15, 0.1, 0.2):
-        process = forks.Process(target=_child, args=(run, task, tmp_path / "rough", undisturbed))
+        process = forks.Process(target=carry_out, args=(run, task, tmp_path / "rough", undisturbed))
         process.start()
         time.sleep(delay)
         process.kill()
@@ -166,7 +82,7 @@ def test_a_resumed_trace_names_every_round_once(task: Task, make_run: Any, tmp_p
 
 def test_two_processes_on_one_folder_do_not_harm_each_other(task: Task, make_run: Any, tmp_path: Path) -> None:
     run = make_run(COAL())
-    pair = [forks.Process(target=_child, args=(run, task, tmp_path / "shared", undisturbed)) for _ in range(2)]
+    pair = [forks.Process(target=carry_out, args=(run, task, tmp_path / "shared", undisturbed)) for _ in range(2)]
     for process in pair:
         process.start()
     for process in pair:

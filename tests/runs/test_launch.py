@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import re
 import shutil
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import Command
+from forked import forks
 
 from askew.core.errors import UserError
 from askew.runs.claims import BEAT
@@ -140,6 +142,13 @@ def test_runs_that_others_build_on_come_first_and_then_the_longest(how: Executio
     assert [w.method for jobs in alone for w in requests_of(jobs)] == ["bbse", "bbse"]
 
 
+@pytest.fixture
+def quick_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers that need not import torch; commands, below, start them as they are."""
+    monkeypatch.setattr(multiprocessing, "get_context", lambda method: forks)
+
+
+@pytest.mark.usefixtures("quick_workers")
 def test_workers_stay_for_the_next_jobs_unless_they_died_and_go_when_closed(how: Execution) -> None:
     local = Local(2)
     list(launch_jobs([job(request()), job(request(seed=1))], how, local))
@@ -250,26 +259,27 @@ def test_status_follows_a_grid_from_plan_to_end(how: Execution) -> None:
 
 
 @with_proc
-def test_the_command_killed_on_its_way_ends_as_an_undisturbed_one(
+def test_a_command_that_is_killed_takes_its_workers_along_and_ends_as_an_undisturbed_one_when_started_again(
     command: str, cli: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ask = ("run", "mini/syn-uci", "-t", "pretrain=60", "-t", "rounds=12", "-t", "round=10", "-t", "batch=16")
-    ask += ("--checkpoint-every", "0", "--json")
-
+    ask = ("bench", "mini", "--tasks", "syn-uci", "--methods", "coal", "--seeds", "2", "--checkpoint-every", "0")
+    ask += ("-t", "pretrain=20", "-t", "rounds=12", "-t", "round=10", "-t", "batch=16", "--json", "--jobs")
     rough, calm = tmp_path / "rough", tmp_path / "calm"
     for folder in (rough, calm):
         folder.mkdir()
-    with started(command, rough, *ask) as process:
+    with started(command, rough, *ask, "2") as process:
         until(lambda: rounds_done(rough) >= 4)
+        assert len(workers(process.pid)) == 2
         process.kill()
-    again = subprocess.run([command, *ask], cwd=rough, capture_output=True, text=True, check=True)
-    # the undisturbed one in this process: that should not matter either
-    monkeypatch.chdir(calm)
-    assert cli(*ask).out == again.stdout
-    names = sorted(
-        p.relative_to(calm) for p in calm.glob("runs/*/*") if p.name in ("weights.safetensors", "scores.json")
-    )
-    assert len(names) >= 3
+        until(lambda: not workers(process.pid), 15)
+    assert process.returncode == -signal.SIGKILL, "it was on its way"
+    said = []
+    for folder in (rough, calm):  # by this process alone, which should not matter either
+        monkeypatch.chdir(folder)
+        said.append(cli(*ask, "1").out)
+    assert said[0] == said[1]
+    names = [p.relative_to(calm) for p in calm.glob("runs/*/*") if p.name in ("weights.safetensors", "scores.json")]
+    assert len(names) >= 6
     for name in names:
         assert (rough / name).read_bytes() == (calm / name).read_bytes(), name
 
@@ -291,16 +301,7 @@ def test_ctrl_c_stops_all_workers_and_says_how_to_go_on(command: str, tmp_path: 
         until(lambda: not alive(process.pid), 10)
 
 
-@with_proc
-def test_workers_do_not_outlive_a_command_that_is_killed(command: str, tmp_path: Path) -> None:
-    ask = ("bench", "mini", "--tasks", "syn-uci", "--methods", "source", "--seeds", "2", "--jobs", "2", *LONG)
-    with started(command, tmp_path, *ask) as process:
-        until(lambda: rounds_done(tmp_path) >= 4)
-        assert len(workers(process.pid)) == 2
-        process.kill()
-        until(lambda: not workers(process.pid), 15)
-
-
+@pytest.mark.usefixtures("quick_workers")
 def test_a_worker_that_is_killed_costs_nothing_but_its_run_which_goes_on_later(how: Execution) -> None:
     jobs = [job(request(seed=seed, pretrain=0, rounds=20)) for seed in (0, 1)]
     patient = replace(how, checkpoint_every=0)

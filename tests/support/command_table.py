@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
-from collections.abc import Iterator
 from typing import Any, get_type_hints
 
 import typer
@@ -49,20 +49,20 @@ UNUSED = (
 """Options that these data and this model have no use for, so that they are not read."""
 
 
-def commands() -> Iterator[tuple[str, Any]]:
+@functools.cache
+def commands() -> dict[str, Any]:
     """Every command by its name, as Typer's parser has it."""
+    found = {}
     for name, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
         inner = getattr(command, "commands", None)
-        if inner is None:
-            yield name, command
-        else:
-            yield from ((f"{name} {sub}", one) for sub, one in inner.items())
+        found |= {name: command} if inner is None else {f"{name} {sub}": one for sub, one in inner.items()}
+    return found
 
 
 def options() -> list[tuple[str, str]]:
     """Every command with each of its options that takes a value; `0`, `1`, … for its arguments."""
     found = []
-    for name, command in commands():
+    for name, command in commands().items():
         arguments = 0
         for parameter in command.params:
             if parameter.param_type_name == "argument":
@@ -73,9 +73,10 @@ def options() -> list[tuple[str, str]]:
     return found
 
 
+@functools.cache
 def is_path(name: str, option: str) -> bool:
     """Whether an option, or an argument, is a path: any name may be one."""
-    command = dict(commands())[name]
+    command = commands()[name]
     arguments = [parameter for parameter in command.params if parameter.param_type_name == "argument"]
     found = arguments[int(option)] if option.isdecimal() else next(p for p in command.params if option in p.opts)
     function = inspect.unwrap(command.callback, stop=lambda one: hasattr(one, "__signature__"))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Command
+from conftest import Command, parsed
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "askew"
@@ -40,6 +40,15 @@ def write_files(page: Path, folder: Path) -> list[str]:
     return list(files(page))
 
 
+def import_files(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, prefix: str) -> list[types.ModuleType]:
+    """The modules of a page whose names begin so, from files: a method's help texts are read from its source."""
+    names = write_files(page, folder)
+    monkeypatch.syspath_prepend(folder)
+    for name in names:
+        monkeypatch.delitem(sys.modules, name.removesuffix(".py"), raising=False)
+    return [importlib.import_module(name.removesuffix(".py")) for name in names if name.startswith(prefix)]
+
+
 def commands(page: Path) -> list[tuple[list[str], list[str]]]:
     """Every command of a page in its words, and the lines that the page shows below it."""
     found = []
@@ -58,11 +67,7 @@ def test_python_in_a_document_runs_from_top_to_bottom(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)  # runs go to ./runs
-    names = write_files(page, tmp_path)  # files, because a method's help texts are read from its source
-    monkeypatch.syspath_prepend(tmp_path)
-    for name in names:
-        monkeypatch.delitem(sys.modules, name.removesuffix(".py"), raising=False)
-    importlib.import_module("page")
+    import_files(page, tmp_path, monkeypatch, "page.py")
 
 
 def readme_method() -> str:
@@ -117,11 +122,12 @@ def test_a_guide_s_commands_end_well_and_print_what_it_shows(page: Path, cli: Co
 
 
 @pytest.mark.parametrize("page", GUIDES, ids=lambda p: p.name)
-def test_a_guide_s_own_tests_pass(page: Path, tmp_path: Path) -> None:
-    tests = [name for name in write_files(page, tmp_path) if name.startswith("test_")]
-    ask = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
-    done = subprocess.run(ask, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+def test_a_guide_s_own_tests_pass(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    modules = import_files(page, tmp_path, monkeypatch, "test_")
+    tests = [test for module in modules for name, test in vars(module).items() if name.startswith("test_")]
+    assert len(tests) == 2
+    for test in tests:
+        test()
 
 
 def anchors(page: Path) -> set[str]:
@@ -190,12 +196,10 @@ def askew_commands(page: Path) -> list[list[str]]:
 
 @pytest.mark.parametrize("page", LINKING, ids=named)
 def test_every_command_and_option_that_a_document_names_exists(page: Path) -> None:
-    import typer
-
     from askew.cli import app
 
     for command in askew_commands(page):
-        known: Any = typer.main.get_command(app)
+        known: Any = parsed(app)
         words = [word.strip("…") for word in command if re.match(r"[\w-]", word)]
         while hasattr(known, "commands") and words and words[0][0] != "-":
             assert words[0] in known.commands, f"{page.name}: askew {' '.join(command)}"

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import Command
 from generated_trees import own_cache, picture
 from small_models import predictor
 
@@ -79,16 +80,18 @@ def test_a_model_is_saved_to_and_read_from_a_folder_of_any_bytes(odd: Path) -> N
     assert load(odd / ODD, "cpu").classes == predictor().classes
 
 
-@pytest.mark.parametrize("locale", ["C.UTF-8", "C"])
-def test_predictions_go_to_a_file_of_any_name_in_any_locale(odd: Path, locale: str) -> None:
+def test_predictions_go_to_a_file_of_any_name_in_any_locale(odd: Path, cli: Command) -> None:
     import numpy as np
 
     predictor().save(odd / ODD)
     np.save(odd / f"{ODD}.npy", np.zeros((2, 8), np.float32))
-    answer = askew("predict", str(odd / ODD), str(odd / f"{ODD}.npy"), "-o", str(odd / f"{ODD}.csv"), locale=locale)
+    predict = ("predict", str(odd / ODD), str(odd / f"{ODD}.npy"), "-o")
+    assert cli(*predict, odd / f"{ODD} here.csv").code == 0
+    answer = askew(*predict, str(odd / f"{ODD} elsewhere.csv"), locale="C")
     assert answer.returncode == 0, answer.stderr
-    with (odd / f"{ODD}.csv").open(encoding="utf-8") as file:
-        assert [row["path"] for row in csv.DictReader(file)] == [f"{odd}/caf\\xe9.npy:{i}" for i in range(2)]
+    for locale in ("here", "elsewhere"):
+        with (odd / f"{ODD} {locale}.csv").open(encoding="utf-8") as file:
+            assert [row["path"] for row in csv.DictReader(file)] == [f"{odd}/caf\\xe9.npy:{i}" for i in range(2)]
 
 
 @pytest.mark.parametrize("name", ["\ud800", "a\udfff"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -84,11 +85,15 @@ def run_of(method: Method, head: str, **how: Any) -> Run:
 
 def last_of(run: Run, training_data: TrainingData) -> Snapshot:
     """The run's end, after the end of the run before it."""
-    start: Checkpoint | None = None
-    if run.before is not None:
-        start = {name: value.clone() for name, value in last_of(run.before, training_data).weights().items()}
+    start = None if run.before is None else weights_of(run.before, training_data)
     *_, last = fit(run, training_data, CPU, start=start)
     return last
+
+
+@functools.cache
+def weights_of(run: Run, training_data: TrainingData) -> Checkpoint:
+    """What a run leaves, trained once for all methods that build on it."""
+    return {name: value.clone() for name, value in last_of(run, training_data).weights().items()}
 
 
 def small(cls: type[Method]) -> Method:
@@ -110,12 +115,16 @@ CASES: dict[str, tuple[Callable[[], TrainingData], dict[str, Any]]] = {
 }
 
 
+@functools.cache
+def data_of(case: str) -> TrainingData:
+    return CASES[case][0]()
+
+
 @pytest.mark.parametrize("head", ["linear", "cosine"])
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("name", METHODS)
 def test_everything_stays_finite(name: str, case: str, head: str) -> None:
-    make, how = CASES[case]
-    last = last_of(run_of(small(METHODS[name]), head, **how), make())
+    last = last_of(run_of(small(METHODS[name]), head, **CASES[case][1]), data_of(case))
     assert last.step == 12
     assert_finite(last)
 
@@ -136,7 +145,7 @@ def assert_finite(last: Snapshot) -> None:
 
 def test_bbse_survives_a_network_that_names_only_a_class_that_the_source_lacks() -> None:
     run, training_data = run_of(BBSE(), "linear", sampler="natural"), with_source_classes(1)
-    start = {name: value.clone() for name, value in last_of(run.before, training_data).weights().items()}  # type: ignore[arg-type]
-    start["head.bias"] = torch.tensor([1e3, 0.0, 0.0])
+    assert run.before is not None
+    start = {**weights_of(run.before, training_data), "head.bias": torch.tensor([1e3, 0.0, 0.0])}
     *_, last = fit(run, training_data, CPU, start=start)
     assert_finite(last)

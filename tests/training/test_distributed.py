@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import datetime
 import json
-import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 import warnings
@@ -18,6 +18,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from conftest import TINY, Command, rows
+from forked import forks
 from parity import assert_same_steps
 from torch import Tensor
 from trained import TRAINED
@@ -150,7 +151,7 @@ def follower(store: Path) -> None:
 def team(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Team]:
     """Two processes, of which this is the first; all tests pass through the one group, one after another."""
     store = tmp_path_factory.mktemp("team") / "store"
-    other = multiprocessing.get_context("spawn").Process(target=follower, args=(store,), daemon=True)
+    other = forks.Process(target=follower, args=(store,), daemon=True)
     other.start()
     team = join(0, store)
     with pytest.MonkeyPatch.context() as patch:
@@ -311,12 +312,26 @@ def torchrun(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+@pytest.fixture
+def signals() -> Iterator[None]:
+    """The handlers of this process, which torchrun replaces in its own."""
+    kept = {number: signal.getsignal(number) for number in signal.valid_signals()}
+    yield
+    for number, handler in kept.items():
+        if signal.getsignal(number) is not handler:
+            signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("signals")
 def test_torchrun_gives_the_scores_of_one_process(tmp_path: Path, cli: Command) -> None:
+    from torch.distributed.run import main  # the command `torchrun`, in this process
+
     length = ("-t", "pretrain=4", "-t", "rounds=2", "-t", "round=2", "-t", "batch=16")
     command = ("run", "mini/syn-uci", "--method", "coal", *length, "--device", "cpu", "--json")
-    done = torchrun(tmp_path, *command, "--out", "two")
-    assert done.returncode == 0, done.stderr
-    two = json.loads(done.stdout)  # said by one process alone
+    processes = ("--standalone", "--nproc-per-node", "2", "--redirects", "1", "--log-dir", str(tmp_path / "logs"))
+    main([*processes, "-m", "askew", *command, "--out", "two"])
+    (said,) = filter(None, (file.read_text() for file in (tmp_path / "logs").rglob("stdout.log")))
+    two = json.loads(said)  # by one process alone
     one = json.loads(cli(*command, "--out", "one").out)
     assert one["key"] == two["key"]
     for test, scores in one["scores"].items():

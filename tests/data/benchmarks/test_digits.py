@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from askew.data.benchmarks import load_task
+from askew.data.benchmarks import digits, load_task
 from askew.data.benchmarks.digits import framed
 
 real_data = pytest.mark.real_data
@@ -16,6 +16,16 @@ def test_a_frame_centres_the_resized_image_on_black() -> None:
     assert out.shape == (2, 1, 28, 28)
     assert (out[:, :, 4:24, 4:24] == 255).all()
     assert out.sum() == 2 * 20 * 20 * 255
+
+
+@pytest.mark.parametrize("found", [True, False])
+def test_the_handwritten_digits_are_those_that_scikit_learn_loads(monkeypatch: pytest.MonkeyPatch, found: bool) -> None:
+    from sklearn.datasets import load_digits
+
+    if not found:
+        monkeypatch.setattr(digits, "find_spec", lambda name: None)
+    x, y = load_digits(return_X_y=True)
+    assert (digits._uci_table() == np.column_stack([x, y])).all()
 
 
 @real_data

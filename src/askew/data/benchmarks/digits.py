@@ -6,6 +6,7 @@ Real images are read from `<data>/digits/<mnist|usps|svhn>`; see `digit_files` f
 from __future__ import annotations
 
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -90,11 +91,20 @@ def _real(name: str, folder: Path) -> tuple[Labeled, Labeled | None]:
 @lru_cache(maxsize=2)
 def uci(box: int = 20, size: int = 28) -> Labeled:
     """scikit-learn's 1,797 handwritten digits of 8 x 8, `box` pixels tall in a black frame; by default as MNIST's."""
-    from sklearn.datasets import load_digits
+    table = _uci_table()
+    grey = np.round(table[:, :64].reshape(-1, 1, 8, 8) * (255 / 16)).astype(np.uint8)
+    return Labeled(framed(grey, box, size), table[:, 64].astype(np.int64))
 
-    x, y = load_digits(return_X_y=True)
-    grey = np.round(x.reshape(-1, 1, 8, 8) * (255 / 16)).astype(np.uint8)
-    return Labeled(framed(grey, box, size), y.astype(np.int64))
+
+def _uci_table() -> NDArray[np.float64]:
+    """64 pixels and a label per digit. The file is read without importing scikit-learn, which takes a second or two."""
+    package = find_spec("sklearn")
+    file = Path(package.origin or "").parent / "datasets" / "data" / "digits.csv.gz" if package else None
+    if file and file.exists():
+        return np.loadtxt(file, delimiter=",")
+    from sklearn.datasets import load_digits  # a version that keeps it elsewhere
+
+    return np.column_stack(load_digits(return_X_y=True))
 
 
 def halves(images: Labeled, seed: int) -> tuple[Labeled, Labeled]:
