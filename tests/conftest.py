@@ -9,7 +9,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported: sums depend on how many threads share them
 
@@ -25,6 +25,9 @@ from askew.methods.base import Method
 from askew.nets.spec import NetSpec
 from askew.training.optim import Optim
 from askew.training.run import Run, Stage
+
+if TYPE_CHECKING:
+    from adaptations import Adapted
 
 settings.register_profile("askew", derandomize=True, deadline=None)  # the same examples everywhere, at any speed
 settings.load_profile("askew")
@@ -220,3 +223,11 @@ def mini_runs(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
             for _ in execute(*prepare(RunRequest("mini/syn-uci", method, seed, training=length)), how):
                 pass
     return root
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory: pytest.TempPathFactory, flat_maps: None) -> Adapted:
+    """An adaptation of rows to look at; more may be trained in its folder, but what is there stays."""
+    from adaptations import adapted
+
+    return adapted(tmp_path_factory.mktemp("adapted"))

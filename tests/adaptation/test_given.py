@@ -9,10 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from adaptations import LENGTH
+from adaptations import LENGTH, NAMES, drawn
 from commands import assert_refused
 from conftest import Command
-from test_pipeline import NAMES, drawn
 
 from askew.adaptation import report
 from askew.adaptation.given import TargetLabels, in_shares, read_prior, taught

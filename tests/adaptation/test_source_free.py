@@ -9,12 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from adaptations import CPU, finish
+from adaptations import CPU, NAMES, drawn, finish
 from commands import assert_refused
 from conftest import Command
 from small_models import card, predictor
 from small_models import images as small_images
-from test_pipeline import NAMES, drawn
 
 from askew.adaptation import source_free
 from askew.adaptation.pipeline import train

@@ -1,24 +1,76 @@
-"""Adaptations that take seconds: how long they train, and the way to their end."""
+"""Adaptations that take seconds: data, how long they train, the way to their end, and what they leave."""
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import TypeVar
+import csv
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import NamedTuple, TypeVar
 
+import numpy as np
 import torch
 
+from askew.adaptation.artifacts import write_artifacts
+from askew.adaptation.findings import adaptation_findings
+from askew.adaptation.pipeline import Adaptation, adapt
+from askew.adaptation.setup import AdaptRequest
 from askew.runs.execute import Progress
 
 CPU = torch.device("cpu")
 LENGTH = {"pretrain": 30, "rounds": 2, "round": 15, "batch": 16}
+SHORT = [word for name, value in LENGTH.items() for word in ("-t", f"{name}={value}")]
+NAMES = np.array(["ant", "bee", "cat"])
 
 Done = TypeVar("Done")
 
 
-def finish(work: Generator[Progress, None, Done]) -> Done:
+def finish(work: Generator[Progress, None, Done], see: Callable[[Progress], object] = lambda step: None) -> Done:
     while True:
         try:
-            next(work)
+            see(next(work))
         except StopIteration as end:
             done: Done = end.value
             return done
+
+
+def drawn(n: int, prior: list[float], shift: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Three overlapping clouds, in these shares, moved by `shift`."""
+    rng = np.random.default_rng(seed)
+    y = rng.choice(3, n, p=prior)
+    return (2.5 * np.eye(3, 8)[y] + rng.normal(size=(n, 8)) + shift).astype(np.float32), y
+
+
+def domains(folder: Path, n: int = 120) -> tuple[Path, Path]:
+    """n labelled rows, and rows without labels in other shares."""
+    xs, ys = drawn(n, [0.6, 0.3, 0.1], 0.0, 0)
+    xt, _ = drawn(102, [0.1, 0.3, 0.6], 0.4, 1)
+    np.savez(folder / "source.npz", x=xs, y=NAMES[ys])
+    np.savez(folder / "target.npz", x=xt)
+    return folder / "source.npz", folder / "target.npz"
+
+
+class Adapted(NamedTuple):
+    """An adaptation that has ended."""
+
+    found: Adaptation
+    out: Path
+    labels: set[str]
+    """Of all its steps."""
+
+
+def adapted(folder: Path) -> Adapted:
+    """One adaptation of rows by `auto`, with all files that it writes."""
+    labels = set[str]()
+    work = adapt(AdaptRequest(*domains(folder), training=LENGTH), folder / "out", CPU)
+    found = finish(work, lambda step: labels.add(step.label))
+    write_artifacts(found, folder / "out")
+    return Adapted(found, folder / "out", labels)
+
+
+def rows_of(file: Path) -> list[dict[str, str]]:
+    with file.open(newline="") as lines:
+        return list(csv.DictReader(lines))
+
+
+def codes(found: Adaptation) -> set[str]:
+    return {finding.code for finding in adaptation_findings(found)}

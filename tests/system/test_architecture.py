@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ ORDER = (*ROOMS[:-1], "testing", "cli")
 MOST_FILES = 12
 
 
+@functools.cache
 def modules() -> dict[str, Path]:
     """Every module below askew, by its name without `askew.`."""
     found = {}
@@ -31,6 +33,11 @@ def modules() -> dict[str, Path]:
         parts = path.relative_to(ROOT).with_suffix("").parts
         found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
     return found
+
+
+@functools.cache
+def tree_of(name: str) -> ast.Module:
+    return ast.parse(modules()[name].read_text())
 
 
 def rank(name: str) -> int:
@@ -78,15 +85,12 @@ def test_a_room_holds_no_more_files_than_a_reader_can_keep_in_mind() -> None:
 
 @pytest.mark.parametrize("name", [name for name in modules() if name])
 def test_imports_only_point_to_the_left(name: str) -> None:
-    assert not breaches(name, ast.parse(modules()[name].read_text()), set(modules()))
+    assert not breaches(name, tree_of(name), set(modules()))
 
 
 def test_no_two_modules_import_each_other() -> None:
     known = set(modules())
-    uses = {
-        name: {other for _, other in imported(ast.parse(path.read_text()), known)}
-        for name, path in modules().items() if name
-    }  # fmt: skip
+    uses = {name: {other for _, other in imported(tree_of(name), known)} for name in known if name}
     done: set[str] = set()
     while ready := {name for name, others in uses.items() if name not in done and others & uses.keys() <= done}:
         done |= ready
@@ -185,5 +189,5 @@ def functions(node: ast.AST, name: str) -> Iterator[tuple[str, int]]:
 
 @pytest.mark.parametrize("name", modules())
 def test_no_function_is_longer_than_a_screen(name: str) -> None:
-    lengths = dict(functions(ast.parse(modules()[name].read_text()), name))
+    lengths = dict(functions(tree_of(name), name))
     assert {f: n for f, n in lengths.items() if n > LONGEST_FUNCTION} == {}

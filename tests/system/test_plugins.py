@@ -14,8 +14,9 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 ASK = """
-import json
+import contextlib, io, json, sys
 import askew
+from askew.cli import main
 from askew.methods import method_class
 from askew.runs.recipes import read_settings
 
@@ -30,7 +31,13 @@ try:
     askew.run("rings/plain-noisy", method="entmim")
 except askew.UserError as error:
     near = error.hint
+def said(*command):
+    sys.argv = ["askew", *command]
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.suppress(SystemExit):
+        main()
+    return out.getvalue()
 print(json.dumps({
+    "tasks": json.loads(said("tasks", "--json")), "methods": said("methods"),
     "score": result.scores["whole"]["per_class_mean"], "lost": lost, "near": near, "revision": cls.revision,
     "settings": read_settings("rings")["train"]["rounds"],
     "journal": (result.folder.parent / "logs" / f"{result.key}.txt").read_text(),
@@ -55,18 +62,20 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def ask(site: Path, folder: Path, *command: str) -> str:
+@pytest.fixture(scope="module")
+def answer(site: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What a process sees in which the package is installed."""
     paths = os.pathsep.join([str(site), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
-        [sys.executable, *command], cwd=folder, env=os.environ | {"PYTHONPATH": paths}, capture_output=True, text=True,
-        check=False,
+        [sys.executable, "-c", ASK], cwd=tmp_path_factory.mktemp("user"), env=os.environ | {"PYTHONPATH": paths},
+        capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
 
 
-def test_an_installed_package_adds_a_method_a_benchmark_and_a_tracker(site: Path, tmp_path: Path) -> None:
-    answer: dict[str, Any] = json.loads(ask(site, tmp_path, "-c", ASK))
+def test_an_installed_package_adds_a_method_a_benchmark_and_a_tracker(answer: dict[str, Any]) -> None:
     assert answer["score"] > 50
     assert answer["settings"] == 4
     assert len(answer["revision"]) == 12, "a change of its code is another run"
@@ -78,9 +87,7 @@ def test_an_installed_package_adds_a_method_a_benchmark_and_a_tracker(site: Path
     assert "did you mean 'entmin'" in answer["near"]
 
 
-def test_the_command_line_lists_what_packages_add(site: Path, tmp_path: Path) -> None:
-    tasks = json.loads(ask(site, tmp_path, "-m", "askew", "tasks", "--json"))
-    assert "rings/plain-noisy" in [task["task"] for task in tasks]
-    listed = ask(site, tmp_path, "-m", "askew", "methods")
-    assert "Makes predictions on the target confident." in listed
-    assert "FROM OTHER PACKAGES" in listed
+def test_the_command_line_lists_what_packages_add(answer: dict[str, Any]) -> None:
+    assert "rings/plain-noisy" in [task["task"] for task in answer["tasks"]]
+    assert "Makes predictions on the target confident." in answer["methods"]
+    assert "FROM OTHER PACKAGES" in answer["methods"]

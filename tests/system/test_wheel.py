@@ -48,7 +48,18 @@ def test_the_wheel_works_where_the_source_tree_is_not(wheel: Path, tmp_path: Pat
     home = tmp_path / "venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(home)], check=True)
     python = home / "bin" / "python"
-    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps", "--no-index"]
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        str(python),
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-index",
+        "--no-compile",
+    ]
     subprocess.run([*pip, str(wheel)], check=True)
     # Everything else comes from here. A path in a .pth brings the packages, but not our editable install's own .pth.
     (site,) = home.glob("lib/python*/site-packages")
