@@ -12,6 +12,8 @@ docs: $(STAMP)
 	$(BIN)/python docs/site/build.py
 
 test soak nightly: export OMP_NUM_THREADS = 1
+# Compiled once, and not by every process anew, also where a container forbids it.
+test soak nightly: export PYTHONDONTWRITEBYTECODE =
 
 test: lint
 	$(BIN)/pytest -n 2 --dist worksteal -m "not soak"

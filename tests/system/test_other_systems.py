@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import TINY
 
 ROOT = Path(__file__).parents[2]
 ELSEWHERE = ROOT / "tests" / "support" / "elsewhere"
@@ -45,12 +44,13 @@ def ask(folder: Path, *command: str, **more: str) -> subprocess.CompletedProcess
 def test_all_of_askew_is_imported_without_fcntl_fork_and_posix_signals_and_runs_in_spawned_processes(
     tmp_path: Path,
 ) -> None:
-    bench = ("bench", "mini", "--tasks", "syn-uci", "--methods", "source", "--seeds", "2", "--jobs", "2", *TINY)
+    bench = ("bench", "mini", "--tasks", "syn-uci", "--methods", "source", "--seeds", "2", "--jobs", "2")
+    bench += ("-t", "pretrain=0", "-t", "rounds=1", "-t", "round=2", "-t", "batch=16")
     done = ask(tmp_path, "-c", LACKS, *bench)
     assert done.stdout.startswith("all\n"), done.stderr
     assert done.returncode == 0, done.stderr
     assert "mini/syn-uci" in done.stdout
-    assert len(list((tmp_path / "runs").glob("*/done"))) == 4, "two runs, and the pre-training of each"
+    assert len(list((tmp_path / "runs").glob("*/done"))) == 2
 
 
 @pytest.mark.soak

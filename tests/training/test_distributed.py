@@ -323,13 +323,14 @@ def signals() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("signals")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # torchrun leaves its logs open
 def test_torchrun_gives_the_scores_of_one_process(tmp_path: Path, cli: Command) -> None:
-    from torch.distributed.run import main  # the command `torchrun`, in this process
+    from torch.distributed.run import parse_args, run  # the command `torchrun`, in this process
 
     length = ("-t", "pretrain=4", "-t", "rounds=2", "-t", "round=2", "-t", "batch=16")
     command = ("run", "mini/syn-uci", "--method", "coal", *length, "--device", "cpu", "--json")
     processes = ("--standalone", "--nproc-per-node", "2", "--redirects", "1", "--log-dir", str(tmp_path / "logs"))
-    main([*processes, "-m", "askew", *command, "--out", "two"])
+    run(parse_args([*processes, "-m", "askew", *command, "--out", "two"]))
     (said,) = filter(None, (file.read_text() for file in (tmp_path / "logs").rglob("stdout.log")))
     two = json.loads(said)  # by one process alone
     one = json.loads(cli(*command, "--out", "one").out)
