@@ -166,6 +166,63 @@ def test_a_known_prior_is_learnt_and_decided_under(cli: Command, own: Callable[.
     np.testing.assert_allclose(p, model.predict_proba(rows, prior="target"), atol=5e-3)
 
 
+NO_SHARES = {
+    "empty": b"",
+    "nan": b"a,nan\nb,1\n",
+    "negative": b"a,-1\nb,2\n",
+    "none at all": b"a,0\nb,0\n",
+    "too large together": b"a,1e308\nb,1e308\n",
+    "too large alone": b'{"a": 1' + b"0" * 400 + b', "b": 1}',
+    "too many digits": b'{"a": ' + b"1" * 5000 + b', "b": 1}',
+    "another class": b"a,1\nb,1\nzebra,1\n",
+    "a class missing": b"a,1\n",
+    "a class twice": b"a,1\nb,1\na,3\n",
+    "a cell without end": b'"' + b"x" * 200_000 + b",1\n",
+    "nested without end": b"{" * 100_000,
+    "nested in a list": b'{"a": ' + b"[" * 100_000,
+    "a list": b"[1, 2]",
+    "a tree": b'{"a": {"b": 1}, "b": 1}',
+    "not text": b"\xff\xfe\x00",
+    "control characters": b"\x1b[2J,1\n",
+}
+
+
+@pytest.mark.parametrize("content", NO_SHARES.values(), ids=NO_SHARES)
+def test_what_are_no_shares_of_the_classes_is_refused_in_a_sentence(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "shares").write_bytes(content)
+    with pytest.raises(UserError) as caught:
+        read_prior(tmp_path / "shares", ("a", "b"))
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"\xef\xbb\xbfclass;share\r\na;0,25\r\nb;0,75\r\n", b"a\t1\nb\t3", b"b 3\na 1\n", b' {"b": 75, "a": 25}'],
+    ids=["spreadsheet", "tabs", "spaces", "JSON"],
+)
+def test_shares_are_read_however_they_are_written(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "shares").write_bytes(content)
+    assert read_prior(tmp_path / "shares", ("a", "b")).tolist() == [0.25, 0.75]
+
+
+def test_a_stranger_s_adaptation_runs_no_file_that_it_names(
+    cli: Command, own: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    assert cli(*own("-m", "source")).code == 0
+    code = "from pathlib import Path\nPath('ran').touch()\nfrom torch.nn import Identity as Evil\n"
+    (tmp_path / "out" / "evil.py").write_text(code)
+    summary = tmp_path / "out" / "summary.json"
+    told = json.loads(summary.read_text())
+    for what in ("method", "backbone"):
+        summary.write_text(json.dumps(told | {"request": told["request"] | {what: "out/evil.py:Evil"}}))
+        answer = cli("choose", "out", "source")
+        assert_refused(answer)
+        assert "out/evil.py:Evil, which is code of somebody's file." in answer.err
+        assert not (tmp_path / "ran").exists()
+    cli("choose", "out", "source", "--allow-code")
+    assert (tmp_path / "ran").exists(), "it was read and allowed"
+
+
 def test_labels_that_do_not_fit_are_refused_before_anything_is_trained(
     cli: Command, own: Callable[..., list[str]], tmp_path: Path
 ) -> None:

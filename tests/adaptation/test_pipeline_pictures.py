@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 from typing import Any
+from urllib.error import URLError
 
 import numpy as np
 import pytest
@@ -178,12 +179,13 @@ def test_weights_that_cannot_be_had_are_refused_with_what_to_do(
 ) -> None:
     source, target = photographs(tmp_path / "s", ("red", "green"), 3, 90), photographs(tmp_path / "t", ("red",), 2, 0)
 
-    def offline(*args: Any) -> Any:
-        raise OSError("no route to host")
+    def offline(*args: Any, **more: Any) -> Any:
+        raise URLError(OSError("no route to host"))
 
-    monkeypatch.setattr(embeddings, "frozen", offline)
+    monkeypatch.setattr(torch.hub, "_hub_dir", str(tmp_path / "hub"))
+    monkeypatch.setattr(torch.hub, "download_url_to_file", offline)
     with pytest.raises(UserError, match="The weights of resnet18 could not be fetched: no route to host") as caught:
         finish(set_up(AdaptRequest(source, target), tmp_path / "out", CPU))
-    assert "--weights none" in caught.value.hint
+    assert "--weights FILE" in caught.value.hint
     with pytest.raises(UserError, match=r"The weights file no\.safetensors does not exist"):
         finish(set_up(AdaptRequest(source, target, weights="no.safetensors"), tmp_path / "out", CPU))

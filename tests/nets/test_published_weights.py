@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import pickle
+from email.message import Message
+from http.client import RemoteDisconnected
 from pathlib import Path
+from urllib.error import HTTPError, URLError
 
 import pytest
 import torch
@@ -71,6 +74,44 @@ def test_weights_that_hold_code_are_refused_even_with_the_right_hash(
         with pytest.raises(UserError, match="cannot be loaded"):
             backbone(HUB, SHAPE)
         assert not (tmp_path / "ran").exists()
+
+
+NO_NETWORK = [
+    URLError(ConnectionRefusedError(111, "Connection refused")),
+    HTTPError("https://127.0.0.1:9/x", 503, "Service Unavailable", Message(), None),
+    TimeoutError("timed out"),
+    OSError(28, "No space left on device"),
+    RemoteDisconnected("Remote end closed connection"),
+]
+
+
+@pytest.mark.parametrize("error", NO_NETWORK, ids=lambda error: type(error).__name__)
+def test_weights_that_cannot_be_downloaded_are_one_sentence(
+    checkpoints: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def offline(*args: object, **more: object) -> None:
+        raise error
+
+    monkeypatch.setattr(torch.hub, "download_url_to_file", offline)
+    with pytest.raises(UserError, match=r"^The weights of resnet18 could not be fetched: [^<>]+\.\n") as caught:
+        backbone(HUB, SHAPE)
+    assert "-t weights=FILE" in caught.value.hint
+
+
+@pytest.mark.parametrize("kind", ["LocalEntryNotFoundError", "ConnectError"])
+def test_weights_of_timm_s_that_cannot_be_downloaded_are_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    pytest.importorskip("timm", reason="needs timm")
+    errors = pytest.importorskip("huggingface_hub.errors" if kind.startswith("Local") else "httpx")
+
+    def offline(*args: object, **more: object) -> None:
+        raise getattr(errors, kind)("there is no network")
+
+    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_: None)
+    monkeypatch.setattr("timm.models._hub.hf_hub_download", offline)
+    with pytest.raises(UserError, match=r"^The weights of timm:resnet18 could not be fetched: there is no network\."):
+        backbone(NetSpec(name="timm:resnet18", weights="hub"), SHAPE)
 
 
 def test_a_damaged_file_in_the_cache_of_hugging_face_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

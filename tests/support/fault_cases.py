@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from faults import Commands, Ended, Fault
+from PIL import Image
 
 from askew.core.files import is_temporary
 
@@ -20,6 +21,8 @@ GRID = ("--seeds", "1", "--jobs", "1", "--json", *TINY)
 
 CASES: dict[str, tuple[object, ...]] = {
     "adapt": ("adapt", *DOMAINS, "-o", "out", "--backbone", "bare", "--method", "coal", *TINY),
+    "adapt ensemble": ("adapt", *DOMAINS, "-o", "out", *TINY),
+    "embed": ("embed", "pictures", "-o", "rows.npz", "--weights", "none"),
     "bench": ("bench", "mini", "--tasks", "syn-uci", "--methods", "source,coal", "--checkpoint-every", "0", *GRID),
     "run": ("run", "mini/syn-uci", "-t", "pretrain=0", "-t", "rounds=1", "-t", "round=2", "-t", "batch=6"),
     "tune": ("tune", "mini/syn-uci", "--draw", "1", "--methods", "coal", "--trials", "2", *GRID),
@@ -31,25 +34,32 @@ CASES: dict[str, tuple[object, ...]] = {
     "export onnx": ("export", GOLDEN / "adaptation", "-o", "model.onnx"),
     "audit": ("audit", "out", "--draw", "5"),
 }
-"""By name: a command line, to be run in an empty folder; for audit, in one that holds an adaptation."""
+"""By name: a command line, to be run in a folder that is empty but for what `new_folder` says."""
 
 # They hold how long something took, or differ with where a command was stopped; archives with each writing.
 _OWN = re.compile(r".*/(done|report\.html|log\.txt|failed\.json|last\.safetensors|claim\.\d+)|.*\.pt2?")
 
 
 def new_folder(case: str, folder: Path) -> Path:
-    """The folder that a command is started in."""
+    """The folder that a command is started in; an ensemble's runs are trained already, if they were before."""
+    trained = folder.parent / "trained"
+    if case == "adapt ensemble" and trained.exists():
+        return shutil.copytree(trained, folder)
     folder.mkdir(parents=True)
     if case == "audit":
         shutil.copytree(GOLDEN / "adaptation", folder / "out")
+    if case == "embed":
+        (folder / "pictures").mkdir()
+        for i in range(3):
+            Image.new("RGB", (40, 40), (80 * i, 99, 0)).save(folder / "pictures" / f"{i}.png")
     return folder
 
 
 def contents(folder: Path) -> dict[str, bytes]:
     """All that a command has left, as far as it is the same whenever and however often the command was started."""
-    found = {
-        f"/{path.relative_to(folder)}": path for path in folder.rglob("*") if path.is_file() and path.name != ".lock"
-    }
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name != ".lock")
+    found = {f"/{path.relative_to(folder)}": path for path in files}
+    found = {name: path for name, path in found.items() if not name.startswith(("/pictures/", "/cache/"))}
     return {name: b"" if _OWN.fullmatch(name) else _without_times(path) for name, path in sorted(found.items())}
 
 
@@ -73,8 +83,15 @@ class Undisturbed:
 
     @classmethod
     def of(cls, commands: Commands, case: str, folder: Path) -> Undisturbed:
+        if case == "adapt ensemble":
+            commands.run(CASES[case], new_folder(case, folder.parent / "trained"))
+            shutil.rmtree(folder.parent / "trained" / "out" / "model")
+            for name in ("predictions.csv", "report.html", "summary.json", "log.txt"):
+                (folder.parent / "trained" / "out" / name).unlink()
         ended = commands.run(CASES[case], new_folder(case, folder))
         assert ended.code == 0, ended.err
+        if case == "adapt ensemble":
+            assert "|" in json.loads((folder / "out" / "model" / "model.json").read_bytes())["net"]["name"]
         return cls(case, ended, contents(folder))
 
     def survives(self, commands: Commands, fault: Fault, folder: Path) -> None:

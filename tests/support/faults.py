@@ -154,6 +154,8 @@ def _run(order: dict[str, Any], steps: int) -> None:
         for stream, name in ((1, "out"), (2, "err")):
             os.dup2(os.open(f"{order['folder']}.log.{name}", os.O_CREAT | os.O_TRUNC | os.O_WRONLY), stream)
         os.chdir(order["folder"])
+        if order["command"][0] == "embed":
+            os.environ["ASKEW_CACHE"] = f"{order['folder']}/cache"  # so that its writing is watched, too
         sys.argv = ["askew", *order["command"]]
         fault = Fault(**order["fault"])
         signal.alarm(STUCK)

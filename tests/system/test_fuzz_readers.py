@@ -29,6 +29,10 @@ from PIL import Image
 from safetensors.numpy import save
 from small_models import predictor
 
+from askew.adaptation.artifacts import earlier_request, request_as_json
+from askew.adaptation.audit import audit
+from askew.adaptation.given import read_prior, read_truth
+from askew.adaptation.setup import AdaptRequest
 from askew.core.errors import UserError
 from askew.core.files import digest, read_tensors
 from askew.data.array_files import read_array
@@ -36,6 +40,8 @@ from askew.data.benchmarks import download
 from askew.data.benchmarks.download import Remote, fetch
 from askew.data.benchmarks.split_lists import read_list
 from askew.data.image_lists import read_listing
+from askew.data.row_cache import RowCache
+from askew.inference.ensemble import join
 from askew.inference.predictor import Predictor, load
 from askew.nets.starting_weights import load_weights
 from askew.reports.results import collect
@@ -115,8 +121,45 @@ def a_network() -> Any:
     return nn.Sequential(nn.Linear(4, 2))
 
 
+def adapted(folder: Path) -> Path:
+    """A copy of an adaptation with the part of its summary that is read, also by `choose`, and labels of its target."""
+    shutil.copytree(GOLDEN, folder, dirs_exist_ok=True)
+    whole = json.loads((folder / "summary.json").read_bytes())
+    summary = {name: whole[name] for name in ("classes", "chosen", "target_mix", "methods")}
+    together = {"name": "ensemble", "run": None, "members": ["source", "coal"], "against_source": "unclear"}
+    summary["methods"].append(together)
+    summary["request"] = request_as_json(AdaptRequest(Path("source.npz"), Path("target.npz"), "coal"))
+    (folder / "summary.json").write_text(json.dumps(summary))
+    (folder / "labels.csv").write_text("path,label\n0,ash\n1,birch\n2,cedar\n")
+    return folder
+
+
+def an_adaptation(folder: Path) -> dict[str, bytes]:
+    return {"summary.json": (adapted(folder) / "summary.json").read_bytes()}
+
+
+def tables_of_an_adaptation(folder: Path) -> dict[str, bytes]:
+    adapted(folder)
+    return {name: (folder / name).read_bytes() for name in ("predictions.csv", "labels.csv")}
+
+
+def audit_of(file: Path) -> object:
+    with contextlib.suppress(UserError):
+        earlier_request(file.parent).candidates("rows")
+    return audit(file.parent, file.parent / "labels.csv").as_dict()
+
+
+def embeddings(folder: Path) -> dict[str, bytes]:
+    cache = RowCache(folder)
+    cache.add([(1, 0), (2, 0)], np.ones((2, 3), np.float32))
+    cache.flush()
+    (file,) = folder.glob("*.safetensors")
+    return {file.name: file.read_bytes()}
+
+
 CLAIM = {"id": "a", "machine": "m", "host": "h", "pid": 1, "beat": 1, "label": "l", "step": 1, "steps": 2}
 CARD = json.dumps(predictor().card.as_json() | {"weights": "0" * 64}).encode()
+ENSEMBLE = json.dumps(join([predictor("mlp"), predictor("mlp")], [1.0, 2.0]).card.as_json() | {"weights": ""}).encode()
 TENSORS = save({"0.weight": np.ones((2, 4), np.float32), "0.bias": np.ones(2, np.float32)})
 
 TARGETS = {
@@ -140,10 +183,22 @@ TARGETS = {
     ),
     "runs": Target(read_runs, a_run),
     "model cards": Target(lambda file: load(file.parent, "cpu"), {"model.json": CARD}, json=True),
+    "cards of ensembles": Target(lambda file: load(file.parent, "cpu"), {"model.json": ENSEMBLE}, json=True),
     "tensors": Target(
         read_tensors, {"t.safetensors": (GOLDEN / "runs/747e23360275379b/outputs.safetensors").read_bytes()}
     ),
     "weights": Target(lambda file: load_weights(a_network(), file, "network"), {"w.safetensors": TENSORS}),
+    "shares of classes": Target(
+        lambda file: read_prior(file, ("ash", "birch")),
+        {"a.csv": b"class,share\nash,0.25\nbirch,0.75\n", "a.json": b'{"ash": 1, "birch": 3}'},
+    ),
+    "labels": Target(
+        lambda file: read_truth(file, ["0", "a/1.png"], ["ash", "birch"]),
+        {"a.csv": b"path,label\n0,ash\na/1.png,birch\n", "a.npz": npz(np.savez)},
+    ),
+    "summaries": Target(audit_of, an_adaptation, json=True),
+    "adaptations": Target(audit_of, tables_of_an_adaptation),
+    "embeddings": Target(lambda file: RowCache(file.parent).find([(1, 0), (2, 0)]), embeddings),
     "pictures": Target(
         lambda file: of_pictures().logits([file]), {"a.png": png(), "a.jpg": png(), "b.gif": b"GIF89a" + bytes(40)}
     ),

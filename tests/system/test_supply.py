@@ -8,6 +8,7 @@ import runpy
 import subprocess
 import sys
 import threading
+import zipfile
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib.metadata import PackageNotFoundError, requires
@@ -66,6 +67,18 @@ def test_whatever_the_extras_install_is_pinned() -> None:
             if one.marker is None or any(one.marker.evaluate({"extra": extra}) for extra in ("", *extras)):
                 todo.append((LOCK["canonical"](one.name), tuple(sorted(one.extras))))
     assert {name for name, _ in seen} - {"askew"} - set(locked()) == set()
+
+
+def test_the_checkout_is_installed_with_nothing_but_what_has_hashes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`make LOCKED=1` builds without isolation, where hatchling's usual way would miss the package editables."""
+    hatchling = pytest.importorskip("hatchling.build", reason="a development tool")
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setitem(sys.modules, "editables", None)
+    with zipfile.ZipFile(tmp_path / hatchling.build_editable(str(tmp_path))) as wheel:
+        (path,) = (wheel.read(name).decode().strip() for name in wheel.namelist() if name.endswith(".pth"))
+    assert Path(path) == ROOT / "src"
 
 
 @pytest.mark.parametrize(

@@ -8,24 +8,33 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.error import URLError
 
 import numpy as np
 import pytest
+import torch
 from commands import RUN, assert_refused
 from conftest import Command
+from many_runs import make_runs
+from PIL import Image
 from safetensors.numpy import save_file
 from small_models import predictor, rows
 
 import askew
+from askew.adaptation.artifacts import earlier_request
+from askew.adaptation.audit import target_names
+from askew.adaptation.given import read_prior, read_truth
 from askew.adaptation.setup import AdaptRequest
 from askew.core.errors import UserError, from_os_error
 from askew.core.files import Damaged, read_tensors, write_json
 from askew.data.custom import read_domain
+from askew.data.row_cache import content_hashes
 from askew.data.task import Shift
 from askew.inference.predict_files import predict_sources
 from askew.inference.predictor import load
 from askew.runs.config import RunRequest
 from askew.runs.root import open_root
+from askew.runs.status import read_status
 from askew.runs.store import RunFolder
 
 # --- what the system refuses ---
@@ -176,10 +185,15 @@ def within(seconds: float, call: Callable[[], object]) -> BaseException | None:
         ("a.npy", lambda file: read_domain(file, "source")),
         ("a.csv", lambda file: read_domain(file, "target")),
         ("b.npy", lambda file: list(predict_sources(predictor(), [file]))),
+        ("labels.csv", lambda file: read_truth(file, ["0"], ["cat"])),
+        ("labels.npz", lambda file: read_truth(file, ["0"], ["cat"])),
+        ("shares.csv", lambda file: read_prior(file, ["cat"])),
+        ("predictions.csv", lambda file: target_names(file.parent)),
+        ("summary.json", lambda file: earlier_request(file.parent)),
         ("w.safetensors", read_tensors),
         ("model.json", lambda file: load(file.parent, "cpu")),
     ],
-    ids=["picture", "array", "list", "array to predict", "weights", "model"],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path, name: str, read: Callable[[Path], object]) -> None:
     os.mkfifo(tmp_path / name)
@@ -190,15 +204,31 @@ def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path, name: str, read: C
 def test_a_pipe_among_pictures_is_a_broken_picture(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.png")
     model = predictor("mini", (3, 32, 32))
-    error = within(20, lambda: list(predict_sources(model, [tmp_path])))
-    assert error is None
+    assert within(20, lambda: list(predict_sources(model, [tmp_path]))) is None
+    found: list[Any] = []
+    assert within(20, lambda: found.extend(content_hashes([tmp_path / "a.png"]))) is None
+    assert found == [["it is not a regular file"]], "what `embed` and `adapt` look for in their cache"
 
 
-def test_the_weights_of_a_run_that_is_a_pipe_are_damaged(tmp_path: Path) -> None:
-    if not hasattr(os, "mkfifo"):
-        pytest.skip("has no named pipes")
-    os.mkfifo(tmp_path / "w.safetensors")
-    assert isinstance(within(20, lambda: read_tensors(tmp_path / "w.safetensors")), Damaged)
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="has no named pipes")
+@pytest.mark.parametrize("name", ["w.safetensors", "run.json", "scores.json", "trace.jsonl", "done"])
+def test_a_pipe_among_a_run_s_files_is_damaged(tmp_path: Path, name: str) -> None:
+    root = make_runs(tmp_path / "runs", 1, classes=2)
+    (run,) = (path for path in root.iterdir() if path.is_dir())
+    (run / name).unlink(missing_ok=True)
+    os.mkfifo(run / name)
+    for pipe in ("claim.1", "failed.json", "plan-1.json"):
+        os.mkfifo((root if pipe.startswith("plan") else run) / pipe)
+    folder = RunFolder(run)
+    reads: dict[str, Callable[[], object]] = {
+        "w.safetensors": lambda: read_tensors(run / name),
+        "trace.jsonl": folder.trace,
+        "scores.json": folder.scores,
+    }
+    assert isinstance(within(20, reads.get(name, folder.summary)), Damaged)
+    assert within(20, lambda: read_status(root, check=True)) is None
+    assert within(20, folder.failure) is None
+    assert within(20, lambda: folder.describe({})) is None
 
 
 # --- runs and weights ---
@@ -214,6 +244,49 @@ def test_a_weights_file_that_is_none_leaves_no_run(cli: Command, tmp_path: Path,
     assert_refused(answer)
     assert ("is not a safetensors file" if names == "none" else "does not fit the network") in answer.err
     assert [p.name for p in tmp_path.iterdir()] == ["w.safetensors"]
+
+
+HUB = ("-t", "net=resnet18", "-t", "weights=hub")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        (*RUN, *HUB),
+        ("bench", "mini", "--tasks", "syn-uci", "--methods", "source,coal", "--seeds", "1", "--jobs", "2", *HUB),
+        ("adapt", "source.npz", "target.npz", "-o", "out", "--backbone", "resnet18"),
+        ("adapt", "source.npz", "target.npz", "-o", "out", "--backbone", "resnet18", "--fine-tune"),
+        ("adapt", "pictures", "photos", "-o", "out", "--backbone", "resnet18"),
+        ("embed", "pictures", "-o", "rows.npz", "--backbone", "resnet18"),
+    ],
+    ids=["run", "bench", "adapt", "fine-tune", "adapt pictures", "embed"],
+)
+def test_published_weights_without_a_network_are_one_sentence_and_nothing_is_written(
+    cli: Command,
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    command: tuple[str, ...],
+) -> None:
+    def offline(*args: Any, **more: Any) -> Any:
+        raise URLError(ConnectionRefusedError(111, "Connection refused"))
+
+    monkeypatch.setattr(torch.hub, "_hub_dir", str(tmp_path_factory.mktemp("hub")))
+    monkeypatch.setattr(torch.hub, "download_url_to_file", offline)
+    images = np.random.default_rng(0).integers(0, 255, (12, 32, 32, 3), dtype=np.uint8)
+    np.savez(tmp_path / "source.npz", x=images, y=np.arange(12) % 2)
+    np.savez(tmp_path / "target.npz", x=images)
+    for folder in ("pictures/0", "pictures/1", "photos"):
+        (tmp_path / folder).mkdir(parents=True)
+        for i, image in enumerate(images):
+            Image.fromarray(image).save(tmp_path / folder / f"{i}.png")
+    before = sorted(tmp_path.rglob("*"))
+    answer = cli(*command)
+    said = answer.err[answer.err.index("The weights") :]  # torch tells before what it downloads
+    assert_refused(answer._replace(err=said))
+    assert said.startswith("The weights of resnet18 could not be fetched: [Errno 111] Connection refused.")
+    assert "-t weights=FILE" in answer.err
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 @pytest.mark.parametrize("content", [b"", b"x\n{}", b"{}"])

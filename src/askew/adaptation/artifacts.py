@@ -19,6 +19,7 @@ from askew.core.errors import UserError
 from askew.core.files import write_bytes, write_json
 from askew.data.custom import CustomDomain
 from askew.data.image_lists import Columns
+from askew.data.paths import require_file
 from askew.evaluation.calibration import temperature
 from askew.inference.ensemble import join, with_source_statistics
 from askew.inference.model_card import TargetPrior
@@ -159,13 +160,27 @@ def request_as_json(request: AdaptRequest) -> dict[str, Any] | None:
     return values | paths | {"training": dict(request.training)}
 
 
+_KINDS: dict[str, Any] = {
+    **dict.fromkeys(("source", "target", "method", "backbone", "weights", "take"), str),
+    **dict.fromkeys(("labels", "target_prior"), str | None),
+    **dict.fromkeys(("quick", "skip_broken", "train_labels"), bool),
+    **dict.fromkeys(("training", "hyper"), dict),
+    "tuned": bool | None, "seed": int, "search": int,
+}  # fmt: skip
+"""What each entry of a request is, in JSON."""
+
+
 def earlier_request(out: Path) -> AdaptRequest:
     """What the adaptation in a folder was asked for; UserError if there is none."""
     try:
-        values = json.loads((out / "summary.json").read_text())["request"]
+        require_file(out / "summary.json")
+        values = dict(json.loads((out / "summary.json").read_text())["request"])
         paths = {name: Path(values[name]) for name in ("source", "target", "labels", "target_prior") if values[name]}
-        return AdaptRequest(**(values | paths | {"columns": Columns(**values["columns"])}))
-    except (OSError, ValueError, KeyError, TypeError):
+        if not all(isinstance(values[name], kind) for name, kind in _KINDS.items()):
+            raise TypeError
+        columns = Columns(*(str(values["columns"][name]) for name in ("path", "label")))
+        return AdaptRequest(**(values | paths | {"columns": columns, "log": ()}))
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         raise UserError(
             f"{out} is not a finished adaptation, or one of an earlier version.",
             "name the folder that `askew adapt … -o` wrote, or run that again.",

@@ -19,6 +19,7 @@ from askew.core.errors import UserError
 from askew.core.files import write_bytes
 from askew.core.text import csv_cell, from_csv_cell
 from askew.data.image_lists import USUAL, Columns
+from askew.data.paths import require_file
 from askew.evaluation.calibration import mean_outputs
 from askew.evaluation.metrics import Estimate, Strata, accuracy_gain, labels_to_settle, mean_accuracy, score
 
@@ -133,7 +134,7 @@ def audit(out: Path, labels: Path | GivenLabels, columns: Columns = USUAL) -> Au
     summary, names = _summary(out), target_names(out)
     classes = tuple(summary["classes"])
     rows, y = read_truth(labels, names, classes, columns)
-    everywhere = _predicted(out, summary["methods"], len(names))
+    everywhere = _predicted(out, summary, len(names))
     strata, predicted = _strata(everywhere, rows, len(classes)), [own[rows] for own in everywhere]
     weights = np.ones(len(y)) if strata is None else np.array(strata.weights)[strata.contested.astype(np.int64)]
     gains = [None, *(accuracy_gain(y, predicted[0], adapted, len(classes), strata) for adapted in predicted[1:])]
@@ -195,8 +196,7 @@ def draw_sheet(out: Path, n: int, sheet: Path, disagree: bool = False) -> int:
         raise UserError(f"{sheet} is there already, perhaps with labels.", "choose another file with -o.")
     order = np.random.default_rng(0).permutation(len(names))
     if disagree:
-        methods = _summary(out)["methods"]
-        contested = _contested(_predicted(out, methods, len(names)))[order]
+        contested = _contested(_predicted(out, _summary(out), len(names)))[order]
         order = order[np.argsort(_turns(contested), kind="stable")]
     chosen = order[:n]
     text = io.StringIO()
@@ -218,26 +218,48 @@ def _turns(contested: NDArray[np.bool_]) -> NDArray[np.float64]:
 def _summary(out: Path) -> dict[str, Any]:
     """The adaptation's summary.json."""
     try:
-        summary = json.loads((out / "summary.json").read_text())
-        _ = summary["classes"], summary["chosen"], summary["target_mix"]["mix"]
-        _ = [(m["name"], m["run"], m["against_source"]) for m in summary["methods"]]
-    except (OSError, ValueError, KeyError, TypeError):
+        require_file(out / "summary.json")
+        summary: dict[str, Any] = json.loads((out / "summary.json").read_text())
+        if not _is_sound(summary):
+            raise ValueError
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         raise UserError(f"{out} is not a finished adaptation.", _OUT) from None
-    return dict(summary)
+    return summary
 
 
-def _predicted(out: Path, methods: Sequence[Mapping[str, Any]], images: int) -> list[Labels]:
+def _is_sound(summary: Mapping[str, Any]) -> bool:
+    """Whether a summary, which may be a stranger's, has all that an audit uses; an exception if it is none at all."""
+    classes, methods = summary["classes"], summary["methods"]
+    names, runs = [m["name"] for m in methods], {m["name"] for m in methods if not m.get("members")}
+    members = [name for m in methods for name in m.get("members") or ()]
+    mix = np.array(summary["target_mix"]["mix"], dtype=np.float64)
+    texts = [*classes, *names, *members, *(m["against_source"] or "" for m in methods), summary["chosen"]]
+    return (
+        isinstance(classes, list)
+        and all(isinstance(text, str) for text in texts)
+        and 0 < len(classes) == len(set(classes)) == len(mix)
+        and bool(np.isfinite(mix).all())
+        and len(set(names)) == len(names)
+        and names[0] in runs
+        and summary["chosen"] in names
+        and set(members) <= runs
+    )
+
+
+def _predicted(out: Path, summary: Mapping[str, Any], images: int) -> list[Labels]:
     """The class that each method predicts for each target image; an ensemble answers by its members. (n_t,) each"""
+    methods, classes = summary["methods"], len(summary["classes"])
     try:
         own = {m["name"]: read_outputs(out / "runs" / str(m["run"])) for m in methods if not m.get("members")}
     except FileNotFoundError as error:
         raise UserError(
             f"The file {error.args[0]} is missing.", "run `askew adapt` again with the same -o, which makes it again."
         ) from None
-    together = {m["name"]: [own[name] for name in m["members"] if name in own] for m in methods if m.get("members")}
-    own |= {name: mean_outputs(members) for name, members in together.items() if members}
+    own |= {m["name"]: mean_outputs([own[name] for name in m["members"]]) for m in methods if m.get("members")}
+    if any(outputs.classes != classes for outputs in own.values()):
+        raise UserError(f"The networks in {out} have other classes than its summary.", _OUT)
     predicted = [own[m["name"]].target_uniform.argmax(axis=1) for m in methods]
-    if any(len(classes) != images for classes in predicted):
+    if any(len(found) != images for found in predicted):
         raise UserError(
             f"{out / 'predictions.csv'} has {images} rows, and the target {len(predicted[0])}.",
             "it has to be as `askew adapt` wrote it: run that again with the same -o.",
@@ -248,7 +270,8 @@ def _predicted(out: Path, methods: Sequence[Mapping[str, Any]], images: int) -> 
 def target_names(out: Path) -> list[str]:
     """The target's images in their order."""
     try:
+        require_file(out / "predictions.csv")
         with (out / "predictions.csv").open(newline="", encoding="utf-8", errors="surrogateescape") as lines:
             return [from_csv_cell(row["path"]) for row in csv.DictReader(lines)]
-    except (OSError, KeyError, csv.Error):
+    except (OSError, KeyError, AttributeError, csv.Error):  # a line without a path has None in its place
         raise UserError(f"{out} has no predictions.csv as `askew adapt` writes it.", _OUT) from None

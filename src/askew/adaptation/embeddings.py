@@ -73,13 +73,7 @@ def backbone_spec(name: str, weights: str, shape: tuple[int, ...], crop: int = 2
     if file is not None and name.startswith(OWN_PREFIX):
         raise UserError("A backbone of your own brings its weights.", "leave --weights out, and load them in its code.")
     spec = NetSpec(name=name, weights=weights, weights_hash="" if file is None else file_hash(file), crop=crop)
-    try:
-        frozen(spec, shape)
-    except OSError as error:  # a download that failed
-        raise UserError(
-            f"The weights of {name} could not be fetched: {error}.",
-            "name a file with --weights FILE, or use --weights none: random features, which are weak.",
-        ) from None
+    frozen(spec, shape)
     return spec
 
 

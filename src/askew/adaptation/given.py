@@ -17,6 +17,7 @@ from askew.core.text import from_csv_cell
 from askew.data.array_files import ARRAYS, label_names, read_array
 from askew.data.domains import Labeled, RowSubset
 from askew.data.image_lists import LISTS, USUAL, Columns, read_folder, read_lines
+from askew.data.paths import require_file
 from askew.data.task import Task
 from askew.evaluation.logits import Floats
 from askew.evaluation.metrics import Estimate, Z, accuracy_gain, mean_accuracy
@@ -97,22 +98,29 @@ def taught(task: Task, labels: TargetLabels) -> Task:
 def read_prior(file: Path | GivenShares, classes: Sequence[str]) -> Floats:
     """The target's share of each class, in their order and with the sum one. (c,)"""
     try:
-        found = file if isinstance(file, GivenShares) else _shares(file.read_text(encoding="utf-8-sig"))
+        found = file if isinstance(file, GivenShares) else _shares(_text(file))
         shares = {str(name): float(share) for name, share in found.items()}
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"The shares {file} cannot be read: {error}.", _SHARES) from None
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError, csv.Error):
         raise UserError(f"{file} holds something else than the shares of classes.", _SHARES) from None
     for name in shares:
         if name not in classes:
             raise unknown("class", name, classes, f"{file} names it, and the source does not have it.")
     missing = [name for name in classes if name not in shares]
     prior = np.array([shares.get(name, 0.0) for name in classes])
-    if missing or not np.isfinite(prior).all() or prior.min() < 0 or prior.sum() <= 0:
-        what = f"has no share of {missing[0]}" if missing else "has a share that is negative or no number"
+    with np.errstate(over="ignore"):
+        total = prior.sum()
+    if missing or not np.isfinite(total) or prior.min() < 0 or total <= 0:
+        what = f"has no share of {missing[0]}" if missing else "has a share that is negative or no number, or none"
         raise UserError(f"{file} {what}.", _SHARES)
-    whole: Floats = prior / prior.sum()
+    whole: Floats = prior / total
     return whole
+
+
+def _text(file: Path) -> str:
+    require_file(file)
+    return file.read_text(encoding="utf-8-sig")
 
 
 def _shares(text: str) -> Mapping[str, str | float]:
@@ -124,7 +132,10 @@ def _shares(text: str) -> Mapping[str, str | float]:
     cells = [[cell.strip() for cell in row] for row in csv.reader(lines, delimiter=delimiter)]
     if cells and not _is_number(cells[0][-1]):
         cells = cells[1:]  # a header
-    return {" ".join(row[:-1]): row[-1].replace(",", ".") for row in cells}
+    shares = {" ".join(row[:-1]): row[-1].replace(",", ".") for row in cells}
+    if len(shares) < len(cells):
+        raise ValueError("a class comes twice")
+    return shares
 
 
 def _is_number(text: str) -> bool:
@@ -189,9 +200,9 @@ def _labels(file: Path | GivenLabels, columns: Columns) -> list[tuple[str, str]]
     if file.is_dir():
         listing = read_folder(file)
         return list(zip(listing.paths, listing.labels or [""] * len(listing.paths), strict=True))
-    if suffix in LISTS:
+    if suffix in LISTS and file.is_file():
         return [(path, label) for _, path, label in read_lines(file, columns)]
-    if suffix in ARRAYS:
+    if suffix in ARRAYS and file.is_file():
         array = read_array(file)
         labels = () if array.y is None else label_names(array.y, len(array.x), file)
         return [(str(row), label) for row, label in enumerate(labels)]

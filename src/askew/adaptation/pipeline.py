@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from askew.adaptation.given import taught
 from askew.adaptation.setup import ENSEMBLE, SOURCE_ONLY, AdaptRequest, Candidate, Setup, check_out, set_up
 from askew.core.errors import UserError, unknown
-from askew.core.files import Unwritable, read_tensors, sweep
+from askew.core.files import Damaged, Unwritable, read_tensors, sweep
 from askew.core.options import checked
 from askew.evaluation.calibration import mean_outputs
 from askew.evaluation.diagnosis import Diagnosis, diagnose
@@ -25,6 +25,7 @@ from askew.evaluation.unknown import Unfamiliar, find_unfamiliar
 from askew.evaluation.validators import ScoredNetwork, choose, choose_several, score_another, score_networks
 from askew.evaluation.verdict import Verdict, judge_transfers
 from askew.methods.base import Method
+from askew.nets.network import fetch_weights
 from askew.runs.config import RunRequest, Training, plan_run
 from askew.runs.execute import Execution, Progress, execute
 from askew.runs.root import open_root
@@ -158,7 +159,9 @@ def train(
         one = RunRequest(
             setup.task.name, candidate.method, request.seed, shift="natural", hyper=candidate.hyper, training=training
         )
-        runs.append((candidate, plan_run(one, setup.task, setup.network)))
+        runs.append((candidate, run := plan_run(one, setup.task, setup.network)))
+        if not RunFolder(out / "runs" / run.key).done:
+            fetch_weights(run.net, tuple(setup.task.training_data.source.x.shape[1:]))
     how = Execution(open_root(out / "runs"), device, log=request.log)
     done, failed = [], {}
     for candidate, run in runs:
@@ -201,9 +204,12 @@ def joins(run: Run) -> bool:
 def read_outputs(folder: Path) -> DomainOutputs:
     """The outputs of a finished run's network on held-out source and target."""
     stored, _ = read_tensors(folder / "outputs.safetensors")
-    if not all(torch.isfinite(stored[name]).all() for name in ("source_val", "target")):
-        raise UserError("The outputs of the network are not finite numbers.", "lower the rates, as by -t lr=0.001.")
-    return DomainOutputs.of(stored["source_val"], stored["source_val_y"], stored["target"], stored["seen_mix"])
+    try:
+        if not all(torch.isfinite(stored[name]).all() for name in ("source_val", "target")):
+            raise UserError("The outputs of the network are not finite numbers.", "lower the rates, as by -t lr=0.001.")
+        return DomainOutputs.of(stored["source_val"], stored["source_val_y"], stored["target"], stored["seen_mix"])
+    except (KeyError, ValueError):  # somebody else's, with a hash that is right
+        raise Damaged(folder / "outputs.safetensors") from None
 
 
 def adapt(request: AdaptRequest, out: Path, device: torch.device) -> Generator[Progress, None, Adaptation]:

@@ -106,13 +106,24 @@ def _print_audit(found: Audit) -> None:
 def choose(
     folder: Annotated[Path, typer.Argument(metavar="OUT", help="Folder that `askew adapt … -o OUT` wrote.")],
     method: Annotated[str, typer.Argument(metavar="METHOD", help="One of the methods in its table, such as source.")],
+    allow_code: Annotated[
+        bool, typer.Option("--allow-code", help="Run the file of a method or backbone that OUT names.")
+    ] = False,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Hand out another of the networks that `askew adapt` trained: its model, predictions and report; no training."""
     from askew.adaptation.artifacts import earlier_request
+    from askew.methods import is_file
 
-    adapt_and_print(replace(earlier_request(folder), take=method), folder, device, as_json)
+    request = replace(earlier_request(folder), take=method)
+    for name in () if allow_code else (request.method, request.backbone):
+        if is_file(name):
+            raise UserError(
+                f"The adaptation in {folder} was made by {name}, which is code of somebody's file.",
+                "read it; then --allow-code runs it.",
+            )
+    adapt_and_print(request, folder, device, as_json)
 
 
 @app.command(rich_help_panel=OWN_DATA)

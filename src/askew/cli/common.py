@@ -121,12 +121,10 @@ def _local(options: LaunchOptions, how: Execution) -> Launcher:
 def train_missing(requests: Sequence[RunRequest], how: Execution, launcher: Launcher) -> list[str]:
     """Train the runs that are missing, pre-trainings first, and print each failure when it happens; all keys."""
     from askew.cli.progress import train_jobs
-    from askew.runs.launch.jobs import plan_jobs, write_plan
-    from askew.runs.root import open_root
+    from askew.runs.launch.jobs import open_plan, write_plan
 
     note_missing_views(requests)
-    keys, pretrainings, runs = plan_jobs(requests, how)
-    open_root(how.root)  # only now, so that a wrong command writes nothing
+    keys, pretrainings, runs = open_plan(requests, how)
     if runs:
         write_plan(how, keys, requests)
     with contextlib.closing(launcher):

@@ -215,30 +215,24 @@ def embed(
     from askew.adaptation.embeddings import embed_pictures, picture_embedder
     from askew.cli.progress import watch
     from askew.core.device import pick_device
-    from askew.core.files import check_file
     from askew.data.image_lists import Columns
     from askew.nets.augment import Views
-    from askew.nets.small import OWN
 
-    if backbone in OWN:
-        raise UserError(
-            f"The network {backbone} is not pre-trained.", "--backbone resnet18, or another of torchvision."
-        )
-    if file is not None:
-        check_file(file)
-        if file.suffix.lower() != ".npz":
-            raise UserError(f"Embeddings are written to a .npz file, found {file}.", "-o embeddings.npz")
+    _check_embed(file, backbone)
     embedder = picture_embedder(backbone, weights, pick_device(device), Views(views="picture"), views)
     domain = watch(embed_pictures(images, embedder, skip_broken, Columns(path_column, label_column)))
     _hand_out(embedder, domain, file, as_json)
 
 
 def _check_embed(file: Path | None, backbone: str) -> None:
+    """UserError if there is nothing to embed with, or the file cannot be written."""
     from askew.core.files import check_file
     from askew.nets.small import OWN
 
     if backbone in OWN:
-        raise UserError(f"The network {backbone} is not pre-trained.", "--backbone resnet18, or another.")
+        raise UserError(
+            f"The network {backbone} is not pre-trained.", "--backbone resnet18, or another of torchvision."
+        )
     if file is not None:
         check_file(file)
         if file.suffix.lower() != ".npz":

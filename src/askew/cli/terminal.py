@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import json
 import os
@@ -34,6 +35,9 @@ err = Console(stderr=True, highlight=False, emoji=False)
 
 # --- the streams ---
 
+_OF_STREAMS = (errno.EPIPE, errno.EINVAL, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF, errno.EAGAIN)
+"""What writing to a pipe, a terminal or a redirected file can end in; EINVAL is the closed pipe of Windows."""
+
 
 def open_output() -> None:
     """Make stdout and stderr take any text, whatever their encoding; UserError if stdout is closed."""
@@ -47,8 +51,8 @@ def open_output() -> None:
 
 
 def output_error(error: OSError) -> UserError | None:
-    """What is wrong with stdout, if the error is about no path; a reader that has seen enough is no error."""
-    if error.filename is not None:
+    """What is wrong with stdout, if the error can be about it; a reader that has seen enough is no error."""
+    if error.filename is not None or error.errno not in _OF_STREAMS:
         return None
     with contextlib.suppress(OSError):  # Python would fail once more with the rest, at its end
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

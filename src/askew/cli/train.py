@@ -104,13 +104,11 @@ def run(
 def _train_one(request: RunRequest, how: Execution) -> str:
     """The key of a run, trained in this process unless it is finished already."""
     from askew.cli.progress import train_jobs
-    from askew.runs.launch.jobs import plan_jobs
+    from askew.runs.launch.jobs import open_plan
     from askew.runs.launch.local import Local
-    from askew.runs.root import open_root
 
     note_missing_views([request])
-    (key,), pretrainings, runs = plan_jobs([request], how)
-    open_root(how.root)  # only now, so that a wrong command writes nothing
+    (key,), pretrainings, runs = open_plan([request], how)
     for failure in list(train_jobs(pretrainings + runs, how, Local(), request.task)):
         raise UserError.from_text(failure.reason)
     return key

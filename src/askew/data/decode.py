@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from askew.core.errors import UserError
+from askew.data.paths import require_file
 
 SIDE = 256
 """Pictures are kept as the paper resizes them, 256 x 256 whatever their shape; networks crop 224 of it."""
@@ -73,9 +74,7 @@ def decode(picture: Path | str | Image.Image, shape: tuple[int, ...] = (3, SIDE,
     A broken file raises an exception of Pillow's, mostly an OSError. Safe in threads, within `decoding`.
     """
     if not isinstance(picture, Image.Image):
-        if not Path(picture).is_file():
-            Path(picture).stat()  # raises an OSError if it is not there
-            raise OSError("it is not a regular file")  # a pipe would be waited for, a device has no end
+        require_file(Path(picture))
         with Image.open(picture, formats=_FORMATS) as file:
             return decode(file, shape)
     channels, height, width = shape

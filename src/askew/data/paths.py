@@ -31,6 +31,13 @@ def named_data_folder(given: Path | None) -> Path | None:
         raise UserError(f"The data folder {text} is that of a user who does not exist.", _HOW) from None
 
 
+def require_file(path: Path) -> None:
+    """OSError if a path is no regular file: a pipe would be waited for, and a device has no end."""
+    if not path.is_file():
+        path.stat()  # which says so if it is not there
+        raise OSError("it is not a regular file")
+
+
 def readable(path: Path | str) -> str:
     """A path as text that can be written anywhere, and is the same in every locale; odd bytes are written as \\xff."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from askew.core.errors import UserError
 from askew.core.files import Damaged, read_tensors, sweep, write_tensors
 from askew.data.decode import DECODERS, reason
+from askew.data.paths import require_file
 
 FILE_ROWS = 256
 """Rows in one file: what has to be computed again if the work is stopped."""
@@ -98,6 +99,7 @@ def content_hashes(paths: Sequence[Path]) -> Iterator[list[int | str]]:
 
 def _content_hash(path: Path) -> int | str:
     try:
+        require_file(path)
         with path.open("rb") as file:
             return int.from_bytes(hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=8)).digest(), "little")
     except OSError as error:

@@ -123,6 +123,13 @@ def check(spec: NetSpec, shape: tuple[int, ...]) -> None:
         build(dataclasses.replace(spec, weights="none") if hub else spec, shape, 2, 0)
 
 
+@functools.cache
+def fetch_weights(spec: NetSpec, shape: tuple[int, ...]) -> None:
+    """Download published weights that a network starts from, unless they are here; UserError if they cannot be had."""
+    if spec.weights == "hub" and not is_own(spec.name):
+        build(spec, shape, 2, 0)
+
+
 def predicting_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors of the plain network that predicts the same: those of the teacher, where there is one."""
     mine = {name.removeprefix("teacher."): value for name, value in weights.items() if name.startswith("teacher.")}

@@ -8,6 +8,7 @@ import functools
 import hashlib
 import os
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -159,19 +160,26 @@ def _photographs() -> Tensor:
 # --- published weights ---
 
 _NO_CODE = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"  # makes torch.load refuse whatever is no tensor
+_ELSEWHERE = (
+    "start again where there is a network, or name a file: -t weights=FILE in run, bench and tune, --weights FILE in "
+    "adapt and embed; none instead of FILE starts from chance."
+)
 
 
 @contextlib.contextmanager
 def published(name: str) -> Iterator[None]:
-    """Load published weights without running any code in them, whatever the library asks for."""
+    """Fetch and load published weights without running any code in them, whatever the library asks for."""
     before = os.environ.get(_NO_CODE)
     os.environ[_NO_CODE] = "1"
     try:
-        yield
-    except (UserError, OSError):  # an OSError is a download that failed
+        with contextlib.redirect_stdout(sys.stderr):  # torch tells there what it downloads; stdout is for data alone
+            yield
+    except UserError:
         raise
     except Exception as error:  # a damaged file can fail anywhere in its decoder
-        why = " ".join(str(error).split())[:200].rstrip(".") or type(error).__name__
+        why = " ".join(str(getattr(error, "reason", "") or error).split())[:200].rstrip(".") or type(error).__name__
+        if isinstance(error, OSError) or type(error).__module__.startswith("http"):
+            raise UserError(f"The weights of {name} could not be fetched: {why}.", _ELSEWHERE) from None
         raise UserError(
             f"The published weights of {name} cannot be loaded: {why}.",
             "if the file was damaged, delete it from the cache of torch or Hugging Face: it is then downloaded again.",

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from askew.core.files import read_tensors
-from askew.evaluation.logits import as_floats, softmax
+from askew.core.files import Damaged, read_tensors
+from askew.evaluation.logits import Floats, as_floats, softmax
 from askew.evaluation.metrics import class_accuracy, confusion, mean
 from askew.reports.features import task_of
 from askew.reports.paper_table import OWN, REFERENCE, Layout, Line
@@ -123,6 +123,14 @@ def _ensemble(row: Row, data: Path | None) -> float | None:
     test = task_of(row.run, data).test
     if test is None:
         return None
-    p = np.mean([softmax(as_floats(read_tensors(file)[0]["exam"])) for file in files], axis=0)
+    p = np.mean([_probabilities(file, (len(test.y), len(test.classes))) for file in files], axis=0)
     accuracy = class_accuracy(confusion(test.y, p.argmax(axis=1), len(test.classes)))
     return 100 * float(np.nanmean(accuracy))
+
+
+def _probabilities(file: Path, shape: tuple[int, int]) -> Floats:
+    """Of the test images, by a run's stored logits; Damaged if they are none of these images'."""
+    logits = read_tensors(file)[0].get("exam")
+    if logits is None or tuple(logits.shape) != shape:
+        raise Damaged(file)
+    return softmax(as_floats(logits))

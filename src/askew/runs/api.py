@@ -16,10 +16,11 @@ from askew.core.tracking import Maker, checked_trackers
 from askew.data.benchmarks import known_task
 from askew.methods import is_installed, named
 from askew.methods.base import Method
+from askew.nets.network import fetch_weights
 from askew.runs.config import RunRequest, check_seeds, prepare
 from askew.runs.execute import Execution, execute
 from askew.runs.grid import whole_benchmark
-from askew.runs.launch.jobs import Failed, launch_jobs, plan_jobs
+from askew.runs.launch.jobs import Failed, launch_jobs, open_plan
 from askew.runs.launch.local import Local
 from askew.runs.root import open_root
 from askew.runs.store import RunFolder
@@ -68,6 +69,8 @@ def run(
     values = (own | dict(hyper or {}), training or {})
     request = RunRequest(task, name, seed, draw, shift, *values, data=None if data is None else Path(data))
     chosen, loaded = prepare(request)
+    if not RunFolder(Path(out) / chosen.key).done:
+        fetch_weights(chosen.net, tuple(loaded.training_data.source.x.shape[1:]))
     how = Execution(log=checked_trackers(log), root=open_root(Path(out)), device=pick_device(device))
     for _ in execute(chosen, loaded, how):
         pass
@@ -163,8 +166,8 @@ def bench(
         for name, hyper in _distinct(methods or whole.methods, jobs)
         for seed in range(check_seeds(seeds))
     ]
-    how = Execution(log=checked_trackers(log), root=open_root(Path(out)), device=pick_device(device))
-    keys, pretrainings, runs = plan_jobs(requests, how)
+    how = Execution(log=checked_trackers(log), root=Path(out), device=pick_device(device))
+    keys, pretrainings, runs = open_plan(requests, how)
     failed = {}
     with closing(Local(jobs)) as launcher:
         for event in (e for part in (pretrainings, runs) for e in launch_jobs(part, how, launcher)):

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from askew.core.locks import NoLocksError, Release, try_lock
 from askew.core.processes import this_machine
+from askew.data.paths import require_file
 
 BEAT = 2.0
 """Seconds between a holder's heartbeats."""
@@ -200,6 +201,7 @@ def _read(path: Path) -> tuple[Holder | None, bytes]:
     """The holder in a claim, and the claim's bytes; None where it was left empty, or is no claim of ours."""
     content = b""
     try:
+        require_file(path)
         content = path.read_bytes()  # opened anew each time: a network file system may answer `stat` from memory
         values = json.loads(content)
         holder = Holder(**{field.name: values[field.name] for field in fields(Holder)})

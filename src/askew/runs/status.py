@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from askew.data.paths import require_file
 from askew.runs.claims import Holder, holder_of, run_label
 from askew.runs.root import known_root, run_folders
 from askew.runs.store import FAILURE, PRETRAINING, RunFolder
@@ -66,6 +67,7 @@ def _planned(root: Path) -> Iterator[tuple[str, str]]:
 def _read(file: Path) -> dict[str, Any]:
     """A JSON object; empty if the file is missing or damaged: the status of the other runs can still be shown."""
     try:
+        require_file(file)
         values = json.loads(file.read_bytes())
     except (OSError, ValueError):
         return {}

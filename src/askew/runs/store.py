@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from askew.core import files
 from askew.core.errors import UserError
 from askew.core.files import Damaged, open_own, write_bytes, write_json, writing
+from askew.data.paths import require_file
 from askew.runs.claims import Claim, Taken, claim, holder_of
 
 if TYPE_CHECKING:  # torch takes seconds to import, and commands that count or tabulate runs need none of it
@@ -46,7 +47,9 @@ class RunFolder:
                 file, small = self.path / name, name.endswith((".json", ".jsonl"))
                 if not (file.exists() or small or whole):
                     continue
-                if file.stat().st_size != size or ((small or whole) and files.file_digest(file) != hash):
+                if not file.is_file() or file.stat().st_size != size:
+                    return False
+                if (small or whole) and files.file_digest(file) != hash:
                     return False
         except (OSError, ValueError, TypeError, Damaged):  # a name may be one that no system takes
             return False
@@ -58,6 +61,8 @@ class RunFolder:
         Runs of early versions have an empty one.
         """
         file = self.path / "done"
+        if file.exists() and not file.is_file():
+            raise Damaged(file, "not a file")
         hash, _, content = file.read_bytes().partition(b"\n")
         if not hash:
             return {"files": {}}
@@ -114,7 +119,7 @@ class RunFolder:
         """Write run.json, unless it has this content already."""
         file = self.path / "run.json"
         content = (json.dumps(record, indent=1) + "\n").encode()
-        if not file.exists() or file.read_bytes() != content:
+        if not file.is_file() or file.read_bytes() != content:
             write_bytes(file, content)
 
     # --- results ---
@@ -160,13 +165,13 @@ class RunFolder:
         return value
 
     def _content(self, name: str) -> bytes:
-        try:
-            content = (self.path / name).read_bytes()
-        except FileNotFoundError:
-            raise Damaged(self.path / name, "missing") from None
+        file = self.path / name
+        if not file.is_file():  # a pipe would be waited for
+            raise Damaged(file, "not a file" if file.exists() else "missing")
+        content = file.read_bytes()
         _, hash = self._manifest()["files"].get(name, (0, None)) if self.done else (0, None)
         if hash is not None and hash != files.digest(content):
-            raise Damaged(self.path / name)
+            raise Damaged(file)
         return content
 
     # --- while training ---
@@ -219,7 +224,8 @@ class RunFolder:
 
     def finish(self) -> None:
         """Write `done`: size and hash of every result, and the scores in short."""
-        results = sorted(p for p in self.path.iterdir() if p.suffix in (".json", ".jsonl", ".safetensors"))
+        there = (p for p in self.path.iterdir() if p.suffix in (".json", ".jsonl", ".safetensors"))
+        results = sorted(p for p in there if p.is_file())
         kept = [p for p in results if p.name not in ("last.safetensors", FAILURE)]
         manifest: dict[str, Any] = {"files": {p.name: [p.stat().st_size, files.file_digest(p)] for p in kept}}
         for name in ("scores", "reweighted"):
@@ -240,6 +246,7 @@ class RunFolder:
     def failure(self) -> str:
         """Why the run could not be finished; empty if it did not fail."""
         try:
+            require_file(self.path / FAILURE)
             return str(json.loads((self.path / FAILURE).read_bytes())["reason"])
         except FileNotFoundError:
             return ""

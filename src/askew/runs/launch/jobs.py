@@ -9,12 +9,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from askew.core.errors import UserError
+from askew.core.errors import UserError, from_os_error
 from askew.core.files import Unwritable, write_json
+from askew.nets.network import fetch_weights
 from askew.runs.claims import Watch
 from askew.runs.config import RunRequest, prepare
 from askew.runs.execute import Broken, Busy, Execution, Progress, execute_lanes
-from askew.runs.root import MARKER
+from askew.runs.root import MARKER, open_root
 from askew.runs.store import RunFolder
 from askew.training.lane_groups import lane_shape, lanes_that_pay
 from askew.training.run import Run
@@ -114,6 +115,16 @@ def _in_lanes(missing: Sequence[Missing], how: Execution, pretraining: bool, fir
     return [Job({one.run.key: one.request for one in group}, pretraining) for group in groups]
 
 
+def open_plan(requests: Sequence[RunRequest], how: Execution) -> tuple[list[str], list[Job], list[Job]]:
+    """The same, and a folder for it; only at the end, so that what cannot be done writes nothing."""
+    plan = plan_jobs(requests, how)
+    for request in (request for job in plan[2] for request in job.runs.values()):
+        run, task = prepare(request)
+        fetch_weights(run.net, tuple(task.training_data.source.x.shape[1:]))
+    open_root(how.root)
+    return plan
+
+
 def write_plan(how: Execution, keys: Sequence[str], requests: Sequence[RunRequest]) -> None:
     """Write down which runs a grid has, so that `askew status` knows which are still waiting."""
     file = how.root / f"plan-{hashlib.sha256(' '.join(sorted(keys)).encode()).hexdigest()[:12]}.json"
@@ -169,9 +180,10 @@ def run_job(job: Job, how: Execution) -> Iterator[Event]:
                     ended[event.key] = event
                 case _:
                     yield event
-    except UserError as error:
+    except (UserError, OSError) as error:
+        why = from_os_error(error) if isinstance(error, OSError) else error
         left = [key for key in job.runs if key not in ended and not RunFolder(how.root / key).done]
-        ended |= {key: Failed(key, job.runs[key], str(error), isinstance(error, Unwritable)) for key in left}
+        ended |= {key: Failed(key, job.runs[key], str(why), isinstance(error, Unwritable)) for key in left}
     for key in job.runs:
         end = ended.get(key, Finished(key))
         yield record_failure(end, how) if isinstance(end, Failed) else end
