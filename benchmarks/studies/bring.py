@@ -2,20 +2,23 @@
 
     python benchmarks/studies/own.py embed PACS EMBEDDINGS --backbone resnet50.v1 --weights FILE.safetensors
     python benchmarks/studies/bring.py try EMBEDDINGS --out RESULTS.jsonl [--pairs development] [--seeds 3]
+    python benchmarks/studies/bring.py digits DATA IMAGES
+    python benchmarks/studies/bring.py try IMAGES --out RESULTS.jsonl --pairs digits --seeds 1
     python benchmarks/studies/bring.py table RESULTS.jsonl
 
-`try` takes every pair of domains under RS-UT and every seed, and scores with the target labels:
+`try` takes every pair of domains under RS-UT and every seed, and scores with the target labels what `askew adapt` hands
+out, without the verdict that may overrule it: mostly an ensemble of its methods.
 
-`askew adapt` stands for its choice among its methods, without the verdict that may overrule it.
-
-- labels: 0, 1, 3 or 10 labels per class, drawn at random, choose among the methods of `askew adapt`, or teach the
-  chosen one; beside source-only and MME taught with the same labels. Scored on target images that are never labelled.
-- prior: the target's true shares in decisions, and in training too, against `askew adapt` as it is.
+- labels: 0, 1, 3 or 10 labels per class, drawn at random, choose among the methods of `askew adapt` and their ensemble,
+  or teach what they chose; beside source-only and MME taught with the same labels. Scored on target images that are
+  never labelled.
+- prior: the target's true shares, which choose and decide, against `askew adapt` as it is.
 - source-free: source-only's model adapted without source.
 - unknown: one class leaves the source, and its images are a fifth of the target; how well they are told from the others
   (area under the curve), how many are marked, and the others' accuracy beside that without them.
 
-Interrupted, it resumes; `--parts` takes some of them.
+Interrupted, it resumes; `--parts` takes some of them. `digits` draws 2,000 images of USPS and of MNIST, which are
+trained on as images, for a fifth as long as `askew adapt` does: a small case that one core can do.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ import argparse
 import itertools
 import json
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -36,52 +39,64 @@ from numpy.typing import NDArray
 from own import PAIRS, draw
 
 from askew.adaptation.given import TargetLabels, taught
-from askew.adaptation.pipeline import Trained, train
+from askew.adaptation.pipeline import Trained, prefer, teach, train, with_ensemble
 from askew.adaptation.setup import SOURCE_ONLY, AdaptRequest, Candidate, Setup, set_up
 from askew.adaptation.source_free import adapt_again
 from askew.cli.progress import watch
+from askew.data.benchmarks.digit_files import read_part
+from askew.data.benchmarks.digits import framed
 from askew.data.custom import read_domain
-from askew.evaluation.logits import Floats, adjust_logits
+from askew.evaluation.logits import Floats, adjust_logits, decide
 from askew.evaluation.metrics import score
+from askew.evaluation.outputs import DomainOutputs
 from askew.evaluation.prior_estimators import target_prior
 from askew.evaluation.unknown import find_unfamiliar
-from askew.evaluation.validators import ScoredNetwork, choose, score_networks
+from askew.evaluation.validators import ScoredNetwork, score_networks
 from askew.inference.predictor import Predictor
 
 CPU = torch.device("cpu")
 PER_CLASS = (0, 1, 3, 10)
 MME = Candidate("MME", "coal", hyper={"self_training": False})
 """Minimax entropy with labels of both domains (Saito et al. 2019) is COAL without self-training."""
+LENGTH = {"digits": {"pretrain": 60, "rounds": 4, "round": 45}}
+"""Of training, where it is not that of `askew adapt`."""
 
 Labels = NDArray[np.int64]
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
-class Chosen:
-    """What `askew adapt` trains and chooses."""
+class HandedOut:
+    """What `askew adapt` trains, and what of it it hands out."""
 
+    request: AdaptRequest
     setup: Setup
     trained: list[Trained]
     networks: list[ScoredNetwork]
-    chosen: int
+
+    @classmethod
+    def of(cls, request: AdaptRequest, setup: Setup, trained: list[Trained], prior: Floats | None = None) -> HandedOut:
+        networks = score_networks([t.outputs for t in trained], prior)
+        return cls(request, setup, *with_ensemble(trained, networks))
+
+    def chosen(self, labels: TargetLabels | None = None) -> int:
+        return prefer(self.request, labels, self.trained, self.networks)
 
     @property
     def predicted(self) -> Labels:
         """Classes of the target under a uniform prior. (n_t,)"""
-        return self.trained[self.chosen].predicted
+        return self.trained[self.chosen()].predicted
 
     @property
-    def logits(self) -> Floats:
-        """Calibrated, under a uniform prior. (n_t, c)"""
-        return self.networks[self.chosen].outputs.target_uniform
+    def outputs(self) -> DomainOutputs:
+        """Calibrated, under a uniform prior."""
+        return self.networks[self.chosen()].outputs
 
 
-def adapted(request: AdaptRequest, out: Path) -> Chosen:
+def adapted(request: AdaptRequest, out: Path) -> HandedOut:
     setup = watch(set_up(request, out, CPU))
     trained, _ = watch(train(setup, request, setup.candidates(request), out, CPU))
-    networks = score_networks([t.outputs for t in trained], setup.prior)
-    return Chosen(setup, trained, networks, choose(networks))
+    return HandedOut.of(request, setup, trained)
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,17 +109,18 @@ class Trial:
     """The target's labels. (n_t,)"""
     seed: int
     out: Path
+    length: Mapping[str, Any]
 
     @property
     def request(self) -> AdaptRequest:
-        return AdaptRequest(self.source, self.target, seed=self.seed)
+        return AdaptRequest(self.source, self.target, seed=self.seed, training=self.length)
 
     @property
     def classes(self) -> int:
         return int(self.y.max()) + 1
 
     @cached_property
-    def plain(self) -> Chosen:
+    def plain(self) -> HandedOut:
         return adapted(self.request, self.out)
 
     def train(self, candidate: Candidate, labels: TargetLabels) -> Trained:
@@ -112,6 +128,11 @@ class Trial:
         setup = replace(self.plain.setup, task=taught(self.plain.setup.task, labels))
         (one,), _ = watch(train(setup, self.request, (replace(candidate, taught=True),), self.out, CPU))
         return one
+
+    def teach(self, winner: Trained, labels: TargetLabels) -> Trained:
+        """What was chosen, or each of its members, taught with labels."""
+        more, _ = watch(teach(winner, labels, self.plain.setup, self.request, self.out, CPU))
+        return more[-1]
 
     def row(self, what: str, predicted: Labels, rows: Labels | None = None, **more: Any) -> Row:
         here = np.arange(len(self.y)) if rows is None else rows
@@ -139,28 +160,26 @@ def labels(trial: Trial, seed: int) -> Iterator[Row]:
             continue
         rows = np.concatenate([order[:n] for order in orders])
         given = TargetLabels(rows, trial.y[rows], trial.classes)
-        chosen = given.choose(predicted, plain.chosen)
-        yield trial.row("choice", predicted[chosen], rest, labels=n)
-        winner = plain.trained[chosen].candidate
-        for name, candidate in (("trained with them", winner), ("source and labels", SOURCE_ONLY), ("MME", MME)):
+        winner = plain.trained[plain.chosen(given)]
+        yield trial.row("choice", winner.predicted, rest, labels=n)
+        yield trial.row("trained with them", trial.teach(winner, given).predicted, rest, labels=n)
+        for name, candidate in (("source and labels", SOURCE_ONLY), ("MME", MME)):
             yield trial.row(name, trial.train(candidate, given).predicted, rest, labels=n)
 
 
 def prior(trial: Trial, seed: int) -> Iterator[Row]:
     """The true shares of the target's classes."""
     shares = np.bincount(trial.y, minlength=trial.classes) / len(trial.y)
-    file = trial.out.parent / "shares.json"
-    names = trial.plain.setup.task.training_data.classes
-    file.write_text(json.dumps(dict(zip(names, shares.tolist(), strict=True))))
-    known = adapted(replace(trial.request, target_prior=file), trial.out)
-    uniform, logits = np.full(trial.classes, 1 / trial.classes), trial.plain.logits
-    estimate = target_prior(trial.plain.networks[0].outputs)
-    yield trial.row("as it is", trial.plain.predicted)
+    plain, uniform = trial.plain, np.full(trial.classes, 1 / trial.classes)
+    logits, estimate = plain.outputs.target_uniform, target_prior(plain.outputs)
+    own = [t for t in plain.trained if not t.members]
+    known = HandedOut.of(plain.request, plain.setup, own, shares).outputs.target_uniform
+    (under, bias), by_rule = decide(known, shares), adjust_logits(known, shares, uniform)
+    yield trial.row("as it is", plain.predicted)
     yield trial.row("decided under the estimated prior", adjust_logits(logits, estimate, uniform).argmax(axis=1))
-    yield trial.row("decided under the known prior", adjust_logits(logits, shares, uniform).argmax(axis=1))
-    yield trial.row("known prior in training", known.predicted)
-    both = adjust_logits(known.logits, shares, uniform).argmax(axis=1)
-    yield trial.row("known prior in training and decisions", both)
+    yield trial.row("decided under the known prior by Bayes' rule", by_rule.argmax(axis=1))
+    yield trial.row("with its known shares", under.argmax(axis=1))
+    yield trial.row("with its known shares, for a uniform prior", (known + bias).argmax(axis=1))
 
 
 def source_free(trial: Trial, seed: int) -> Iterator[Row]:
@@ -196,7 +215,7 @@ def unknown(trial: Trial, seed: int) -> Iterator[Row]:
         found[name] = adapted(request, folder / name)
     for name, one in found.items():
         own = [score(y, t.predicted[: 4 * n], trial.classes - 1)["per_class_mean"] for t in one.trained]
-        yield {"what": f"others' accuracy {name} them", "mean": own[one.chosen], "best": max(own), "images": n}
+        yield {"what": f"others' accuracy {name} them", "mean": own[one.chosen()], "best": max(own), "images": n}
     strangers = {name: find_unfamiliar([network.outputs for network in one.networks]) for name, one in found.items()}
     marked, values = strangers["with"].marked, strangers["with"].score
     yield {"what": "area under the curve", "mean": 100 * roc_auc_score(np.arange(5 * n) >= 4 * n, values)}
@@ -213,6 +232,16 @@ PARTS: dict[str, Callable[[Trial, int], Iterator[Row]]] = {
 # --- running and printing ---
 
 
+def draw_digits(data: Path, out: Path, n: int = 2000) -> None:
+    """Images of USPS and MNIST, digits equally large, as arrays."""
+    out.mkdir(parents=True, exist_ok=True)
+    for name in ("usps", "mnist"):
+        part = read_part(data, name, "train")
+        some = part.take(np.sort(np.random.default_rng(0).permutation(len(part))[:n]))
+        x = framed(np.asarray(some.x), 20, 28) if name == "usps" else np.asarray(some.x)
+        np.savez(out / f"{name}.npz", x=x[:, 0], y=np.array([f"digit {k}" for k in some.y]))
+
+
 def run_trials(embeddings: Path, out: Path, pairs: str, seeds: int, parts: list[str], most: int) -> None:
     """Every pair, seed and part that the file does not have yet, at most so many trials."""
     known = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
@@ -224,7 +253,7 @@ def run_trials(embeddings: Path, out: Path, pairs: str, seeds: int, parts: list[
         most -= 1
         with tempfile.TemporaryDirectory(prefix="askew-") as scratch:
             source, target, y = draw(embeddings, pair, "rs-ut", Path(scratch))
-            trial = Trial(source, target, y, seed, Path(scratch) / "out")
+            trial = Trial(source, target, y, seed, Path(scratch) / "out", LENGTH.get(pairs, {}))
             for part in missing:
                 rows = [{"part": part, "pair": "-".join(pair), "seed": seed} | row for row in PARTS[part](trial, seed)]
                 with out.open("a") as file:
@@ -271,13 +300,19 @@ def main() -> None:
     one.add_argument("--seeds", type=int, default=3)
     one.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     one.add_argument("--most", type=int, default=10**6, help="Trials, pairs times seeds, before it stops.")
-    two = commands.add_parser("table")
-    two.add_argument("out", type=Path)
+    two = commands.add_parser("digits")
+    two.add_argument("data", type=Path, help="Folder that holds digits/usps and digits/mnist.")
+    two.add_argument("images", type=Path)
+    three = commands.add_parser("table")
+    three.add_argument("out", type=Path)
     args = parser.parse_args()
-    if args.command == "try":
-        run_trials(args.embeddings, args.out, args.pairs, args.seeds, args.parts, args.most)
-    else:
-        print_tables(args.out)
+    match args.command:
+        case "try":
+            run_trials(args.embeddings, args.out, args.pairs, args.seeds, args.parts, args.most)
+        case "digits":
+            draw_digits(args.data, args.images)
+        case _:
+            print_tables(args.out)
 
 
 if __name__ == "__main__":

@@ -59,8 +59,9 @@ PAIRS = {
     "development": [pair for pair in itertools.permutations(DOMAINS, 2) if pair not in REPORTED],
     "reported": sorted(REPORTED),
     "rows": [("first_sensor", "second_sensor"), ("second_sensor", "first_sensor")],
+    "digits": [("usps", "mnist")],
 }
-"""The last are no pictures: handwritten digits as rows of 64 numbers, and as a second sensor would measure them."""
+"""Rows are no pictures: handwritten digits as 64 numbers, and as a second sensor would measure them."""
 
 
 def embed(pacs: Path, out: Path, backbone: str, weights: str) -> None:

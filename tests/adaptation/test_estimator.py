@@ -55,6 +55,18 @@ def test_scikit_learn_s_own_checks(estimator: AdaptiveClassifier, check: Any) ->
     check(estimator)
 
 
+@pytest.mark.soak
+@pytest.mark.filterwarnings("ignore")
+@parametrize_with_checks(
+    [AdaptiveClassifier(device="cpu")],
+    expected_failed_checks=lambda _: {
+        "check_classifiers_classes": "it takes -1 for a class, which marks target rows here"
+    },
+)
+def test_scikit_learn_s_own_checks_of_the_default(estimator: AdaptiveClassifier, check: Any) -> None:
+    check(estimator)
+
+
 def test_rows_marked_with_minus_one_are_the_target() -> None:
     marked = short().fit(np.r_[XT, XS], np.r_[np.full(len(XT), -1), YS])
     apart = short().fit_domains(XS, YS, XT)

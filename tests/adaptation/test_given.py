@@ -14,7 +14,7 @@ from commands import assert_refused
 from conftest import Command
 
 from askew.adaptation import report
-from askew.adaptation.given import TargetLabels, in_shares, read_prior, taught
+from askew.adaptation.given import TargetLabels, read_prior, taught
 from askew.core.errors import UserError
 from askew.data.domains import Labeled, Unlabeled
 from askew.data.task import Task, make_unlabeled_task
@@ -62,18 +62,6 @@ def test_labelled_target_images_make_half_of_each_class_that_has_some() -> None:
 
 
 # --- a prior ---
-
-
-def test_source_images_are_drawn_half_in_the_target_s_shares_and_half_evenly() -> None:
-    task = toy()
-    data = in_shares(task, np.array([0.1, 0.2, 0.7])).training_data
-    shares = data.source.sizes(3) / len(data.source)
-    assert shares.tolist() == pytest.approx([0.65 / 3, 0.8 / 3, 1.55 / 3], abs=0.02)
-    own = {float(x): int(y) for x, y in zip(np.asarray(task.training_data.source.x)[:, 0],
-                                            task.training_data.source.y, strict=True)}  # fmt: skip
-    assert all(own[float(x)] == y for x, y in zip(np.asarray(data.source.x)[:, 0], data.source.y, strict=True))
-    absent = in_shares(task, np.array([0.5, 0.5, 0.0])).training_data.source.sizes(3)
-    assert absent[2] / absent.sum() == pytest.approx(1 / 6, abs=0.02), "a class that the target lacks is still known"
 
 
 @pytest.mark.parametrize(
@@ -152,16 +140,37 @@ def test_labels_choose_teach_and_another_network_is_handed_out_without_training(
     assert "There is no method 'dann'." in wrong.err
 
 
-def test_a_known_prior_is_learnt_and_decided_under(cli: Command, own: Callable[..., list[str]], tmp_path: Path) -> None:
-    answer = cli(*own("--target-prior", "prior.json", "-m", "source"))
+def test_labels_teach_each_member_of_an_ensemble_and_the_ensemble_of_those_is_handed_out(
+    cli: Command, own: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    answer = cli(*own("--labels", "labels.csv", "--path-column", "row", "--label-column", "species", "--train-labels"))
+    assert answer.code == 0, answer.err
+    methods = {m["name"]: m["members"] for m in record(tmp_path)["methods"]}  # type: ignore[attr-defined]
+    assert list(methods)[-1] == record(tmp_path)["chosen"] == "ensemble, with labels"
+    assert len(methods["ensemble"]) > 1
+    assert methods["ensemble, with labels"] == [f"{name}, with labels" for name in methods["ensemble"]]
+    assert set(methods["ensemble, with labels"]) <= set(methods)
+    assert cli("audit", "out", "target.npz").code == 2, "there are no labels in it, but the methods can be read"
+    first = (tmp_path / "out" / "predictions.csv").read_text()
+    assert cli("choose", "out", "ensemble").code == 0
+    assert (tmp_path / "out" / "predictions.csv").read_text() != first
+    assert cli("choose", "out", "ensemble, with labels").code == 0
+    assert (tmp_path / "out" / "predictions.csv").read_text() == first
+
+
+@pytest.mark.parametrize("method", ["source", "coal"])  # heads with and without a bias of their own
+def test_predictions_have_the_known_shares_and_so_does_the_model(
+    cli: Command, own: Callable[..., list[str]], tmp_path: Path, method: str
+) -> None:
+    answer = cli(*own("--target-prior", "prior.json", "-m", method))
     assert answer.code == 0, answer.err
     assert record(tmp_path)["known_mix"] == [0.1, 0.3, 0.6]
     model = load(tmp_path / "out", "cpu")
     assert model.card.target_prior is not None
     assert (model.card.target_prior.prior, model.card.target_prior.estimator) == ((0.1, 0.3, 0.6), "known")
-    assert model.card.training_prior == pytest.approx((0.65 / 3, 0.95 / 3, 1.4 / 3), abs=0.02)
     with (tmp_path / "out" / "predictions.csv").open(newline="") as lines:
         p = np.array([[float(row[f"p_{name}"]) for name in NAMES] for row in csv.DictReader(lines)])
+    np.testing.assert_allclose(p.mean(axis=0), [0.1, 0.3, 0.6], atol=1e-3)
     rows = np.load(tmp_path / "target.npz")["x"]
     np.testing.assert_allclose(p, model.predict_proba(rows, prior="target"), atol=5e-3)
 
@@ -221,6 +230,13 @@ def test_a_stranger_s_adaptation_runs_no_file_that_it_names(
         assert not (tmp_path / "ran").exists()
     cli("choose", "out", "source", "--allow-code")
     assert (tmp_path / "ran").exists(), "it was read and allowed"
+
+
+def test_a_known_prior_changes_no_training(cli: Command, own: Callable[..., list[str]], tmp_path: Path) -> None:
+    assert cli(*own("-m", "coal")).code == 0
+    before = sorted(p.name for p in (tmp_path / "out" / "runs").iterdir())
+    assert cli(*own("--target-prior", "prior.json", "-m", "coal")).code == 0
+    assert sorted(p.name for p in (tmp_path / "out" / "runs").iterdir()) == before
 
 
 def test_labels_that_do_not_fit_are_refused_before_anything_is_trained(

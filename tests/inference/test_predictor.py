@@ -13,7 +13,7 @@ from small_models import CLASSES, SOURCE, TARGET, TRAINING, card, images, predic
 
 from askew.data.decode import decode
 from askew.inference.inputs import as_picture
-from askew.inference.predictor import Predictor
+from askew.inference.predictor import Predictor, load
 from askew.methods import MCD
 
 # --- answers ---
@@ -55,6 +55,17 @@ def test_a_class_that_training_never_saw_is_not_weighed_up() -> None:
     model = predictor(training_prior=(0.5, 0.5, 0.0))
     assert model.prior_shift("uniform")[2] == 0
     assert model.prior_shift("uniform")[:2] == pytest.approx(np.log(2 / 3))
+
+
+@pytest.mark.parametrize("prior", ["uniform", "target"])
+def test_a_bias_is_added_to_the_logits_under_every_prior_and_is_saved(prior: Any, tmp_path: Path) -> None:
+    plain, bias = predictor(temperature=2.0), (1.0, 0.0, -1.0)
+    model = predictor(temperature=2.0, bias=bias)
+    wanted = softmax(np.log(plain.predict_proba(rows(), prior)) + np.array(bias) / 2)
+    assert model.predict_proba(rows(), prior) == pytest.approx(wanted, abs=1e-6)
+    model.save(tmp_path / "model")
+    assert load(tmp_path / "model", "cpu").predict_proba(rows(), prior) == pytest.approx(wanted, abs=1e-6)
+    assert "bias" not in plain.card.as_json(), "a model without one is stored as before"
 
 
 def test_the_size_of_batches_does_not_matter() -> None:

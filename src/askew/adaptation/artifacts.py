@@ -51,7 +51,8 @@ def predictor(found: Adaptation) -> Predictor:
     members = found.winner.members or (found.winner,)
     models = [Predictor.of_run(one.folder, "cpu", estimate, made, one.run.method) for one in members]
     plain = join(models, [temperature(one.outputs) for one in members]) if found.winner.members else models[0]
-    card = dataclasses.replace(plain.card, temperature=found.temperature)
+    bias = tuple((found.temperature * found.bias).tolist()) if found.bias.any() else ()
+    card = dataclasses.replace(plain.card, temperature=found.temperature, bias=bias)
     if backbone is None:
         return Predictor(card, plain.weights, "cpu")
     shape = tuple(found.setup.data.task.training_data.source.x.shape[1:])

@@ -14,7 +14,6 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from askew.adaptation.pipeline import joins
 from askew.adaptation.setup import AUTO, SOURCE_ONLY, Candidate
 from askew.core.device import pick_device
 from askew.core.errors import UserError
@@ -25,7 +24,7 @@ from askew.evaluation.outputs import DomainOutputs
 from askew.evaluation.prior_estimators import bbse_prior
 from askew.evaluation.validators import ScoredNetwork, choose, choose_several, score_another, score_networks
 from askew.evaluation.verdict import judge_transfers
-from askew.inference.ensemble import join
+from askew.inference.ensemble import join, joins
 from askew.inference.model_card import ModelCard, TargetPrior
 from askew.inference.predictor import Predictor, Prior
 from askew.methods import method_class, named

@@ -146,24 +146,6 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def in_shares(task: Task, prior: Floats, seed: int = 0) -> Task:
-    """The task with source images drawn half in the target's shares and half evenly, to be sampled as they come.
-
-    On development tasks that is better than the target's shares alone, under which methods that learn from their own
-    predictions forget rare classes. Twice as many images as there were are drawn, so that hardly any is lost.
-    """
-    source, rng = task.training_data.source, np.random.default_rng(seed)
-    sizes = source.sizes(len(prior))
-    mixed = (prior + (sizes > 0) / np.count_nonzero(sizes)) / 2
-    counts = np.where(sizes > 0, np.maximum(2, np.round(2 * len(source) * mixed)), 0).astype(np.int64)
-    rows = []
-    for k, n in enumerate(counts):
-        own = rng.permutation(np.flatnonzero(source.y == k))
-        rows.append(np.resize(own, n) if n else own)
-    data = replace(task.training_data, source=source.take(np.concatenate(rows)))
-    return replace(task, training_data=data)
-
-
 # --- reading labels ---
 
 

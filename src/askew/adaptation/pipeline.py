@@ -11,20 +11,20 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from askew.adaptation.given import taught
+from askew.adaptation.given import TargetLabels, taught
 from askew.adaptation.setup import ENSEMBLE, SOURCE_ONLY, AdaptRequest, Candidate, Setup, check_out, set_up
 from askew.core.errors import UserError, unknown
 from askew.core.files import Damaged, Unwritable, read_tensors, sweep
 from askew.core.options import checked
 from askew.evaluation.calibration import mean_outputs
 from askew.evaluation.diagnosis import Diagnosis, diagnose
-from askew.evaluation.logits import Floats, adjust_logits, softmax
+from askew.evaluation.logits import Floats, decide, softmax
 from askew.evaluation.metrics import Estimate
 from askew.evaluation.outputs import DomainOutputs
 from askew.evaluation.unknown import Unfamiliar, find_unfamiliar
 from askew.evaluation.validators import ScoredNetwork, choose, choose_several, score_another, score_networks
 from askew.evaluation.verdict import Verdict, judge_transfers
-from askew.methods.base import Method
+from askew.inference.ensemble import joins
 from askew.nets.network import fetch_weights
 from askew.runs.config import RunRequest, Training, plan_run
 from askew.runs.execute import Execution, Progress, execute
@@ -73,6 +73,8 @@ class Adaptation:
     """Of the target's images, calibrated, under a uniform class prior or under the one that is known. (n_t, c)"""
     temperature: float
     """What calibrated the chosen network."""
+    bias: Floats
+    """What its calibrated logits lack for the target to have its known shares; zero without them. (c,)"""
     unfamiliar: Unfamiliar
     """Target images that look like no known class."""
     seconds: float
@@ -188,17 +190,31 @@ def train(
 
 def with_ensemble(trained: list[Trained], networks: list[ScoredNetwork]) -> tuple[list[Trained], list[ScoredNetwork]]:
     """Also what the better adapted networks answer together, where one network can."""
-    members = tuple(trained[i] for i in choose_several(networks) if joins(trained[i].run))
+    members = [trained[i] for i in choose_several(networks) if joins(trained[i].run)]
     if len(members) < 2:
         return trained, networks
+    ensemble = _together(ENSEMBLE, members)
+    return [*trained, ensemble], [*networks, score_another(networks, ensemble.outputs)]
+
+
+def _together(candidate: Candidate, members: Sequence[Trained]) -> Trained:
     outputs = mean_outputs([t.outputs for t in members])
-    ensemble = Trained(ENSEMBLE, members[0].run, members[0].folder, outputs, members)
-    return [*trained, ensemble], [*networks, score_another(networks, outputs)]
+    return Trained(candidate, members[0].run, members[0].folder, outputs, tuple(members))
 
 
-def joins(run: Run) -> bool:
-    """Whether the run's logits are a head on features."""
-    return type(run.method).predict is Method.predict
+def teach(
+    winner: Trained, labels: TargetLabels, setup: Setup, request: AdaptRequest, out: Path, device: torch.device
+) -> Generator[Progress, None, tuple[list[Trained], dict[str, str]]]:
+    """What was chosen, trained once more with the labels: of an ensemble each member, and last what they answer
+    together."""
+
+    def named(candidate: Candidate) -> Candidate:
+        return replace(candidate, name=f"{candidate.name}, with labels", taught=True)
+
+    again = replace(setup, task=taught(setup.task, labels))
+    candidates = [named(t.candidate) for t in winner.members or (winner,)]
+    more, failed = yield from train(again, request, candidates, out, device)
+    return [*more, _together(named(ENSEMBLE), more)] if len(more) > 1 else more, failed
 
 
 def read_outputs(folder: Path) -> DomainOutputs:
@@ -222,26 +238,22 @@ def adapt(request: AdaptRequest, out: Path, device: torch.device) -> Generator[P
     setup = yield from set_up(request, out, device)
     trained, failed = yield from train(setup, request, setup.candidates(request), out, device)
     networks = score_networks([t.outputs for t in trained], setup.prior)
-    if request.method == "auto" and not request.train_labels:
+    if request.method == "auto":
         trained, networks = with_ensemble(trained, networks)
     if request.train_labels and setup.labels is not None:
-        again = replace(setup, task=taught(setup.task, setup.labels))
-        winner = trained[_preferred(replace(request, take=""), setup, trained, networks)].candidate
-        candidate = replace(winner, name=f"{winner.name}, with labels", taught=True)
-        more, failures = yield from train(again, request, (candidate,), out, device)
+        winner = trained[prefer(replace(request, take=""), setup.labels, trained, networks)]
+        more, failures = yield from teach(winner, setup.labels, setup, request, out, device)
+        networks += [score_another(networks, t.outputs) for t in more]
         trained, failed = trained + more, failed | failures
-        networks = score_networks([t.outputs for t in trained], setup.prior)
     verdicts = yield from _verdicts(trained, networks)
-    preferred = _preferred(request, setup, trained, networks)
+    preferred = prefer(request, setup.labels, trained, networks)
     chosen = 0 if _harmful(request, setup, trained, preferred, verdicts) else preferred
-    outputs, uniform = networks[chosen].outputs, np.full(len(setup.task.training_data.classes), 1.0)
-    logits = outputs.target_uniform
-    if setup.prior is not None:
-        logits = adjust_logits(logits, setup.prior, uniform / uniform.sum())
+    outputs = networks[chosen].outputs
+    logits, bias = decide(outputs.target_uniform, setup.prior)
     return Adaptation(
         request, setup, tuple(trained), failed, tuple(network.scores for network in networks), verdicts, chosen,
         "" if chosen == preferred else trained[preferred].candidate.name,
-        diagnose(networks[0].outputs, outputs if chosen else None), softmax(logits), networks[chosen].temperature,
+        diagnose(networks[0].outputs, outputs if chosen else None), softmax(logits), networks[chosen].temperature, bias,
         find_unfamiliar([network.outputs for network in networks]), time.monotonic() - began,
     )  # fmt: skip
 
@@ -259,8 +271,8 @@ def _verdicts(
     return verdicts
 
 
-def _preferred(
-    request: AdaptRequest, setup: Setup, trained: Sequence[Trained], networks: Sequence[ScoredNetwork]
+def prefer(
+    request: AdaptRequest, labels: TargetLabels | None, trained: Sequence[Trained], networks: Sequence[ScoredNetwork]
 ) -> int:
     """The network that was asked for, or the one that was trained with labels, or the one chosen among all."""
     if request.take:
@@ -273,8 +285,8 @@ def _preferred(
     # A method that was asked for is taken in any case: what is chosen are its hyper-parameters.
     first = 1 if request.method != "auto" and len(trained) > 1 else 0
     preferred = len(trained) - 1 if trained[-1].members else choose(networks[first:])
-    if setup.labels is not None:
-        preferred = setup.labels.choose([t.predicted for t in trained[first:]], preferred)
+    if labels is not None:
+        preferred = labels.choose([t.predicted for t in trained[first:]], preferred)
     return first + preferred
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from askew.adaptation.embeddings import Embedder, backbone_spec, embedded, picture_embedder, weights_file
-from askew.adaptation.given import GivenLabels, GivenShares, TargetLabels, in_shares, read_prior, read_truth
+from askew.adaptation.given import GivenLabels, GivenShares, TargetLabels, read_prior, read_truth
 from askew.core.errors import UserError
 from askew.core.files import is_temporary
 from askew.core.options import whole_number
@@ -87,7 +87,7 @@ class AdaptRequest:
     train_labels: bool = False
     """Whether what they chose is trained again, with them."""
     target_prior: Path | GivenShares | None = None
-    """The target's known shares of classes, which training and predictions use."""
+    """The target's known shares of classes, which the choice and the predictions use."""
     take: str = ""
     """The candidate to hand out, of those that an earlier adaptation trained; empty: the one that is chosen."""
     hyper: Mapping[str, Any] = field(default_factory=dict)
@@ -171,9 +171,6 @@ def set_up(request: AdaptRequest, out: Path, device: torch.device) -> Generator[
         data = read_domains(request)
     labels, prior = _known(request, data)
     setup = yield from _network(request, data, embedder, out, device)
-    if prior is not None:
-        shares = in_shares(setup.task, prior)
-        setup = replace(setup, task=shares, training={"sampler": "natural"} | dict(setup.training))
     return replace(setup, labels=labels, prior=prior)
 
 

@@ -42,6 +42,37 @@ def adjust_logits(logits: NDArray[Any], prior: Floats, training_prior: Floats) -
     return adjusted
 
 
+def prior_bias(logits: Floats, prior: Floats) -> Floats:
+    """b with mean_i softmax(z_i + b) = prior: what the logits of these images lack for classes to have known shares.
+    (n, c), (c,) → (c,)
+
+    Sinkhorn's iteration: b_k ← b_k + log(prior_k/mean_i softmax(z_i + b)_k), the prior being floored.
+    """
+    wanted = floor_prior(prior)
+    wanted, bias = wanted / wanted.sum(), np.zeros(len(prior))
+    for _ in range(1000):
+        step = np.log(wanted / np.maximum(softmax(logits + bias).mean(axis=0), 1e-300))
+        bias += step
+        if np.abs(step).max() < 1e-6:
+            break
+    centred: Floats = bias - bias.mean()
+    return centred
+
+
+def decide(logits: Floats, prior: Floats | None) -> tuple[Floats, Floats]:
+    """Logits under the known prior of these images, and the bias in them that gives classes just those shares.
+
+    From calibrated logits under a uniform prior, which stay as they are if no prior is known.
+    (n, c), (c,) → (n, c), (c,)
+    """
+    c = logits.shape[1]
+    if prior is None:
+        return logits, np.zeros(c)
+    under = adjust_logits(logits, prior, np.full(c, 1 / c))
+    bias = prior_bias(under, prior)
+    return under + bias, bias
+
+
 def as_floats(values: Any) -> Floats:
     """An array of doubles from a tensor or array of any precision, on any device."""
     return np.asarray(_on_host(values)).astype(np.float64)

@@ -11,8 +11,15 @@ from torch import Tensor
 
 from askew.evaluation.logits import adjust_logits
 from askew.inference.predictor import Predictor
+from askew.methods.base import Method
 from askew.nets.network import keeps_source_statistics
 from askew.nets.small import WHOLE, is_own
+from askew.training.run import Run
+
+
+def joins(run: Run) -> bool:
+    """Whether the run's logits are a head on features."""
+    return type(run.method).predict is Method.predict
 
 
 def join(models: Sequence[Predictor], temperatures: Sequence[float]) -> Predictor:

@@ -57,6 +57,8 @@ class ModelCard:
     target_prior: TargetPrior | None = None
     temperature: float = 1.0
     """What logits under a uniform prior are divided by for calibrated probabilities."""
+    bias: tuple[float, ...] = ()
+    """What is added to the logits, where known shares of the target show that they lack it; empty: nothing."""
     made: Mapping[str, Any] = field(default_factory=dict)
     """How it was made, for people to read."""
 
@@ -88,6 +90,7 @@ class ModelCard:
             "source_mix": None if self.source_prior is None else list(self.source_prior),
             "target_mix": None if self.target_prior is None else self.target_prior.as_json(),
             "temperature": self.temperature,
+            **({"bias": list(self.bias)} if self.bias else {}),
             "made": dict(self.made),
         }
 
@@ -152,6 +155,7 @@ def _card(values: Mapping[str, Any], rule: Method | None) -> ModelCard:
         source_prior=None if source is None else prior_of(source, c, "source_mix"),
         target_prior=None if target is None else _target_prior(target, c),
         temperature=_temperature(values.get("temperature", 1.0)),
+        bias=_bias(values.get("bias", []), c),
         made=dict(values["made"]),
     )
 
@@ -241,6 +245,13 @@ def rule_of(value: Any) -> Method:
     if value["method"] not in METHODS:
         raise ValueError(f"its method {value['method']!r} is not one of askew's")
     return make_method(value["method"], dict(value["options"]))
+
+
+def _bias(value: Any, classes: int) -> tuple[float, ...]:
+    numbers = _list(value, "bias")
+    if len(numbers) not in (0, classes) or not all(type(b) in (int, float) and math.isfinite(b) for b in numbers):
+        raise ValueError(f"bias must be a number for each of the {classes} classes")
+    return tuple(float(b) for b in numbers)
 
 
 def _temperature(value: Any) -> float:

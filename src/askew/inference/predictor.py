@@ -142,14 +142,15 @@ class Predictor:
         return names
 
     def probabilities(self, logits: NDArray[Any], prior: Prior = "uniform") -> Floats:
-        """softmax((z_k − log(c·training_prior_k))/T + log(c·prior_k)): the same from logits. (n, c) → (n, c)"""
+        """softmax((z_k + b_k − log(c·training_prior_k))/T + log(c·prior_k)): the same from logits. (n, c) → (n, c)"""
         even = np.asarray(logits, dtype=np.float64) + self.prior_shift("uniform")
         return softmax(even / self.card.temperature + self.prior_shift(prior) - self.prior_shift("uniform"))
 
     def prior_shift(self, prior: Prior) -> Floats:
         """What a prior adds to each class's logit; a class that was absent from training keeps its logit. (c,)"""
         training_prior = np.array(self.card.training_prior)
-        return adjust_logits(np.zeros_like(training_prior), self.prior_shares(prior), training_prior)
+        bias = np.array(self.card.bias) if self.card.bias else np.zeros_like(training_prior)
+        return adjust_logits(bias, self.prior_shares(prior), training_prior)
 
     def prior_shares(self, prior: Prior) -> Floats:
         """The shares that a prior stands for. (c,)"""
