@@ -38,7 +38,7 @@ import torch
 from numpy.typing import NDArray
 from own import PAIRS, draw
 
-from askew.adaptation.given import TargetLabels, taught
+from askew.adaptation.given import TAUGHT, TargetLabels, taught
 from askew.adaptation.pipeline import Trained, prefer, teach, train, with_ensemble
 from askew.adaptation.setup import SOURCE_ONLY, AdaptRequest, Candidate, Setup, set_up
 from askew.adaptation.source_free import adapt_again
@@ -57,7 +57,8 @@ from askew.inference.predictor import Predictor
 CPU = torch.device("cpu")
 PER_CLASS = (0, 1, 3, 10)
 MME = Candidate("MME", "coal", hyper={"self_training": False})
-"""Minimax entropy with labels of both domains (Saito et al. 2019) is COAL without self-training."""
+"""Minimax entropy with labels of both domains (Saito et al. 2019) is COAL without self-training. As there, the target's
+labels are half of all."""
 LENGTH = {"digits": {"pretrain": 60, "rounds": 4, "round": 45}}
 """Of training, where it is not that of `askew adapt`."""
 
@@ -123,9 +124,9 @@ class Trial:
     def plain(self) -> HandedOut:
         return adapted(self.request, self.out)
 
-    def train(self, candidate: Candidate, labels: TargetLabels) -> Trained:
+    def train(self, candidate: Candidate, labels: TargetLabels, share: float = TAUGHT) -> Trained:
         """A candidate, taught with labels."""
-        setup = replace(self.plain.setup, task=taught(self.plain.setup.task, labels))
+        setup = replace(self.plain.setup, task=taught(self.plain.setup.task, labels, share))
         (one,), _ = watch(train(setup, self.request, (replace(candidate, taught=True),), self.out, CPU))
         return one
 
@@ -163,8 +164,8 @@ def labels(trial: Trial, seed: int) -> Iterator[Row]:
         winner = plain.trained[plain.chosen(given)]
         yield trial.row("choice", winner.predicted, rest, labels=n)
         yield trial.row("trained with them", trial.teach(winner, given).predicted, rest, labels=n)
-        for name, candidate in (("source and labels", SOURCE_ONLY), ("MME", MME)):
-            yield trial.row(name, trial.train(candidate, given).predicted, rest, labels=n)
+        yield trial.row("source and labels", trial.train(SOURCE_ONLY, given).predicted, rest, labels=n)
+        yield trial.row("MME", trial.train(MME, given, share=1).predicted, rest, labels=n)
 
 
 def prior(trial: Trial, seed: int) -> Iterator[Row]:

@@ -47,17 +47,19 @@ def toy() -> Task:
     return make_unlabeled_task("own/rows", source, Unlabeled(x[60:]), ("a", "b", "c"))
 
 
-def test_labelled_target_images_make_half_of_each_class_that_has_some() -> None:
+@pytest.mark.parametrize(("share", "times"), [(1.0, (18, 18, 4)), (0.25, (4, 4, 1)), (0.1, (2, 2, 1))])
+def test_labelled_target_images_are_repeated_until_a_class_has_its_share_of_them(
+    share: float, times: tuple[int, ...]
+) -> None:
     task = toy()
     before = task.training_data.source
-    after = taught(task, TargetLabels(np.array([3, 4, 7]), np.array([0, 0, 2]), 3)).training_data
-    target = np.asarray(after.source.x)[:, 0] >= 60
-    assert after.source.y[~target].tolist() == before.y.tolist()
-    assert set(np.asarray(after.source.x)[target, 0].tolist()) == {63.0, 64.0, 67.0}
-    shares = [target[after.source.y == k].mean() for k in range(3)]
-    assert shares[0] == pytest.approx(0.5, abs=0.02)
-    assert shares[1] == 0
-    assert shares[2] == 0.5
+    assert before.sizes(3).tolist() == [36, 13, 4]
+    labels = TargetLabels(np.array([3, 4, 7]), np.array([0, 0, 2]), 3)
+    after = taught(task, labels, share).training_data
+    x = np.asarray(after.source.x)[:, 0]
+    assert [int((x == row).sum()) for row in (63.0, 64.0, 67.0)] == list(times)
+    assert after.source.y[x < 60].tolist() == before.y.tolist()
+    assert set(after.source.y[x == 67.0].tolist()) == {2}
     assert after.source_val is task.training_data.source_val, "nothing that is held out is taught"
 
 

@@ -17,7 +17,7 @@ from askew.core.errors import EmptyClassWarning, UserError
 from askew.data.benchmarks import load_task
 from askew.data.domains import Labeled, Unlabeled
 from askew.data.label_shift import long_tail
-from askew.data.task import Pool, Shift, Task, TestLabels, TrainingData, draw_source, make_task
+from askew.data.task import Pool, Shift, Task, TestLabels, TrainingData, draw_source, make_task, make_unlabeled_task
 from askew.training.batches import Feed
 from askew.training.trainer import fit
 
@@ -151,6 +151,17 @@ def test_validation_takes_a_tenth_of_a_class_that_was_drawn_whole_and_says_so() 
     assert source.sizes(3).tolist() == [10, 20, 27]
     assert held.sizes(3).tolist() == [1, 2, 3]
     assert notes == ("validation holds 3 images of the source draw: nothing else is left of 1 of the 3 classes",)
+
+
+@pytest.mark.parametrize(
+    ("images", "held_out"), [(1, 0), (2, 1), (3, 1), (8, 1), (9, 1), (10, 1), (11, 2), (15, 2), (70, 7), (79, 8)]
+)
+def test_of_ones_own_data_a_tenth_of_each_class_rounded_up_is_held_out(images: int, held_out: int) -> None:
+    y = np.repeat([0, 1], [20, images])
+    source = Labeled(np.zeros((len(y), 4), dtype=np.float32), y)
+    data = make_unlabeled_task("own/rows", source, Unlabeled(source.x), ("a", "b")).training_data
+    assert data.source_val.sizes(2).tolist() == [2, held_out]
+    assert data.source.sizes(2).tolist() == [18, images - held_out]
 
 
 def test_spare_images_spare_the_draw() -> None:

@@ -15,11 +15,13 @@ from test_results import put
 
 from askew.core.files import read_tensors, write_tensors
 from askew.data.benchmarks import load_task
-from askew.reports.findings import lost_classes, run_findings
+from askew.data.label_shift import DIGITS_TAIL
+from askew.reports.findings import has_few_classes, lost_classes, run_findings
 from askew.reports.formats import markdown
 from askew.reports.paired import comparisons, paired, with_ensembles
 from askew.reports.results import collect
 from askew.runs.root import finished_runs, open_root
+from askew.training.run import key_before
 
 
 @pytest.fixture
@@ -125,3 +127,30 @@ def test_methods_without_their_views_and_lost_classes_are_findings(root: Path) -
     found = {finding.code: finding.where for finding in run_findings(collect(finished_runs(root)), [])}
     assert found["A009"] == ("digits/usps-mnist (rs-ut), fixmatch",)
     assert found["A010"] == ("digits/usps-mnist (rs-ut), dann: class 2 (seed 3)",)
+
+
+def test_two_classes_of_ten_are_few_and_a_long_tail_is_not() -> None:
+    assert has_few_classes(np.array([0.7, 0.3] + [0.0] * 8))
+    assert not has_few_classes(DIGITS_TAIL)
+    assert not has_few_classes(np.full(10, 0.1))
+    assert not has_few_classes(np.array([0.9, 0.1])), "of two classes, one is half"
+
+
+@pytest.mark.parametrize(
+    ("sampler", "estimate", "found"),
+    [
+        ("even", [0.8, 0.2] + [0.0] * 8, True),
+        ("balanced", [0.8, 0.2] + [0.0] * 8, True),
+        ("natural", [0.8, 0.2] + [0.0] * 8, False),  # nothing draws the absent classes up
+        ("even", DIGITS_TAIL.tolist(), False),
+    ],
+)
+def test_a_target_of_few_classes_is_a_finding_where_they_are_drawn_evenly(
+    root: Path, sampler: str, estimate: list[float], found: bool
+) -> None:
+    folder = put(root, "a", 45.0, method="teacher", target_sampler=sampler, target_floor=0.01, seed=2)
+    key = key_before(json.loads((folder / "run.json").read_text())["run"])
+    (root / str(key)).mkdir()
+    (root / str(key) / "reweighted.json").write_text(json.dumps({"target_mix": estimate}))
+    codes = {finding.code: finding.where for finding in run_findings(collect([folder]), [])}
+    assert codes.get("A011") == (("digits/usps-mnist (rs-ut), teacher: seed 2",) if found else None)

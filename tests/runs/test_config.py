@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from askew.core.errors import UserError
 from askew.runs.config import MOST_SEEDS, RunRequest, prepare
 from askew.runs.grid import whole_benchmark
 from askew.runs.tune import Trial, requests_of, trials
+from askew.training.run import key_before
 
 
 @pytest.mark.parametrize("name", ["seed", "draw"])
@@ -120,3 +122,11 @@ def test_a_task_s_settings_override_those_of_all_and_a_method_s_those_of_all_met
     assert (options["alpha"], options["k0"]) == (0.3, 0.2)
     other, _ = prepare(RunRequest("mini/uci-syn", "coal", settings=tmp_path / "my.toml"))
     assert (other.batch, other.plan[-1].optim.lr, other.plan[-1].rounds) == (20, 2.0, 1)
+
+
+def test_a_run_s_description_tells_which_run_it_continues() -> None:
+    for method in ("coal", "teacher"):  # the teacher draws the target evenly, which its pre-training does not
+        run, _ = prepare(RunRequest("mini/syn-uci", method))
+        assert run.before is not None
+        assert key_before(json.loads(json.dumps(run.describe()))) == run.before.key
+        assert key_before(run.before.describe()) is None

@@ -8,10 +8,11 @@ import numpy as np
 
 from askew.adaptation.pipeline import Adaptation
 from askew.data.custom import few
+from askew.evaluation.prior_estimators import DEFAULT
 from askew.evaluation.unknown import ALARMS
 from askew.nets.modules import OWN_PREFIX
 from askew.nets.small import OWN
-from askew.reports.findings import Finding, holding
+from askew.reports.findings import Finding, has_few_classes, holding
 
 FEW_TARGET = 100
 FEW_SOURCE = 10
@@ -73,6 +74,10 @@ def _network(found: Adaptation) -> list[Finding]:
          "predictions: the estimated label distribution is then worthless, and what the methods agree on, which the "
          "verdict rests on, may be wrong for all of them.",
          "look at the images; if they are of many classes, fine-tune, use another backbone, or label some."),
+        (_few_classes(found), "A118", "The target seems to have few of the source's classes",
+         "so it seems without adaptation, where the network may also just miss the others. If they are absent, methods "
+         "that draw target images evenly by predicted class (teacher; coal, balanced target) give many images to them.",
+         "leave classes that you know to be absent out of the source, or use --method mcc, which draws none evenly."),
     )  # fmt: skip
 
 
@@ -132,6 +137,13 @@ def _one_class(found: Adaptation) -> Iterator[str]:
     share = counts.max() / counts.sum()
     if share > MOST and share > 2 * found.setup.data.source_prior[counts.argmax()]:
         yield f"{found.classes[counts.argmax()]}: {100 * share:.0f} % of the target"
+
+
+def _few_classes(found: Adaptation) -> Iterator[str]:
+    prior = found.diagnosis.priors["unadapted"][DEFAULT].prior
+    if has_few_classes(prior):
+        most = np.argsort(-prior)[:3]
+        yield ", ".join(f"{found.classes[k]} {prior[k]:.0%}" for k in most if prior[k] > 0)
 
 
 def _strange(found: Adaptation) -> Iterator[str]:

@@ -125,14 +125,14 @@ class KnownOptions:
     ] = None
     train_labels: Annotated[
         bool,
-        typer.Option("--train-labels", help="Train the chosen method again, with these labels.", rich_help_panel=DATA),
+        typer.Option("--train-labels", help="Train what was chosen again, with these labels.", rich_help_panel=DATA),
     ] = False
     target_prior: Annotated[
         Path | None,
         typer.Option(
             "--target-prior",
-            help="Known shares of the target's classes, used in training and predictions: lines of class,share, or "
-            "JSON.",
+            help="Known shares of the target's classes, for the choice and the predictions, not for training: lines of "
+            "class,share, or JSON.",
             rich_help_panel=DATA,
         ),
     ] = None

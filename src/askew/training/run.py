@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -91,5 +92,18 @@ class Run:
     @property
     def key(self) -> str:
         """Names the run's folder: a hash of `describe`."""
-        text = json.dumps(self.describe(), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return _key(self.describe())
+
+
+def key_before(described: Mapping[str, Any]) -> str | None:
+    """The key of the run that one continues, from what `describe` gave for it; None for a first stage."""
+    if len(described["plan"]) == 1:
+        return None
+    values = {**described, "plan": described["plan"][:-1], "target_sampler": "natural"}
+    values.pop("target_floor", None)
+    return _key(values)
+
+
+def _key(described: Mapping[str, Any]) -> str:
+    text = json.dumps(described, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
