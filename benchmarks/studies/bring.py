@@ -93,6 +93,12 @@ class HandedOut:
         """Calibrated, under a uniform prior."""
         return self.networks[self.chosen()].outputs
 
+    @property
+    def single_outputs(self) -> list[DomainOutputs]:
+        """The same of each network by itself."""
+        pairs = zip(self.trained, self.networks, strict=True)
+        return [network.outputs for t, network in pairs if not t.members]
+
 
 def adapted(request: AdaptRequest, out: Path) -> HandedOut:
     setup = watch(set_up(request, out, CPU))
@@ -217,7 +223,7 @@ def unknown(trial: Trial, seed: int) -> Iterator[Row]:
     for name, one in found.items():
         own = [score(y, t.predicted[: 4 * n], trial.classes - 1)["per_class_mean"] for t in one.trained]
         yield {"what": f"others' accuracy {name} them", "mean": own[one.chosen()], "best": max(own), "images": n}
-    strangers = {name: find_unfamiliar([network.outputs for network in one.networks]) for name, one in found.items()}
+    strangers = {name: find_unfamiliar(one.single_outputs) for name, one in found.items()}
     marked, values = strangers["with"].marked, strangers["with"].score
     yield {"what": "area under the curve", "mean": 100 * roc_auc_score(np.arange(5 * n) >= 4 * n, values)}
     yield {"what": "marked of the unknown", "mean": 100 * float(marked[4 * n :].mean())}

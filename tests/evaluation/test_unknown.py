@@ -24,6 +24,13 @@ def test_what_networks_are_sure_of_but_disagree_about_is_unknown_and_what_they_a
     assert ((found.score >= 0) & (found.score <= 1)).all()
 
 
+def test_doubt_that_all_networks_share_is_no_disagreement() -> None:
+    doubt = np.tile([6.0, 6.0, 0.0, 0.0], (20, 1))  # between two classes
+    found = find_unfamiliar([network(doubt, k) for k in range(3)])
+    assert found.score == pytest.approx(0, abs=1e-9)
+    assert not found.marked.any()
+
+
 def test_a_twentieth_of_the_held_out_source_would_be_marked() -> None:
     one = network(np.zeros((1, 4)), 0)
     again = DomainOutputs.of(one.source_val, one.source_val_y, one.source_val, one.training_prior)

@@ -254,7 +254,8 @@ def adapt(request: AdaptRequest, out: Path, device: torch.device) -> Generator[P
         request, setup, tuple(trained), failed, tuple(network.scores for network in networks), verdicts, chosen,
         "" if chosen == preferred else trained[preferred].candidate.name,
         diagnose(networks[0].outputs, outputs if chosen else None), softmax(logits), networks[chosen].temperature, bias,
-        find_unfamiliar([network.outputs for network in networks]), time.monotonic() - began,
+        find_unfamiliar([network.outputs for t, network in zip(trained, networks, strict=True) if not t.members]),
+        time.monotonic() - began,
     )  # fmt: skip
 
 

@@ -21,7 +21,7 @@ class Unfamiliar:
     """How little each target image looks like any of the classes."""
 
     score: Floats
-    """Entropy of the networks' mean prediction, from 0, sure of a class, to 1, all equally probable. (n_t,)"""
+    """How much the networks disagree, from 0, not at all, to 1, each sure of another class. (n_t,)"""
     threshold: float
     """Above it are ALARMS of the held-out source images."""
 
@@ -42,15 +42,21 @@ class Unfamiliar:
 def find_unfamiliar(networks: Sequence[DomainOutputs]) -> Unfamiliar:
     """By all networks together, each calibrated: what none of them was trained on, they disagree about.
 
-    s_i = H(mean_m softmax(z_im)) / log c. On the development tasks one network by itself, its largest probability, its
-    logits' energy and the distance of embeddings all tell unknown images worse.
+    s_i = (H(p̄_i) − mean_m H(p_im)) / log c, p̄ the mean of the networks' probabilities p_m: what knowing which network
+    answers tells about the class. Of one network, its entropy. On development pairs this tells unknown images better
+    than H(p̄) and than the certainty, energy and neighbours of the network that is handed out, which adaptation has made
+    sure of everything.
     """
-    c = networks[0].classes
     val, target = (
-        np.mean([softmax(z) for z in logits], axis=0)
+        _disagreement([softmax(z) for z in logits], networks[0].classes)
         for logits in ([n.source_val for n in networks], [n.target_uniform for n in networks])
     )
-    return Unfamiliar(_entropy(target, c), float(np.quantile(_entropy(val, c), 1 - ALARMS)))
+    return Unfamiliar(target, float(np.quantile(val, 1 - ALARMS)))
+
+
+def _disagreement(p: Sequence[Floats], classes: int) -> Floats:
+    together = _entropy(np.mean(p, axis=0), classes)
+    return together if len(p) == 1 else together - np.mean([_entropy(own, classes) for own in p], axis=0)
 
 
 def _entropy(p: Floats, classes: int) -> Floats:
