@@ -45,8 +45,7 @@ class PriorAwareTeacher(Method):
         With `confusion`, plus the class confusion that MCC minimises.
     Cites: A. Tarvainen, H. Valpola, Mean teachers are better role models, NeurIPS 2017; G. French, M. Mackiewicz,
         M. Fisher, Self-ensembling for visual domain adaptation, ICLR 2018; D. Berthelot et al., ReMixMatch, ICLR 2020.
-    Use when: random views exist and label distributions differ. Not where the target lacks most of the classes, which
-        reports warn of (A011, A118).
+    Use when: random views exist and label distributions differ, unless the target lacks most of the classes.
     """
 
     id = "teacher"
