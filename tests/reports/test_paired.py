@@ -137,20 +137,21 @@ def test_two_classes_of_ten_are_few_and_a_long_tail_is_not() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sampler", "estimate", "found"),
+    ("method", "sampler", "estimate", "found"),
     [
-        ("even", [0.8, 0.2] + [0.0] * 8, True),
-        ("balanced", [0.8, 0.2] + [0.0] * 8, True),
-        ("natural", [0.8, 0.2] + [0.0] * 8, False),  # nothing draws the absent classes up
-        ("even", DIGITS_TAIL.tolist(), False),
+        ("teacher", "even", [0.8, 0.2] + [0.0] * 8, True),
+        ("coal", "balanced", [0.8, 0.2] + [0.0] * 8, True),
+        ("teacher", "natural", [0.8, 0.2] + [0.0] * 8, False),  # nothing draws the absent classes up
+        ("source", "even", [0.8, 0.2] + [0.0] * 8, False),  # which does not learn from the target
+        ("teacher", "even", DIGITS_TAIL.tolist(), False),
     ],
 )
 def test_a_target_of_few_classes_is_a_finding_where_they_are_drawn_evenly(
-    root: Path, sampler: str, estimate: list[float], found: bool
+    root: Path, method: str, sampler: str, estimate: list[float], found: bool
 ) -> None:
-    folder = put(root, "a", 45.0, method="teacher", target_sampler=sampler, target_floor=0.01, seed=2)
+    folder = put(root, "a", 45.0, method=method, target_sampler=sampler, target_floor=0.01, seed=2)
     key = key_before(json.loads((folder / "run.json").read_text())["run"])
     (root / str(key)).mkdir()
     (root / str(key) / "reweighted.json").write_text(json.dumps({"target_mix": estimate}))
     codes = {finding.code: finding.where for finding in run_findings(collect([folder]), [])}
-    assert codes.get("A011") == (("digits/usps-mnist (rs-ut), teacher: seed 2",) if found else None)
+    assert codes.get("A011") == ((f"digits/usps-mnist (rs-ut), {method}: seed 2",) if found else None)

@@ -169,7 +169,8 @@ def _without_views(rows: Sequence[Row]) -> Iterator[str]:
 
 def _few_classes(rows: Sequence[Row]) -> Iterator[str]:
     for row in rows:
-        if row.run.get("target_sampler") not in ("even", "balanced"):
+        blind = row.method in METHODS and not METHODS[row.method].sees_target
+        if blind or row.run.get("target_sampler") not in ("even", "balanced"):
             continue
         seeds = []
         for seed, folder in zip(row.seeds, row.folders, strict=True):
