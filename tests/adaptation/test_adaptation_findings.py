@@ -26,9 +26,10 @@ def changed(found: Adaptation, **verdict: Any) -> Adaptation:
 
 def test_each_remark_is_made_where_it_holds_and_only_there(made: Adapted) -> None:
     found = made.found
-    fine = changed(found)
+    fine = dataclasses.replace(changed(found), unfamiliar=Unfamiliar(np.zeros(102), 0.5))
     data, setup = fine.setup.data, fine.setup
-    assert not codes(fine) & {"A101", "A102", "A103", "A104", "A106", "A108", "A109", "A110", "A114", "A115", "A117"}
+    assert not codes(fine) & {"A101", "A102", "A103", "A104", "A106", "A108", "A109", "A110", "A114", "A115", "A117",
+                               "A118"}  # fmt: skip
     cases: dict[str, Callable[[], Adaptation]] = {
         "A102": lambda: _with_data(fine, target=dataclasses.replace(data.target, broken=("x.jpg: torn",))),
         "A103": lambda: _with_data(fine, unknown=("zebra",)),
@@ -41,11 +42,21 @@ def test_each_remark_is_made_where_it_holds_and_only_there(made: Adapted) -> Non
         "A116": lambda: _with_source_only_logits(fine, np.eye(3)[[2] * 102]),
         "A115": lambda: dataclasses.replace(fine, failed={"dann": "no"}),
         "A117": lambda: dataclasses.replace(fine, unfamiliar=Unfamiliar(np.arange(102.0), 50.0)),
+        "A118": lambda: _with_estimate(fine, np.array([0.9, 0.1] + [0.0] * 8)),
     }
     before = codes(dataclasses.replace(fine, probabilities=np.eye(3)[[0, 1, 2] * 34], setup=setup))
     for code, case in cases.items():
         assert code not in before, code
         assert code in codes(case()), code
+
+
+def _with_estimate(found: Adaptation, prior: np.ndarray) -> Adaptation:
+    """As if the network without adaptation had estimated that prior."""
+    priors = found.diagnosis.priors
+    own = priors["unadapted"] | {"bbse": dataclasses.replace(priors["unadapted"]["bbse"], prior=prior)}
+    return dataclasses.replace(
+        found, diagnosis=dataclasses.replace(found.diagnosis, priors=priors | {"unadapted": own})
+    )
 
 
 def _with_source_only_logits(found: Adaptation, logits: np.ndarray) -> Adaptation:

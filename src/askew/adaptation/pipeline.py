@@ -205,16 +205,12 @@ def _together(candidate: Candidate, members: Sequence[Trained]) -> Trained:
 def teach(
     winner: Trained, labels: TargetLabels, setup: Setup, request: AdaptRequest, out: Path, device: torch.device
 ) -> Generator[Progress, None, tuple[list[Trained], dict[str, str]]]:
-    """What was chosen, trained once more with the labels: of an ensemble each member, and last what they answer
-    together."""
-
-    def named(candidate: Candidate) -> Candidate:
-        return replace(candidate, name=f"{candidate.name}, with labels", taught=True)
-
+    """What was chosen, trained again with the labels: each member of an ensemble, and last what they answer together."""
     again = replace(setup, task=taught(setup.task, labels))
-    candidates = [named(t.candidate) for t in winner.members or (winner,)]
+    plain = [*(t.candidate for t in winner.members or (winner,)), ENSEMBLE]
+    *candidates, ensemble = [replace(one, name=f"{one.name}, with labels", taught=True) for one in plain]
     more, failed = yield from train(again, request, candidates, out, device)
-    return [*more, _together(named(ENSEMBLE), more)] if len(more) > 1 else more, failed
+    return [*more, _together(ensemble, more)] if len(more) > 1 else more, failed
 
 
 def read_outputs(folder: Path) -> DomainOutputs:
