@@ -205,7 +205,7 @@ def _together(candidate: Candidate, members: Sequence[Trained]) -> Trained:
 def teach(
     winner: Trained, labels: TargetLabels, setup: Setup, request: AdaptRequest, out: Path, device: torch.device
 ) -> Generator[Progress, None, tuple[list[Trained], dict[str, str]]]:
-    """What was chosen, trained again with the labels: each member of an ensemble, and last what they answer together."""
+    """What was chosen, trained again with the labels: every member of an ensemble, and last their mean."""
     again = replace(setup, task=taught(setup.task, labels))
     plain = [*(t.candidate for t in winner.members or (winner,)), ENSEMBLE]
     *candidates, ensemble = [replace(one, name=f"{one.name}, with labels", taught=True) for one in plain]
