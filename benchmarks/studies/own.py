@@ -184,7 +184,8 @@ def claimed(networks: list[ScoredNetwork], names: list[str], y: NDArray[np.int64
     said: dict[str, dict[str, Any]] = {
         name: {"verdict": verdict.verdict} for name, verdict in zip(names[1:], judge_transfers(networks), strict=True)
     }
-    prior = diagnose(networks[0].outputs, networks[-1].outputs).target_prior
+    others = [network.outputs for network in networks[1:-1]]
+    prior = diagnose(networks[0].outputs, networks[-1].outputs, others).target_prior
     truth = np.bincount(y, minlength=len(prior.prior)) / len(y)
     said[names[-1]] |= {
         "expected": 100 * networks[-1].scores["expected"],

@@ -119,7 +119,7 @@ def test_an_unreliable_source_only_is_named_in_the_sentence(good: World) -> None
     (expected,) = (e.before for e in found.evidence if e.score == "expected")
     assert expected < UNRELIABLE
     assert (
-        f"source-only itself is unreliable on the target: its expected accuracy is {100 * expected:.0f} %."
+        f"source-only itself is unreliable on the target: its confidence by class is {100 * expected:.0f} %."
         in found.sentence
     )
 

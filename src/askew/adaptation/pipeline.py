@@ -127,10 +127,8 @@ class Adaptation:
     @property
     def _judgement(self) -> str:
         if self.request.take:
-            return (
-                f"The network of {self.winner.candidate.name} was saved because it was asked for. "
-                + ("" if self.verdict is None else self.verdict.sentence)
-            ).rstrip()
+            said = "" if self.verdict is None else f" {self.verdict.sentence}"
+            return f"The network of {self.winner.candidate.name} was saved because it was asked for.{said}"
         if self.verdict is not None and self.verdict.verdict == "hurt":
             return (
                 f"{self.verdict.sentence} The network of {self.winner.candidate.name} was saved because it was "
@@ -245,13 +243,14 @@ def adapt(request: AdaptRequest, out: Path, device: torch.device) -> Generator[P
     preferred = prefer(request, setup.labels, trained, networks)
     chosen = 0 if _harmful(request, setup, trained, preferred, verdicts) else preferred
     outputs = networks[chosen].outputs
+    single = [network.outputs for t, network in zip(trained, networks, strict=True) if not t.members]
+    others = [one for one in single[1:] if one is not outputs] or single[: bool(chosen)]
     logits, bias = decide(outputs.target_uniform, setup.prior)
     return Adaptation(
         request, setup, tuple(trained), failed, tuple(network.scores for network in networks), verdicts, chosen,
         "" if chosen == preferred else trained[preferred].candidate.name,
-        diagnose(networks[0].outputs, outputs if chosen else None), softmax(logits), networks[chosen].temperature, bias,
-        find_unfamiliar([network.outputs for t, network in zip(trained, networks, strict=True) if not t.members]),
-        time.monotonic() - began,
+        diagnose(networks[0].outputs, outputs if chosen else None, others), softmax(logits),
+        networks[chosen].temperature, bias, find_unfamiliar(single), time.monotonic() - began,
     )  # fmt: skip
 
 

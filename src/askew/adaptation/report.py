@@ -123,7 +123,8 @@ def _distributions(found: Adaptation) -> list[tuple[str, Chart]]:
     legend = {"c0": "source (labels)", "c1": "target (estimated, with its 95 % interval)"}
     note = (
         f"Estimated by {estimator.upper()} from the network's predictions on held-out source and "
-        "target images; intervals: bootstrap. Both assume that a class looks the same in both domains."
+        "target images, and drawn towards an even distribution as far as the other networks disagree; intervals: a "
+        "bootstrap of every network. Without other networks, that assumes that a class looks the same in both domains."
     )
     if len(rows) <= ONE_CHART:
         return [("", Chart(svg.ranges(rows, label), note, legend))]

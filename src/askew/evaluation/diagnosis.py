@@ -7,6 +7,7 @@ the estimated distribution, and everything that is built on it, can be trusted.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -19,6 +20,7 @@ from askew.evaluation.prior_estimators import (
     PredictionRates,
     PriorEstimate,
     PriorEstimator,
+    estimate_prior,
     estimate_priors,
     simplex_prior,
 )
@@ -80,14 +82,16 @@ class Diagnosis:
     """Whether the estimated label distribution is another than the source's."""
     remains: dict[str, Test]
     """By network: whether a difference remains that no label distribution explains."""
+    others: tuple[PriorEstimate, ...] = ()
+    """The target prior by other networks."""
 
     @property
     def target_prior(self) -> PriorEstimate:
-        """The one to show: the adapted network's, if there is one that was preferred to the unadapted one.
+        """The one to show, among others': the adapted network's, if one was preferred to the unadapted one.
 
         It knows the target better, and so errs less in counting its classes.
         """
-        return self.priors.get("adapted", self.priors["unadapted"])[DEFAULT]
+        return self.priors.get("adapted", self.priors["unadapted"])[DEFAULT].among(self.others)
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -103,12 +107,18 @@ class Diagnosis:
 
 
 def diagnose(
-    unadapted: DomainOutputs, adapted: DomainOutputs | None = None, *, resamples: int = 200, seed: int = 0
+    unadapted: DomainOutputs,
+    adapted: DomainOutputs | None = None,
+    others: Sequence[DomainOutputs] = (),
+    *,
+    resamples: int = 200,
+    seed: int = 0,
 ) -> Diagnosis:
     """What differs between source and target for a network that was trained on the source alone.
 
     An adapted network adds its own estimates of the label distribution, and whether a difference remains for it; one
     that was trained to see none proves nothing by seeing none, so the kind of shift is judged by the unadapted one.
+    Others show how far estimates of the label distribution differ.
     """
     networks = {"unadapted": unadapted} | ({} if adapted is None else {"adapted": adapted})
     priors = {who: estimate_priors(outputs, resamples=resamples, seed=seed) for who, outputs in networks.items()}
@@ -121,7 +131,8 @@ def diagnose(
     kind = _kind(prior, rest)
     sure = _sure(kind, outputs, prior, rest, agreed and not confused)
     sentence = _sentence(kind, outputs, prior, remains, confused)
-    return Diagnosis(kind, sure, sentence, unadapted.source_prior, priors, outputs, prior, remains)
+    by_others = tuple(estimate_prior(one, resamples=resamples, seed=seed) for one in others)
+    return Diagnosis(kind, sure, sentence, unadapted.source_prior, priors, outputs, prior, remains, by_others)
 
 
 def _kind(prior: Test, remains: Test) -> Kind:

@@ -66,7 +66,7 @@ SCORES: dict[str, Score] = {
         scores.thresholded_by_class,
     ),
     "expected": Score(
-        "expected accuracy", "per-class mean accuracy if the calibrated posterior under the estimated prior were true",
+        "confidence by class", "confident, as a mean over classes under the estimated prior; not an accuracy",
         "", scores.expected_by_class,
     ),
     "transport": Score(
@@ -133,7 +133,7 @@ CHOOSERS = ("source", "prior-information", "corr-c", "expected", "ensemble")
 def rank_sums(networks: Sequence[ScoredNetwork]) -> Floats:
     """The sum of each network's ranks by scores that err in different ways; large is good. (n,)
 
-    Prior-aware information and expected accuracy rely on the estimated prior, and praise a network that predicts one
+    Prior-aware information and confidence by class rely on the estimated prior, and praise a network that predicts one
     class for everything where that estimate fails; Corr-C wants all classes, which is wrong under label shift, and
     notices just that. The ensemble looks at the other networks, and the source's accuracy at what was forgotten.
     """

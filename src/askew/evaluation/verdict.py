@@ -22,8 +22,8 @@ MARGIN, LEAD = 0.05, 3
 """What a verdict takes, set on development tasks: so large a share of the target by which agreement differs, at the
 nearer end of its interval; or so many more scores that rose than fell."""
 UNRELIABLE = 0.6
-"""Expected accuracy below which source-only itself is unreliable on the target, so that to depart from it is no harm;
-set on development tasks too, where 0.5 to 0.65 make no difference."""
+"""Confidence by class (`expected`) below which source-only itself is unreliable on the target, so that to depart from
+it is no harm; set on development tasks too, where 0.5 to 0.65 make no difference."""
 ROWS = 500
 """Most target images in each half that an interval is made from."""
 COLLAPSED = 0.5
@@ -204,6 +204,6 @@ def _sentence(answer: Answer, evidence: Sequence[Evidence], networks: int, far: 
     if _unreliable(evidence):
         expected = _by(evidence, "expected").before
         clauses.append(
-            f"source-only itself is unreliable on the target: its expected accuracy is {100 * expected:.0f} %"
+            f"source-only itself is unreliable on the target: its confidence by class is {100 * expected:.0f} %"
         )
     return f"{'; '.join(clauses)}."

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
+from askew.core.device import pick_device
 from askew.core.errors import UserError
 from askew.core.files import read_tensors
 from askew.data.benchmarks import load_task, task_infos
@@ -65,7 +65,8 @@ def network_features(
     spec |= {"weights": "none", "weights_hash": ""}
     parts, width = build(NetSpec(**spec), tuple(training_data.source.x.shape[1:]), len(training_data.classes), 0)
     weights, prefix = predicting_weights(read_tensors(file)[0]), "features."
-    net = Net(parts, width, split_norm=keeps_source_statistics(weights)).eval()
+    device = pick_device("auto")  # a large network takes minutes on a CPU
+    net = Net(parts, width, split_norm=keeps_source_statistics(weights)).to(device).eval()
     features = net["features"]
     try:
         features.load_state_dict({n.removeprefix(prefix): t for n, t in weights.items() if n.startswith(prefix)})
@@ -77,7 +78,7 @@ def network_features(
 
     def of(x: NDArray[Any], domain: Literal["source", "target"]) -> NDArray[np.float32]:
         with net.source_statistics() if domain == "source" else nullcontext():
-            return forward_in_chunks(lambda rows: features(rows).flatten(1), x, torch.device("cpu"))
+            return forward_in_chunks(lambda rows: features(rows).flatten(1), x, device)
 
     return of
 
