@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 settings.register_profile("askew", derandomize=True, deadline=None)  # the same examples everywhere, at any speed
 settings.load_profile("askew")
 
-TINY = ("-t", "pretrain=20", "-t", "rounds=2", "-t", "round=10", "-t", "batch=16")
+TINY = ("-t", "pretrain=6", "-t", "rounds=2", "-t", "round=4", "-t", "batch=16")
 """Options that make a run take a second."""
 
 
@@ -217,7 +217,7 @@ def mini_runs(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
 
     root = open_root(tmp_path_factory.mktemp("looked-at") / "runs")
     how = Execution(root, pick_device("cpu"), curve=True)
-    length = {"pretrain": 20, "rounds": 2, "round": 10, "batch": 16}
+    length = {"pretrain": 6, "rounds": 2, "round": 4, "batch": 16}
     for method in ("source", "coal"):
         for seed in (0, 1):
             for _ in execute(*prepare(RunRequest("mini/syn-uci", method, seed, training=length)), how):

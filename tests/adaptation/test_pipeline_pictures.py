@@ -104,7 +104,7 @@ def test_a_fine_tuned_backbone_is_part_of_the_model_and_several_are_one(
 ) -> None:
     monkeypatch.setattr(pipeline, "choose_several", lambda networks: [1, 2])
     source, target = photographs(tmp_path / "s", ("red", "green"), 3, 90), photographs(tmp_path / "t", ("red",), 4, 0)
-    training = {"pretrain": 5, "rounds": 1, "round": 15, "batch": 2, "crop": 32, "precision": "float32"}
+    training = {"pretrain": 3, "rounds": 1, "round": 6, "batch": 2, "crop": 32, "precision": "float32"}
     training |= {"lr": 1e-3, "features_lr": 1e-4}  # for weights from nothing
     request = AdaptRequest(source, target, "source", "resnet18", "none", tuned=True, training=training)
     found = finish(adapt(request, tmp_path / "out", CPU))

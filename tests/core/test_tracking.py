@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 from conftest import TINY, Command, MakeRun
+from grids import until
 
 from askew.core.errors import UserError
 from askew.core.tracking import RunInfo, tracker
@@ -170,6 +171,8 @@ def wandb_records(file: Path) -> Iterator[Any]:
             at += 32768 - at % 32768
             continue
         _, length, kind = struct.unpack("<IHB", content[at : at + 7])
+        if at + 7 + length > len(content):  # the rest is being written
+            return
         record += content[at + 7 : at + 7 + length]
         at += 7 + length
         if kind in (1, 4):  # whole, or its last piece
@@ -184,6 +187,8 @@ def test_weights_and_biases_reads_back_what_was_logged_offline(
     monkeypatch.delenv("WANDB_MODE", raising=False)
     folder = trained(make_run(pretrain=0), task, tmp_path, "wandb")
     (file,) = (tmp_path / "logs" / "wandb").glob(f"offline-run-*/run-{folder.path.name}.wandb")
+    # its service is another process, which on a busy machine writes on after `finish` has returned
+    until(lambda: any(record.HasField("exit") for record in wandb_records(file)), 30)
     history, summary = {}, {}
     for record in wandb_records(file):
         if record.HasField("history"):
