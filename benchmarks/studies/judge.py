@@ -2,8 +2,9 @@
 
     python benchmarks/studies/judge.py RUNS [RUNS …] [--data DATA] [--json FILE]
 
-Runs of one task, shift, draw and seed are the candidates of one choice, as a user without labels would have them;
-numbers are means over these choices. Markdown goes to stdout.
+Runs of one task, shift, draw and seed are the candidates of one choice, as a user without labels would have them:
+what `askew adapt` hands out is the mean of the better ones, unless the verdict on it is hurt. Numbers are means over
+these choices. Markdown goes to stdout.
 """
 
 from __future__ import annotations
@@ -22,11 +23,21 @@ from scipy.stats import rankdata
 from askew.core.files import read_tensors
 from askew.data.benchmarks import load_task
 from askew.data.task import Task
-from askew.evaluation.logits import Floats
-from askew.evaluation.metrics import mean
+from askew.evaluation.calibration import mean_outputs
+from askew.evaluation.diagnosis import diagnose
+from askew.evaluation.logits import Floats, Labels
+from askew.evaluation.metrics import mean, score
 from askew.evaluation.outputs import DomainOutputs
-from askew.evaluation.prior_estimators import ESTIMATORS, target_prior
-from askew.evaluation.validators import CHOOSERS, SCORES, ScoredNetwork, choose, score_networks
+from askew.evaluation.prior_estimators import ESTIMATORS, PriorEstimate, target_prior
+from askew.evaluation.validators import (
+    CHOOSERS,
+    SCORES,
+    ScoredNetwork,
+    choose,
+    choose_several,
+    score_another,
+    score_networks,
+)
 from askew.evaluation.verdict import judge_transfers
 from askew.runs.root import finished_runs
 from askew.runs.store import RunFolder
@@ -38,8 +49,10 @@ VERDICTS = ("helped", "unclear", "hurt")
 COUNTED = "counting"
 """The share of target images that each class is predicted for: what an estimator has to beat."""
 RANDOM_PICK = "random pick (mean)"
-AUTO = "choose, unless hurt"
-"""What `askew adapt` saves: source-only where the verdict on the pick of `choose` is hurt."""
+AUTO = "handed out"
+"""What `askew adapt` saves: the mean of the better networks, or source-only where the verdict on it is hurt."""
+ENSEMBLE = "ensemble"
+SHOWN = "shown to users (before: an even one)"
 
 Choice = tuple[str, ...]
 """Task, shift, draw and seed."""
@@ -56,6 +69,9 @@ class Candidate:
     overall: float
     """Accuracy under the target's own label distribution (the unbalanced test split, if there is one), in points."""
     true_prior: Floats | None
+    test: DomainOutputs
+    """With the whole test split as the target."""
+    test_y: Labels
 
 
 Choices = dict[Choice, list[Candidate]]
@@ -86,25 +102,33 @@ def _candidate(folder: RunFolder, method: str, task: Task) -> Candidate:
     prior = None if sizes is None else sizes / sizes.sum()
     scores = folder.scores()
     overall = scores.get("paper", scores["whole"])["overall"]
-    return Candidate(method, outputs, scores["whole"]["per_class_mean"], overall, prior)
+    test = DomainOutputs.of(logits["source_val"], task.training_data.source_val.y, logits["exam"], seen)
+    return Candidate(method, outputs, scores["whole"]["per_class_mean"], overall, prior, test, task.test.y)
+
+
+def ensemble(members: Sequence[Candidate]) -> Candidate:
+    """What several networks answer together."""
+    first, test = members[0], mean_outputs([one.test for one in members])
+    found = score(first.test_y, test.target_uniform.argmax(axis=1), test.classes)
+    outputs = mean_outputs([one.outputs for one in members])
+    # Its accuracy under the target's own label distribution is not stored anywhere.
+    return Candidate(ENSEMBLE, outputs, found["per_class_mean"], math.nan, first.true_prior, test, first.test_y)
 
 
 def judge_scores(
-    candidates: Sequence[Candidate], networks: Sequence[ScoredNetwork], verdicts: Sequence[str]
+    candidates: Sequence[Candidate], networks: Sequence[ScoredNetwork], handed_out: float
 ) -> dict[str, dict[str, float]]:
     """For every score: its rank correlation with accuracy, and how many points its pick is below the best."""
-
     accuracy = np.array([one.accuracy for one in candidates])
     columns = {name: np.array([network.scores[name] for network in networks]) for name in SCORES}
     columns["choose"] = np.sum([rankdata(columns[name].round(9)) for name in CHOOSERS], axis=0)
     found = {name: {"rank": spearman(v, accuracy), "pick": int(v.argmax())} for name, v in columns.items()}
-    pick = choose(networks)
-    assert found["choose"]["pick"] == pick
-    found[AUTO] = {"rank": math.nan, "pick": 0 if pick and verdicts[pick - 1] == "hurt" else pick}
+    assert found["choose"]["pick"] == choose(networks)
     found["source only"] = {"rank": math.nan, "pick": 0}
     judged = {
         name: {"rank": f["rank"], "regret": accuracy.max() - accuracy[int(f["pick"])]} for name, f in found.items()
     }
+    judged[AUTO] = {"rank": math.nan, "regret": accuracy.max() - handed_out}
     return judged | {RANDOM_PICK: {"rank": 0.0, "regret": accuracy.max() - accuracy.mean()}}
 
 
@@ -148,14 +172,35 @@ def judge_priors(candidates: Sequence[Candidate]) -> dict[str, dict[str, float]]
 
 def judge_choice(candidates: Sequence[Candidate]) -> dict[str, Any]:
     """Everything that is judged on one choice."""
-    networks = score_networks([one.outputs for one in candidates])
-    verdicts = judge_verdicts(candidates, networks)
+    networks = single = score_networks([one.outputs for one in candidates])
+    several, compared = choose_several(single), list(candidates)
+    if len(several) > 1:
+        compared.append(ensemble([candidates[i] for i in several]))
+        networks = [*single, score_another(single, compared[-1].outputs)]
+    verdicts = judge_verdicts(compared, networks)
+    pick = several[0] if len(several) == 1 else len(compared) - 1
+    pick = 0 if pick and verdicts[pick - 1]["verdict"] == "hurt" else pick
+    others = [network.outputs for i, network in enumerate(single) if i not in (0, pick)]
+    prior = diagnose(single[0].outputs, networks[pick].outputs if pick else None, others).target_prior
     return {
-        "candidates": [{"method": one.method, "accuracy": one.accuracy} for one in candidates],
-        "scores": judge_scores(candidates, networks, [one["verdict"] for one in verdicts]),
+        "candidates": [{"method": one.method, "accuracy": one.accuracy} for one in compared],
+        "handed_out": {
+            "method": compared[pick].method,
+            "accuracy": compared[pick].accuracy,
+            "verdict": verdicts[pick - 1]["verdict"] if pick else None,
+        },
+        "scores": judge_scores(candidates, single, compared[pick].accuracy),
         "verdicts": verdicts,
-        "priors": judge_priors(candidates),
+        "priors": judge_priors(candidates) | judge_shown(prior, candidates[0].true_prior),
     }
+
+
+def judge_shown(shown: PriorEstimate, truth: Floats | None) -> dict[str, dict[str, float]]:
+    """The label distribution that users see, beside an even one, and how many classes its intervals hold."""
+    if truth is None:
+        return {}
+    l1 = {"before": float(np.abs(1 / len(truth) - truth).sum()), "after": float(np.abs(shown.prior - truth).sum())}
+    return {SHOWN: l1 | {"covered": float(((shown.low <= truth) & (truth <= shown.high)).mean())}}
 
 
 # --- Markdown ---
@@ -197,13 +242,41 @@ def verdicts_table(judged: Judged, by: str, measure: str) -> str:
     return f"The verdict, by {measure} ({share}):\n\n" + table(["true \\ verdict", *VERDICTS], rows)
 
 
+def handed_out_verdicts(judged: Judged) -> str:
+    """How often the verdict on what is handed out is right."""
+    found = []
+    for of in judged.values():
+        gain = of["handed_out"]["accuracy"] - of["candidates"][0]["accuracy"]
+        found.append((of["handed_out"]["verdict"] or "unclear", _truth(gain)))
+    right = sum(said == truth for said, truth in found)
+    opposite = sum({said, truth} == {"helped", "hurt"} for said, truth in found)
+    return f"On what is handed out: right {right}, opposite {opposite} of {len(found)}.\n"
+
+
 def priors_table(judged: Judged, tasks: Sequence[str]) -> str:
     rows = [
         [f"{name} {when}", *(f"{v:.2f}" for v in by_task(judged, lambda of, n=name, w=when: of["priors"][n][w]))]
-        for name in (COUNTED, *ESTIMATORS)
+        for name in (COUNTED, *ESTIMATORS, SHOWN)
         for when in ("before", "after")
     ]
+    covered = by_task(judged, lambda of: of["priors"][SHOWN]["covered"])
+    rows.append(["classes whose 95 % interval holds the truth", *(f"{100 * v:.0f} %" for v in covered)])
     return table(["estimator", *tasks, "mean"], rows)
+
+
+def handed_out_table(judged: Judged, tasks: Sequence[str]) -> str:
+    """Accuracy of what is handed out beside every candidate's and the best one's."""
+    methods = list(dict.fromkeys(one["method"] for of in judged.values() for one in of["candidates"]))
+    rows = []
+    for method in methods:
+        own = {k: [o["accuracy"] for o in of["candidates"] if o["method"] == method] for k, of in judged.items()}
+        here = {key: {"accuracy": values[0]} for key, values in own.items() if values}
+        if len(here) == len(judged):  # an ensemble is not made every time
+            rows.append([method, *(f"{v:.1f}" for v in by_task(here, lambda of: of["accuracy"]))])
+    best = by_task(judged, lambda of: max(o["accuracy"] for o in of["candidates"] if o["method"] != ENSEMBLE))
+    rows.append(["the best of each choice", *(f"{v:.1f}" for v in best)])
+    rows.append([f"**{AUTO}**", *(f"{v:.1f}" for v in by_task(judged, lambda of: of["handed_out"]["accuracy"]))])
+    return table(["method", *tasks, "mean"], rows)
 
 
 def markdown(judged: Judged) -> str:
@@ -211,11 +284,14 @@ def markdown(judged: Judged) -> str:
     counts = [sum(key[0] == task for key in judged) for task in tasks]
     parts = [
         ", ".join(f"{task}: {n} choices" for task, n in zip(tasks, counts, strict=True)) + ".\n",
+        "Per-class mean accuracy:\n",
+        handed_out_table(judged, tasks),
         "Spearman's rank correlation with true per-class mean accuracy:\n",
         scores_table(judged, tasks, "rank", "{:.2f}"),
         "Regret of the pick, in points below the best (the oracle's is 0):\n",
         scores_table(judged, tasks, "regret", "{:.1f}"),
         verdicts_table(judged, "truth", "per-class mean accuracy"),
+        handed_out_verdicts(judged),
         verdicts_table(judged, "truth_overall", "accuracy under the target's own label distribution"),
         "L1 error of the estimated target prior, before (source-only) and after adaptation:\n",
         priors_table(judged, tasks),

@@ -33,9 +33,10 @@ def candidates(judge: ModuleType) -> list[Any]:
     truth = world(150, 200).target_y
     prior = np.bincount(truth, minlength=10) / len(truth)
     accuracies = {"source": 70.0, "better": 73.0, "worse": 68.0, "same": 70.5}
+    outputs = [world(150, 200, moved=i / 4).outputs for i in range(len(accuracies))]
     return [
-        judge.Candidate(name, world(150, 200, moved=i / 4).outputs, accuracy, 140 - accuracy, prior)
-        for i, (name, accuracy) in enumerate(accuracies.items())
+        judge.Candidate(name, one, accuracy, 140 - accuracy, prior, one, truth)
+        for (name, accuracy), one in zip(accuracies.items(), outputs, strict=True)
     ]
 
 
@@ -43,15 +44,36 @@ def test_regret_is_how_far_the_pick_is_below_the_best(judge: ModuleType, candida
     from askew.evaluation.validators import choose, score_networks
 
     networks = score_networks([one.outputs for one in candidates])
-    found = judge.judge_scores(candidates, networks, ["unclear"] * 3)
+    found = judge.judge_scores(candidates, networks, handed_out=72.5)
     values = [network.scores["entropy"] for network in networks]
     assert found["entropy"]["regret"] == pytest.approx(73.0 - candidates[int(np.argmax(values))].accuracy)
     assert found["choose"]["regret"] == pytest.approx(73.0 - candidates[choose(networks)].accuracy)
-    assert found["choose, unless hurt"]["regret"] == found["choose"]["regret"]
+    assert found["handed out"]["regret"] == pytest.approx(0.5)
     assert found["source only"]["regret"] == pytest.approx(3.0)
-    refused = judge.judge_scores(candidates, networks, ["hurt"] * 3)
-    assert refused["choose, unless hurt"]["regret"] == pytest.approx(3.0), "source-only is taken instead"
     assert found["random pick (mean)"]["regret"] == pytest.approx(73.0 - 70.375)
+
+
+def test_what_is_handed_out_is_the_mean_of_the_better_networks_unless_it_looks_harmful(
+    judge: ModuleType, candidates: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dataclasses import replace
+
+    from askew.evaluation.calibration import mean_outputs
+    from askew.evaluation.metrics import score
+
+    monkeypatch.setattr(judge, "choose_several", lambda networks: [1, 3])
+    found = judge.judge_choice(candidates)
+    together = mean_outputs([candidates[i].test for i in (1, 3)]).target_uniform.argmax(axis=1)
+    right = score(candidates[0].test_y, together, 10)["per_class_mean"]
+    assert (found["handed_out"]["method"], found["handed_out"]["accuracy"]) == ("ensemble", pytest.approx(right))
+    assert [one["method"] for one in found["candidates"]] == ["source", "better", "worse", "same", "ensemble"]
+    shown = found["priors"][judge.SHOWN]
+    assert shown["before"] == pytest.approx(np.abs(candidates[0].true_prior - 0.1).sum())
+    assert 0 <= shown["covered"] <= 1
+    honest = judge.judge_transfers
+    monkeypatch.setattr(judge, "judge_transfers", lambda n: [replace(v, verdict="hurt") for v in honest(n)])
+    refused = judge.judge_choice(candidates)
+    assert refused["handed_out"] == {"method": "source", "accuracy": 70.0, "verdict": None}
 
 
 def test_equal_ranks_correlate_and_a_constant_score_does_not(judge: ModuleType) -> None:
