@@ -30,6 +30,8 @@ from askew.core.files import (
     write_tensors,
 )
 from askew.core.locks import try_lock
+from askew.runs.journal import Journal
+from askew.runs.root import open_root
 from askew.runs.store import RunFolder
 
 
@@ -131,13 +133,25 @@ def test_temporary_names_cannot_be_foreseen_and_are_never_followed_elsewhere(
 def test_a_link_that_was_planted_under_a_name_of_ours_is_not_followed(tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_text("mine")
-    for name in ("trace.jsonl", ".lock"):
+    for name in ("trace.jsonl", ".lock", "log.txt"):
         (tmp_path / name).symlink_to(victim)
+    open_root(tmp_path / "runs")
+    Journal(tmp_path, trainings=0).note("not followed")
     with pytest.raises(UserError, match="Cannot write"):
         RunFolder(tmp_path).add_trace({"step": 1})
     with pytest.raises(OSError, match="symbolic link"):
         try_lock(tmp_path / ".lock")
     assert victim.read_text() == "mine"
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="has no named pipes")
+def test_a_pipe_that_was_planted_under_a_name_of_ours_is_not_waited_for(tmp_path: Path) -> None:
+    for name in ("trace.jsonl", "log.txt"):
+        os.mkfifo(tmp_path / name)
+    open_root(tmp_path / "runs")
+    Journal(tmp_path, trainings=0).note("not waited for")
+    with pytest.raises(UserError, match="Cannot write"):
+        RunFolder(tmp_path).add_trace({"step": 1})
 
 
 def test_a_temporary_folder_is_nobody_else_s_and_is_swept_after_a_kill(
@@ -207,7 +221,7 @@ import os, sys
 from pathlib import Path
 from askew.core.files import whole_folder
 
-calls, fsync, replace = 0, os.fsync, Path.replace
+calls, fsync, replace, write = 0, os.fsync, Path.replace, Path.write_text
 
 def count():
     global calls
@@ -225,7 +239,13 @@ def killing_replace(self, target):
     count()
     return done
 
-os.fsync, Path.replace = killing_fsync, killing_replace
+def killing_write(self, text):
+    count()
+    write(self, text[: len(text) // 2])
+    count()
+    return write(self, text)
+
+os.fsync, Path.replace, Path.write_text = killing_fsync, killing_replace, killing_write
 write_model(Path(sys.argv[1]), sys.argv[2])
 """
 
@@ -237,7 +257,7 @@ def killed(path: Path, content: str, number: int) -> bool:
 
 
 def test_a_folder_is_whole_or_absent_wherever_its_writer_is_killed(tmp_path: Path) -> None:
-    for number in range(1, 20):
+    for number in range(1, 30):
         path = tmp_path / str(number) / "model"
         again = killed(path, "a", number)
         assert not path.exists() or names(path) == ["card", "weights-a"]
@@ -246,11 +266,11 @@ def test_a_folder_is_whole_or_absent_wherever_its_writer_is_killed(tmp_path: Pat
         assert names(path.parent) == ["model"]
         if not again:
             break
-    assert number > 4
+    assert number > 8
 
 
 def test_a_folder_that_is_replaced_is_the_old_or_the_new_one_and_keeps_other_files(tmp_path: Path) -> None:
-    for number in range(1, 20):
+    for number in range(1, 30):
         path = tmp_path / str(number)
         write_model(path, "a")
         (path / "notes.txt").write_text("mine")
@@ -261,7 +281,7 @@ def test_a_folder_that_is_replaced_is_the_old_or_the_new_one_and_keeps_other_fil
         assert set(names(path)) - {"weights-a"} == {"card", "notes.txt", "weights-b"}
         if not again:
             break
-    assert number > 6
+    assert number > 10
 
 
 def test_a_folder_that_cannot_be_written_is_named_and_leaves_nothing(

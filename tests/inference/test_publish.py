@@ -117,6 +117,14 @@ def test_a_class_name_cannot_break_the_card(out: Path) -> None:
     assert "\n# d" not in text
 
 
+@pytest.mark.parametrize("content", ["", "{" * 10**5, '{"sentence": 1}', '{"sentence": "", "remarks": [1]}'])
+def test_a_summary_that_is_none_is_refused_before_anything_is_sent(hub: Hub, out: Path, content: str) -> None:
+    (out / "summary.json").write_text(content)
+    with pytest.raises(UserError, match="is not what askew wrote"):
+        push(out, "lab/trees")
+    assert not hub.files
+
+
 def test_a_model_s_revision_may_be_named_and_a_path_too(hub: Hub, out: Path, tmp_path: Path, cli: Command) -> None:
     push(out, "lab/trees")
     np.save(tmp_path / "rows.npy", rows())

@@ -123,5 +123,6 @@ class Undisturbed:
             if not is_temporary(Path(name)) and name in self.contents and not name.endswith("trace.jsonl"):
                 inside = any(is_temporary(Path(part)) for part in name.split("/"))
                 assert inside or content == self.contents[name], f"{name} is half there: {where}"
-        if "/out/model/model.json" in found:
-            assert {n for n in self.contents if "/model/" in n} <= found.keys(), where
+        for card in (name for name in found if name in self.contents and name.endswith("/model/model.json")):
+            model = card.removesuffix("model.json")
+            assert {name for name in self.contents if name.startswith(model)} <= found.keys(), where

@@ -28,7 +28,7 @@ from askew.adaptation.setup import AdaptRequest
 from askew.core.errors import UserError, from_os_error
 from askew.core.files import Damaged, read_tensors, write_json
 from askew.data.custom import read_domain
-from askew.data.row_cache import content_hashes
+from askew.data.row_cache import RowCache, content_hashes
 from askew.data.task import Shift
 from askew.inference.predict_files import predict_sources
 from askew.inference.predictor import load
@@ -207,6 +207,8 @@ def test_a_pipe_among_pictures_is_a_broken_picture(tmp_path: Path) -> None:
     assert within(20, lambda: list(predict_sources(model, [tmp_path]))) is None
     found: list[Any] = []
     assert within(20, lambda: found.extend(content_hashes([tmp_path / "a.png"]))) is None
+    os.mkfifo(tmp_path / "rows.safetensors")
+    assert within(20, lambda: RowCache(tmp_path).find([(1, 0)])) is None
     assert found == [["it is not a regular file"]], "what `embed` and `adapt` look for in their cache"
 
 

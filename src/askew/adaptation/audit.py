@@ -230,10 +230,11 @@ def _summary(out: Path) -> dict[str, Any]:
 def _is_sound(summary: Mapping[str, Any]) -> bool:
     """Whether a summary, which may be a stranger's, has all that an audit uses; an exception if it is none at all."""
     classes, methods = summary["classes"], summary["methods"]
-    names, runs = [m["name"] for m in methods], {m["name"] for m in methods if not m.get("members")}
+    names, runs = [m["name"] for m in methods], {m["name"]: m["run"] for m in methods if not m.get("members")}
     members = [name for m in methods for name in m.get("members") or ()]
     mix = np.array(summary["target_mix"]["mix"], dtype=np.float64)
-    texts = [*classes, *names, *members, *(m["against_source"] or "" for m in methods), summary["chosen"]]
+    verdicts = [m["against_source"] or "" for m in methods]
+    texts = [*classes, *names, *members, *runs.values(), *verdicts, summary["chosen"]]
     return (
         isinstance(classes, list)
         and all(isinstance(text, str) for text in texts)
@@ -242,7 +243,7 @@ def _is_sound(summary: Mapping[str, Any]) -> bool:
         and len(set(names)) == len(names)
         and names[0] in runs
         and summary["chosen"] in names
-        and set(members) <= runs
+        and runs.keys() >= set(members)
     )
 
 
@@ -250,7 +251,7 @@ def _predicted(out: Path, summary: Mapping[str, Any], images: int) -> list[Label
     """The class that each method predicts for each target image; an ensemble answers by its members. (n_t,) each"""
     methods, classes = summary["methods"], len(summary["classes"])
     try:
-        own = {m["name"]: read_outputs(out / "runs" / str(m["run"])) for m in methods if not m.get("members")}
+        own = {m["name"]: read_outputs(out / "runs" / m["run"]) for m in methods if not m.get("members")}
     except FileNotFoundError as error:
         raise UserError(
             f"The file {error.args[0]} is missing.", "run `askew adapt` again with the same -o, which makes it again."

@@ -204,7 +204,9 @@ def embed(
     weights: Annotated[
         str, typer.Option("--weights", help="Its weights: hub, none, or a .safetensors or .pth file.")
     ] = "hub",
-    views: Annotated[int, typer.Option("--views", help="Random views of each image to embed as well.", min=0)] = 0,
+    views: Annotated[
+        int, typer.Option("--views", help="Random views of each image to embed as well.", min=0, max=1000)
+    ] = 0,
     skip_broken: Annotated[bool, typer.Option("--skip-broken", help="Ignore images that cannot be decoded.")] = False,
     path_column: PathColumn = "",
     label_column: LabelColumn = "",

@@ -99,12 +99,13 @@ def _remove(path: Path) -> None:
 
 
 def open_own(path: Path, mode: str) -> IO[Any]:
-    """Open a file of ours under a name that others can foresee: a link that somebody planted there is not followed."""
+    """Open a file of ours under a name that others can foresee: a link planted there is not followed, nor a pipe
+    waited for."""
     return open(path, mode, opener=_no_link)
 
 
 def _no_link(path: str, flags: int) -> int:
-    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0), 0o666)
 
 
 @contextlib.contextmanager

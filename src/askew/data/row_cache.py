@@ -80,6 +80,7 @@ def _keys(file: Path) -> set[Key]:
     from safetensors import SafetensorError, safe_open
 
     try:
+        require_file(file)
         with safe_open(file, framework="np") as content:
             return set(_as_keys(content.get_tensor("images")))
     except (SafetensorError, OSError, ValueError):

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from askew.core import hub
+from askew.core.errors import UserError
 from askew.inference.predictor import Predictor, load
 
 
@@ -31,8 +32,13 @@ def push(out: Path, name: str, *, public: bool = False, audited: AuditSection | 
     with tempfile.TemporaryDirectory(prefix="askew-") as scratch:
         predictor.save(Path(scratch) / "model")
         files = {path.name: path.read_bytes() for path in sorted((Path(scratch) / "model").iterdir())}
-    card = model_card(hub.repository(name), predictor, read_summary(out), audited)
-    files["README.md"] = card.encode()
+    try:
+        card = model_card(hub.repository(name), predictor, read_summary(out), audited)
+        files["README.md"] = card.encode()
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):  # it may be a stranger's
+        raise UserError(
+            f"What is told of the model in {out} is not what askew wrote.", "run `askew adapt` again with the same -o."
+        ) from None
     return hub.push(name, files, "A model made by askew", public=public, replaces="weights-*.safetensors")
 
 
@@ -61,7 +67,7 @@ def model_card(
         "## Label distributions",
         _distributions(predictor),
         "## Did adaptation help?",
-        summary["sentence"] if summary else "Nobody has compared it with a network that was not adapted.",
+        _cell(summary["sentence"]) if summary else "Nobody has compared it with a network that was not adapted.",
         "" if summary is None else "This was judged without target labels, so it is an estimate.",
         *([] if audited is None else ["## Audit", _audit(audited)]),
         "## Limits",
@@ -76,7 +82,7 @@ def _data(predictor: Predictor, summary: dict[str, Any] | None) -> str:
     rows = [[what, f"{images[key]:,}"] for key, what in _COUNTED.items() if key in images]
     method = (summary or {}).get("chosen") or made.get("method", "")
     network = (summary or {}).get("network") or predictor.card.net.name
-    return f"Method: {method or 'unknown'}; network: {_cell(network)}.\n\n" + _table(["part", "images"], rows)
+    return f"Method: {_cell(method) or 'unknown'}; network: {_cell(network)}.\n\n" + _table(["part", "images"], rows)
 
 
 _COUNTED = {"source": "labelled source", "source_val": "held-out source", "target": "unlabelled target"}

@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
 
+from askew.core.files import open_own
 from askew.runs.execute import Progress
 from askew.runs.root import MARKER
 
@@ -81,8 +82,8 @@ class Journal:
         """Write a line, with the time."""
         self._lines.append(f"{datetime.now().isoformat(' ', 'seconds')}  {line}\n")
         if (self.folder / "runs" / MARKER).exists():  # the folder is ours once the request was found to be sound
-            with contextlib.suppress(OSError), (self.folder / FILE).open("a", encoding="utf-8") as file:
-                file.writelines(self._lines)
+            with contextlib.suppress(OSError), open_own(self.folder / FILE, "ab") as file:
+                file.write("".join(self._lines).encode(errors="backslashreplace"))
             self._lines = []
 
 
