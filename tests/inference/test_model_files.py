@@ -60,18 +60,30 @@ def test_saving_again_replaces_the_model_and_leaves_nothing_of_the_old_one(tmp_p
     assert len(list((tmp_path / "m").iterdir())) == 2
 
 
-def test_a_save_that_is_interrupted_leaves_the_old_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_save_that_is_interrupted_leaves_the_old_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
     of = card()
     first = Predictor(of, weights(of, 0), "cpu")
     first.save(tmp_path / "m")
+    write, writes = Path.write_bytes, 0
 
-    def stop(*args: object) -> None:
-        raise KeyboardInterrupt
+    def stop(path: Path, content: bytes) -> int:
+        nonlocal writes
+        writes += 1
+        if writes == number:
+            write(path, content[: len(content) // 2])
+            raise KeyboardInterrupt
+        return write(path, content)
 
-    monkeypatch.setattr("askew.inference.predictor.as_json", stop)
-    with pytest.raises(KeyboardInterrupt):
-        Predictor(of, weights(of, 1), "cpu").save(tmp_path / "m")
+    monkeypatch.setattr(Path, "write_bytes", stop)
+    for folder in ("m", "new"):
+        writes = 0
+        with pytest.raises(KeyboardInterrupt):
+            Predictor(of, weights(of, 1), "cpu").save(tmp_path / folder)
     assert (load(tmp_path / "m", "cpu").logits(rows()) == first.logits(rows())).all()
+    assert [path.name for path in tmp_path.iterdir()] == ["m"]
 
 
 def test_starting_weights_are_not_part_of_a_model() -> None:
