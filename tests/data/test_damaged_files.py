@@ -131,7 +131,17 @@ def test_a_table_with_one_damaged_byte_is_read_or_refused_in_a_sentence(tmp_path
 
 # --- lists ---
 
-LINES = ("a" * 300, "a" * 5000 + ",b", "\0.png x", "a\0b.png,cat", "/" * 300, "../" * 90 + "x", '"', "~nobody/x.png b")
+LINES = (
+    "a" * 300,
+    "a" * 200_000,
+    "a" * 5000 + ",b",
+    "\0.png x",
+    "a\0b.png,cat",
+    "/" * 300,
+    "../" * 90 + "x",
+    '"',
+    "~nobody/x.png b",
+)
 
 
 @pytest.mark.parametrize("suffix", [".txt", ".csv", ".tsv"])
