@@ -25,6 +25,7 @@ from askew.adaptation.artifacts import earlier_request
 from askew.adaptation.audit import target_names
 from askew.adaptation.given import read_prior, read_truth
 from askew.adaptation.setup import AdaptRequest
+from askew.cli.terminal import output_error
 from askew.core.errors import UserError, from_os_error
 from askew.core.files import Damaged, read_tensors, write_json
 from askew.data.custom import read_domain
@@ -52,6 +53,20 @@ def test_a_loop_of_links_is_one_sentence(cli: Command, tmp_path: Path, command: 
 def test_source_and_target_may_not_be_a_loop_of_links(cli: Command, tmp_path: Path) -> None:
     (tmp_path / "a").symlink_to("a")
     assert_refused(cli("adapt", "a", "a", "-o", "out"))
+
+
+@pytest.mark.parametrize("command", ["table", "status", "report"])
+def test_a_name_that_no_system_takes_is_one_sentence(cli: Command, tmp_path: Path, command: str) -> None:
+    answer = cli(command, "x" * 300)
+    assert_refused(answer)
+    assert "File name too long" in answer.err
+    assert "a name may have 255 bytes" in answer.err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("error", [URLError("no route"), TimeoutError(), OSError(24, "Too many open files")])
+def test_what_cannot_be_about_stdout_is_not_taken_for_it(error: OSError) -> None:
+    assert output_error(error) is None
 
 
 def test_a_user_who_does_not_exist_has_no_data_folder(cli: Command, monkeypatch: pytest.MonkeyPatch) -> None:
