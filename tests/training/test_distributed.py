@@ -21,13 +21,13 @@ from conftest import TINY, Command, rows
 from forked import forks
 from parity import assert_same_steps
 from torch import Tensor
-from trained import TRAINED
+from trained import TRAINED, small
 
 from askew.core.errors import UserError
 from askew.data.domains import Labeled
 from askew.data.task import TrainingData
 from askew.evaluation.prior_estimators import UnsurePriorWarning
-from askew.methods import SourceOnly, make_method
+from askew.methods import SourceOnly
 from askew.nets import forward
 from askew.nets.augment import Views
 from askew.nets.layers import Crop, Dropout
@@ -91,7 +91,7 @@ def run_of(
     **spec: Any,
 ) -> Run:
     """Steps with a refresh before each."""
-    chosen = make_method(method, hyper or {})
+    chosen = small(method, **hyper or {})
     optim = Optim(optimiser=optimiser, lr=lr, features_lr=lr)  # type: ignore[arg-type]
     return Run(
         task="toy",

@@ -15,12 +15,12 @@ import pytest
 import torch
 from conftest import Command, rows
 from parity import assert_same_steps
-from trained import TRAINED
+from trained import TRAINED, small
 
 from askew.data.domains import Labeled, Unlabeled
 from askew.data.task import Task, TestLabels, TrainingData
 from askew.evaluation.prior_estimators import UnsurePriorWarning
-from askew.methods import SourceOnly, make_method
+from askew.methods import SourceOnly
 from askew.nets.augment import Views
 from askew.nets.spec import NetSpec
 from askew.runs.execute import Broken, Execution, execute, execute_lanes
@@ -80,7 +80,7 @@ def run_of(
     **hyper: Any,
 ) -> Run:
     """Two steps with a refresh between them, unless it is to be longer."""
-    method = make_method(id, hyper)
+    method = small(id, **hyper)
     rate = 0.01 if optimiser == "sgd" else 0.001
     optim = Optim(optimiser=optimiser, lr=rate, features_lr=rate)  # type: ignore[arg-type]
     stage = Stage(method, 2, round_steps, optim, restart=method.restarts)
@@ -236,7 +236,7 @@ def task() -> Task:
 
 
 def with_source_before(run: Run) -> Run:
-    first = Stage(make_method("source", {}), 1, 10, run.plan[0].optim)
+    first = Stage(SourceOnly(), 1, 10, run.plan[0].optim)
     return dataclasses.replace(run, plan=(first, *run.plan))
 
 

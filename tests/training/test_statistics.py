@@ -80,7 +80,7 @@ def test_each_domain_s_running_statistics_become_its_own_mean_and_variance() -> 
 
 def test_in_training_too_each_domain_s_statistics_are_its_own() -> None:
     """With a rate of nought, and batches that hold a whole domain."""
-    run = run_of(DANN(), lr=0.0, steps=120)
+    run = run_of(DANN(hidden=16), lr=0.0, steps=120)
     *_, last = fit(run, DATA, CPU)
     found = last.weights()
     weight, bias = found["features.0.weight"].double(), found["features.0.bias"].double()
@@ -119,7 +119,7 @@ def test_a_run_that_never_sees_the_target_has_one_set_for_all() -> None:
         assert torch.equal(getattr(last.outputs, name), getattr(joint.outputs, name))
 
 
-@pytest.mark.parametrize("method", [DANN(), PriorAwareTeacher()], ids=lambda m: m.id)
+@pytest.mark.parametrize("method", [DANN(hidden=16), PriorAwareTeacher()], ids=lambda m: m.id)
 def test_a_method_starts_both_sets_from_those_of_pre_training(method: Method) -> None:
     run = run_of(method)
     start = pre_trained(run)
@@ -161,14 +161,14 @@ def assert_predicted_by_domain(snapshot: Snapshot) -> None:
         assert (found - plain_logits(weights, x, other, prefix)).abs().max() > 0.1
 
 
-@pytest.mark.parametrize("method", [DANN(), PriorAwareTeacher()], ids=lambda m: m.id)
+@pytest.mark.parametrize("method", [DANN(hidden=16), PriorAwareTeacher()], ids=lambda m: m.id)
 def test_images_are_predicted_with_the_statistics_of_their_domain(method: Method) -> None:
     run = run_of(method)
     *_, last = fit(run, DATA, CPU, start=pre_trained(run))
     assert_predicted_by_domain(last)
 
 
-@pytest.mark.parametrize("method", [DANN(), PriorAwareTeacher()], ids=lambda m: m.id)
+@pytest.mark.parametrize("method", [DANN(hidden=16), PriorAwareTeacher()], ids=lambda m: m.id)
 def test_in_lanes_too(method: Method) -> None:
     runs = [run_of(method, seed=seed) for seed in (0, 1)]
     *_, last = fit_lanes(runs, [DATA, DATA], CPU, starts=[pre_trained(run) for run in runs])
@@ -178,7 +178,7 @@ def test_in_lanes_too(method: Method) -> None:
 
 
 def test_a_saved_model_predicts_either_domain_with_its_statistics(tmp_path: Path) -> None:
-    run = run_of(DANN(), steps=10)
+    run = run_of(DANN(hidden=16), steps=10)
     root = open_root(tmp_path / "runs")
     list(execute(run, TASK, Execution(root, CPU)))
     model = Predictor.of_run(root / run.key, "cpu")
@@ -200,7 +200,7 @@ def test_a_model_with_one_set_predicts_both_domains_with_it(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("norm", ["split", "joint"])
 def test_a_map_of_features_shows_each_domain_with_its_statistics(tmp_path: Path, norm: str) -> None:
-    run = run_of(DANN(), norm, steps=10)
+    run = run_of(DANN(hidden=16), norm, steps=10)
     root = open_root(tmp_path / "runs")
     list(execute(run, TASK, Execution(root, CPU)))
     features = network_features(root / run.key, run.describe(), DATA)

@@ -171,7 +171,7 @@ def predict_by_ray(model: Path, device: str, prior: Prior, shards: ShardFolder, 
     most = ray.workers or max(1, int(_cluster("CPU" if not ray.gpus else "GPU") / (ray.gpus or 1)))
     resolved = ShardFolder(shards.folder.resolve(), shards.offsets)
     done = data.from_items([{"shard": shard} for shard in missing], override_num_blocks=len(missing)).map(
-        ShardWorker,  # type: ignore[arg-type]
+        ShardWorker,
         fn_constructor_args=(str(model.resolve()), device, prior, resolved, Environment.here()),
         compute=data.ActorPoolStrategy(min_size=1, max_size=min(most, len(missing))),
         num_cpus=1,
@@ -187,5 +187,5 @@ def _cluster(resource: str) -> float:
     """How much of a resource the cluster has."""
     import ray
 
-    resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    resources: dict[str, float] = ray.cluster_resources()
     return resources.get(resource, 1.0)

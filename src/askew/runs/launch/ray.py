@@ -73,7 +73,7 @@ class Ray:
             reason = str(error).strip().splitlines()[0]
             raise UserError(f"There is no Ray cluster at {self.address or 'this machine'}: {reason}", _HINT) from error
         if not self.address:
-            node: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
+            node: str = ray.util.get_node_ip_address()
             self._check_loopback(node)
 
     def _check_loopback(self, node: str) -> None:
