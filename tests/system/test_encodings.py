@@ -120,9 +120,10 @@ def test_results_are_printed_in_any_encoding(tmp_path: Path, locale: str, mini_r
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_a_full_stdout_is_one_sentence(mini_runs: Path) -> None:
+@pytest.mark.parametrize("more", [(), ("--json",)], ids=["table", "json"])
+def test_a_full_stdout_is_one_sentence(mini_runs: Path, more: tuple[str, ...]) -> None:
     with Path("/dev/full").open("wb") as full:
-        answer = askew("table", str(mini_runs), stdout=full)
+        answer = askew("table", str(mini_runs), *more, stdout=full)
     assert answer.returncode == 2
     assert answer.stderr.startswith(b"Standard output cannot be written: No space left on device.\n\nhint: ")
     assert answer.stderr.count(b"\n") == 3
@@ -140,10 +141,11 @@ def test_a_closed_stdout_is_refused_before_any_work(tmp_path: Path) -> None:
 
 def test_a_closed_stderr_changes_nothing(mini_runs: Path) -> None:
     command = 'exec "$0" -c "$1" status "$2" 2>&-'
-    answer = subprocess.run(
-        ["/bin/sh", "-c", command, sys.executable, MAIN, str(mini_runs)], capture_output=True, check=False
-    )
-    assert (answer.returncode, answer.stdout[:6]) == (0, b"4 done")
+    for folder, end in ((mini_runs, (0, b"4 done")), (mini_runs / "nowhere", (2, b""))):
+        answer = subprocess.run(
+            ["/bin/sh", "-c", command, sys.executable, MAIN, str(folder)], capture_output=True, check=False
+        )
+        assert (answer.returncode, answer.stdout[:6]) == end
 
 
 def test_a_reader_that_has_seen_enough_gets_no_message(mini_runs: Path) -> None:
