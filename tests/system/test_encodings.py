@@ -120,10 +120,10 @@ def test_results_are_printed_in_any_encoding(tmp_path: Path, locale: str, mini_r
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-@pytest.mark.parametrize("more", [(), ("--json",)], ids=["table", "json"])
-def test_a_full_stdout_is_one_sentence(mini_runs: Path, more: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("command", [("table",), ("status", "--json")], ids=["at once", "in the buffer until the end"])
+def test_a_full_stdout_is_one_sentence(mini_runs: Path, command: tuple[str, ...]) -> None:
     with Path("/dev/full").open("wb") as full:
-        answer = askew("table", str(mini_runs), *more, stdout=full)
+        answer = askew(*command, str(mini_runs), stdout=full)
     assert answer.returncode == 2
     assert answer.stderr.startswith(b"Standard output cannot be written: No space left on device.\n\nhint: ")
     assert answer.stderr.count(b"\n") == 3

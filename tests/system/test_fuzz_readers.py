@@ -87,12 +87,24 @@ def png() -> bytes:
 
 
 def read_runs(file: Path) -> None:
-    root = file.parents[1]
-    read_status(root, check=True)
-    holder_of(file.parent)
-    with contextlib.suppress(UserError):
-        RunFolder(file.parent).trace()
-    collect(finished_runs(root))
+    """Also as if the file had been like that when the run was finished: a stranger writes hashes that are right."""
+    root, done = file.parents[1], file.parent / "done"
+    for honest in (True, False):
+        before = done.read_bytes()
+        if not honest and file != done:
+            manifest = json.loads(before.partition(b"\n")[2])
+            manifest["files"][file.name] = [file.stat().st_size, digest(file.read_bytes())]
+            done.write_bytes(signed(b"\n" + json.dumps({"files": manifest["files"]}).encode()))
+        try:
+            read_status(root, check=True)
+            holder_of(file.parent)
+            with contextlib.suppress(UserError):
+                RunFolder(file.parent).trace()
+            with contextlib.suppress(UserError):
+                collect(finished_runs(root))
+        finally:
+            if file != done:
+                done.write_bytes(before)
 
 
 def a_run(folder: Path) -> dict[str, bytes]:
