@@ -148,6 +148,14 @@ def test_a_closed_stderr_changes_nothing(mini_runs: Path) -> None:
         assert (answer.returncode, answer.stdout[:6]) == end
 
 
+def test_no_file_gets_the_number_of_a_closed_stderr() -> None:
+    look = "import os; from askew.cli.terminal import open_output; open_output(); print(os.path.realpath('/dev/fd/2'))"
+    answer = subprocess.run(
+        ["/bin/sh", "-c", 'exec "$0" -c "$1" 2>&-', sys.executable, look], capture_output=True, check=False
+    )
+    assert answer.stdout == b"/dev/null\n"
+
+
 def test_a_reader_that_has_seen_enough_gets_no_message(mini_runs: Path) -> None:
     command = '"$0" -c "$1" table "$2" --json; echo "code $?" >&2'
     pipe = subprocess.Popen(
