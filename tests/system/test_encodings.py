@@ -148,6 +148,13 @@ def test_a_closed_stderr_changes_nothing(mini_runs: Path) -> None:
         assert (answer.returncode, answer.stdout[:6]) == end
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_stderr_changes_nothing(tmp_path: Path) -> None:
+    with Path("/dev/full").open("wb") as full:
+        answer = askew("status", str(tmp_path), stderr=full)
+    assert (answer.returncode, answer.stdout) == (2, b"")
+
+
 def test_no_file_gets_the_number_of_a_closed_stderr() -> None:
     look = "import os; from askew.cli.terminal import open_output; open_output(); print(os.path.realpath('/dev/fd/2'))"
     answer = subprocess.run(

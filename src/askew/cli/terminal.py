@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from rich import box
 from rich.cells import cell_len
@@ -54,14 +54,19 @@ def output_error(error: OSError) -> UserError | None:
     """What is wrong with stdout, if the error can be about it; a reader that has seen enough is no error."""
     if error.filename is not None or error.errno not in _OF_STREAMS:
         return None
-    with contextlib.suppress(OSError):  # Python would fail once more with the rest, at its end
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    _discard(sys.stdout)
     if isinstance(error, BrokenPipeError):
         sys.exit(0)
     return UserError(
         f"Standard output cannot be written: {error.strerror or error}.",
         "finished runs are kept: the same command, or `askew table`, prints their results again.",
     )
+
+
+def _discard(stream: TextIO) -> None:
+    """Send the rest of a stream nowhere: Python would fail once more with it, at its end."""
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 # --- what is printed ---
@@ -73,8 +78,11 @@ def print_text(text: str) -> None:
 
 
 def print_note(text: str) -> None:
-    """A line on stderr, likewise."""
-    err.print(visible(text), markup=False, soft_wrap=True)
+    """A line on stderr, likewise; one that takes nothing, such as a log on a full disk, is no error."""
+    try:
+        err.print(visible(text), markup=False, soft_wrap=True)
+    except OSError:
+        _discard(sys.stderr)
 
 
 def print_json(value: Any) -> None:
