@@ -61,6 +61,14 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def no_flushing() -> Iterator[None]:
+    """Nothing that tests write has to survive a power cut; waiting for the disk would take most of a small run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda file: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def flat_maps() -> Iterator[None]:
     """Reports draw features by two of their numbers; t-SNE takes a second, and the tests of the page bring it back."""
     from askew.adaptation import report

