@@ -24,6 +24,13 @@ def test_what_networks_are_sure_of_but_disagree_about_is_unknown_and_what_they_a
     assert ((found.score >= 0) & (found.score <= 1)).all()
 
 
+def test_where_most_of_the_target_would_be_unknown_none_is_marked() -> None:
+    agreed, apart = 6 * np.eye(4)[[0] * 19], (6 * np.eye(4)[[k] * 20] for k in range(1, 4))
+    found = find_unfamiliar([network(np.concatenate([agreed, own]), k) for k, own in enumerate(apart)])
+    assert found.share == pytest.approx(20 / 39)
+    assert not found.marked.any()
+
+
 def test_doubt_that_all_networks_share_is_no_disagreement() -> None:
     doubt = np.tile([6.0, 6.0, 0.0, 0.0], (20, 1))  # between two classes
     found = find_unfamiliar([network(doubt, k) for k in range(3)])

@@ -9,7 +9,7 @@ import numpy as np
 from askew.adaptation.pipeline import Adaptation
 from askew.data.custom import few
 from askew.evaluation.prior_estimators import DEFAULT
-from askew.evaluation.unknown import ALARMS
+from askew.evaluation.unknown import ALARMS, HALF
 from askew.nets.modules import OWN_PREFIX
 from askew.nets.small import OWN
 from askew.reports.findings import Finding, has_few_classes, holding
@@ -68,7 +68,7 @@ def _network(found: Adaptation) -> list[Finding]:
         (_strange(found), "A117", "Target images that look like no known class",
          "each is assigned one of the source's classes, whatever it shows, and counts in every estimate. Where the "
          "target looks different, images of known classes are among them.",
-         "look at them in the report, and leave out what has no class; predictions.csv marks them."),
+         "look at them in the report, and leave out what has no class; predictions.csv marks them, unless they are most."),
         (_one_class(found), "A116", "Without adaptation, most target images are assigned one class",
          "unless they are of that class, the network is close to chance on the target. Every method starts from its "
          "predictions: the estimated label distribution is then worthless, and what the methods agree on, which the "
@@ -148,11 +148,10 @@ def _few_classes(found: Adaptation) -> Iterator[str]:
 
 def _strange(found: Adaptation) -> Iterator[str]:
     share, n = found.unfamiliar.share, found.unfamiliar.marked.sum()
-    if share > STRANGE:
-        many = (
-            ": so many that the target as a whole looks different, which this cannot tell apart" if share > 0.5 else ""
-        )
-        yield f"{n:,} images, {share:.0%} of the target{many}"
+    if share > HALF:
+        yield f"{share:.0%} of the target: so many that it looks different as a whole, and none is marked"
+    elif share > STRANGE:
+        yield f"{n:,} images, {share:.0%} of the target"
 
 
 def _unpredicted(found: Adaptation) -> Iterator[str]:

@@ -14,6 +14,8 @@ from askew.evaluation.outputs import DomainOutputs
 
 ALARMS = 0.05
 """Share of the held-out source that is taken for unknown."""
+HALF = 0.5
+"""Share of the target above which nothing is told apart, and no image marked."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,13 +29,14 @@ class Unfamiliar:
 
     @property
     def marked(self) -> NDArray[np.bool_]:
-        """Target images above the threshold. (n_t,)"""
-        return self.score > self.threshold
+        """Target images above the threshold; none where most are: then the whole target is different. (n_t,)"""
+        above: NDArray[np.bool_] = (self.score > self.threshold) & (self.share <= HALF)
+        return above
 
     @property
     def share(self) -> float:
-        """Of the target that is marked."""
-        return float(self.marked.mean())
+        """Of the target that is above the threshold."""
+        return float((self.score > self.threshold).mean())
 
     def as_dict(self) -> dict[str, Any]:
         return {"images": int(self.marked.sum()), "share": self.share, "threshold": self.threshold}
