@@ -68,7 +68,7 @@ def _network(found: Adaptation) -> list[Finding]:
         (_strange(found), "A117", "Target images that look like no known class",
          "each is assigned one of the source's classes, whatever it shows, and counts in every estimate. Where the "
          "target looks different, images of known classes are among them.",
-         "look at them in the report, and leave out what has no class; predictions.csv marks them, unless they are most."),
+         "look at them in the report, leave out those of no class; predictions.csv marks them unless they are most."),
         (_one_class(found), "A116", "Without adaptation, most target images are assigned one class",
          "unless they are of that class, the network is close to chance on the target. Every method starts from its "
          "predictions: the estimated label distribution is then worthless, and what the methods agree on, which the "
