@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,12 @@ class NetSpec:
 
 
 def file_hash(path: Path) -> str:
-    """What a weights file adds to a run's identity."""
+    """What a weights file adds to a run's identity; read once, however many runs start from it."""
+    state = path.stat()
+    return _hash(path, state.st_size, state.st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=64)
+def _hash(path: Path, size: int, written: int) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:16]

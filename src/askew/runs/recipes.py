@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -22,7 +22,7 @@ def read_settings(benchmark: str, path: Path | None = None) -> Settings:
     example = "see src/askew/runs/settings/digits.toml for the form."
     try:
         file = path or _file(benchmark)
-        settings = tomllib.loads(file.read_text(encoding="utf-8")) if file else {}
+        settings = _parsed(file.read_text(encoding="utf-8")) if file else {}
     except (FileNotFoundError, IsADirectoryError):
         raise UserError(
             f"The settings file {path} does not exist.", "leave --settings out for the committed ones."
@@ -39,6 +39,12 @@ def read_settings(benchmark: str, path: Path | None = None) -> Settings:
             if not isinstance(table, dict):
                 raise UserError(f"The settings file {path} holds '{name}' = {table} where a table belongs.", example)
     return settings
+
+
+@lru_cache(maxsize=16)
+def _parsed(text: str) -> Settings:
+    """The tables in a settings file, for nobody to change: a grid asks for them with every run."""
+    return tomllib.loads(text)
 
 
 def _file(benchmark: str) -> Traversable | None:

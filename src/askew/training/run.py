@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 from askew.data.task import TARGET_FLOOR, Sampler, TargetSampler
@@ -56,7 +57,7 @@ class Run:
     def method(self) -> Method:
         return self.plan[-1].method
 
-    @property
+    @cached_property
     def before(self) -> Run | None:
         """The run that this one continues: the same without its last stage, and blind to the target."""
         if len(self.plan) == 1:
@@ -89,9 +90,9 @@ class Run:
             del values["net"]["crop"]
         return values
 
-    @property
+    @cached_property
     def key(self) -> str:
-        """Names the run's folder: a hash of `describe`."""
+        """Names the run's folder: a hash of `describe`. Kept, since planning asks for it again and again."""
         return _key(self.describe())
 
 
