@@ -1,14 +1,15 @@
 """From picture files to embeddings, and to predictions: askew against plain PyTorch, in images per second.
 
     python benchmarks/speed/pictures.py embed FOLDER --backbone resnet50.v1 --weights FILE [--images 256] [--more]
-    python benchmarks/speed/pictures.py predict FOLDER --backbone resnet18 [--images 1024] [--rounds 3]
+    python benchmarks/speed/pictures.py predict FOLDER --backbone resnet18 [--images 1024] [--rounds 3] [--fine-tuned]
 
 `embed` times forward passes alone, on decoded pictures: plain eager float32; channels last; bfloat16 by autocast; and
 askew's. With a folder of classes it also compares scikit-learn's LogisticRegression on both embeddings, trained on
 half of the images and scored on the other half.
 
 `predict` times everything from JPEG files to a CSV file: `askew predict`, and the usual loop, a DataLoader with
-torchvision's transforms in as many processes as there are cores, an eager network, and Python's csv module.
+torchvision's transforms in as many processes as there are cores, an eager network, and Python's csv module. The model
+is an MLP on a frozen backbone, or a network that was fine-tuned as a whole.
 
 All ways take turns in every round, so that other work on the machine hits each of them; ratios are medians over rounds.
 """
@@ -101,10 +102,13 @@ def embed(args: argparse.Namespace) -> None:
             "channels last, autocast bfloat16": in_bfloat16,
             "askew": lambda: over(quick),
         }
-        if args.more:
-            ways |= {name: functools.partial(over, network) for name, network in others(last, plain, x).items()}
+        more = others(last, plain, x) if args.more else {}
+        ways |= {name: functools.partial(over, network) for name, network in more.items()}
         take_turns(ways, len(x), args.rounds)
         exact, own = over(plain), over(quick)
+        for name, rows in {"askew": own, **{name: over(network) for name, network in more.items()}}.items():
+            cosines = (exact * rows).sum(axis=1) / np.linalg.norm(exact, axis=1) / np.linalg.norm(rows, axis=1)
+            print(f"{name:32} cosine to plain: {cosines.mean():.5f} on average, {cosines.min():.5f} at least")
     print(f"relative difference of embeddings: {np.linalg.norm(own - exact) / np.linalg.norm(exact):.4f}")
     if listing.labels is not None:
         labels = np.array(listing.labels[: len(x)])
@@ -113,9 +117,12 @@ def embed(args: argparse.Namespace) -> None:
 
 
 def others(last: Any, plain: Any, x: Tensor) -> dict[str, nn.Module]:
-    """Ways that askew does not take: torch.compile, and ONNX Runtime in float32 and in int8, calibrated on a batch."""
+    """Ways that askew does not take: torch.compile, and ONNX Runtime in float32 and int8.
+
+    The ranges of int8 are taken from a batch beforehand (static), or from each input (dynamic).
+    """
     import onnxruntime
-    from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_static
+    from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_dynamic, quantize_static
 
     class Calibration(CalibrationDataReader):
         def __init__(self) -> None:
@@ -143,11 +150,13 @@ def others(last: Any, plain: Any, x: Tensor) -> dict[str, nn.Module]:
         compiled(x[:BATCH])
     print(f"torch.compile took {time.perf_counter() - began:.1f} s", flush=True)
     with tempfile.TemporaryDirectory(prefix="askew-") as scratch:
-        exact, rounded = Path(scratch) / "exact.onnx", Path(scratch) / "int8.onnx"
+        exact, static, dynamic = (Path(scratch) / f"{name}.onnx" for name in ("exact", "static", "dynamic"))
         inputs = (torch.zeros(BATCH, 3, *plain.size),)
         torch.onnx.export(plain.body, inputs, str(exact), input_names=["x"], dynamo=True, verbose=False)
-        quantize_static(exact, rounded, Calibration(), quant_format=QuantFormat.QDQ, per_channel=True)
-        sessions = {"ONNX Runtime, float32": Session(exact), "ONNX Runtime, int8": Session(rounded)}
+        quantize_static(exact, static, Calibration(), quant_format=QuantFormat.QDQ, per_channel=True)
+        quantize_dynamic(exact, dynamic)
+        files = {"float32": exact, "static int8": static, "dynamic int8": dynamic}
+        sessions = {f"ONNX Runtime, {name}": Session(file) for name, file in files.items()}
     return {"torch.compile, bfloat16": compiled, **sessions}
 
 
@@ -212,14 +221,15 @@ def usual_loop(paths: list[Path], network: nn.Module, classes: list[str], file: 
 def predict(args: argparse.Namespace) -> None:
     listing = some(args.folder, args.images)
     paths = [listing.root / path for path in listing.paths]
-    spec = NetSpec(name=f"{args.backbone}+mlp", head="cosine")
+    spec = NetSpec(name=args.backbone if args.fine_tuned else f"{args.backbone}+mlp", head="cosine")
     parts, _ = build(spec, (3, 256, 256), 7, 0)
     weights = {f"{part}.{k}": v for part, module in parts.items() for k, v in module.state_dict().items()}
     classes = [f"class {k}" for k in range(7)]
     card = ModelCard(net=spec, rule=Method(), shape=(3, 256, 256), classes=tuple(classes), training_prior=(1 / 7,) * 7)
     predictor = Predictor(card, weights, "cpu")
-    backbone: Any = parts["features"][0]  # type: ignore[index]
-    plain = nn.Sequential(backbone.body, nn.Flatten(), parts["features"][1], parts["head"]).eval()  # type: ignore[index]
+    features: Any = parts["features"]
+    layers = [features.body, nn.Flatten()] if args.fine_tuned else [features[0].body, nn.Flatten(), features[1]]
+    plain = nn.Sequential(*layers, parts["head"]).eval()
     with tempfile.TemporaryDirectory(prefix="askew-") as scratch:
 
         def by_askew() -> None:
@@ -241,6 +251,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--more", action="store_true", help="For embed: also torch.compile and ONNX Runtime.")
+    parser.add_argument("--fine-tuned", action="store_true", help="For predict: a whole network instead of an MLP.")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="Processes of the DataLoader.")
     args = parser.parse_args()
     fast = "native" if fast_bfloat16(CPU) else "not native"
