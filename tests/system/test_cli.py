@@ -19,7 +19,7 @@ from rich.progress import Progress
 
 from askew import __version__
 from askew.cli import app
-from askew.cli.options import expand_options
+from askew.cli.common import expand_options
 from askew.cli.progress import RunBars
 from askew.core.options import options
 from askew.methods.base import Method

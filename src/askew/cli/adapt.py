@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from askew.cli.common import app, at_least, check_file_method, pairs
+from askew.cli.common import app, at_least, check_file_method, expand_options, pairs
 from askew.cli.options import (
     DATA,
     OWN_DATA,
@@ -20,7 +20,6 @@ from askew.cli.options import (
     PathColumn,
     Seed,
     TrainingSettings,
-    expand_options,
 )
 from askew.cli.terminal import print_json, print_note, print_table, print_text
 from askew.core.errors import UserError

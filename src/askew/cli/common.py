@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
+import inspect
 import os
 import unicodedata
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 import typer
 
 from askew.cli.options import Cluster, ExecutionOptions, LaunchOptions
 from askew.cli.terminal import print_note
 from askew.core.errors import UserError
+from askew.training.clocks import stopwatch
 
 if TYPE_CHECKING:
     from askew.methods.base import Method
@@ -60,6 +64,47 @@ def at_most(flag: str, value: float, high: float, reason: str) -> None:
         raise UserError(f"{flag} must be at most {high:,}, found {value:g}.", reason)
 
 
+def expand_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Replace each parameter whose type is a dataclass of options by the fields of that class.
+
+    Typer sees one option per field; the command gets the dataclass.
+    """
+    hints = get_type_hints(command, include_extras=True)
+    groups: dict[str, Any] = {name: kind for name, kind in hints.items() if dataclasses.is_dataclass(kind)}
+    parameters: list[inspect.Parameter] = []
+    for parameter in inspect.signature(command).parameters.values():
+        if parameter.name in groups:
+            parameters += _fields_as_parameters(groups[parameter.name])
+        else:
+            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[parameter.name]))
+
+    @functools.wraps(command)
+    def expanded(**values: Any) -> None:
+        made = {
+            name: kind(**{field.name: values.pop(field.name) for field in dataclasses.fields(kind)})
+            for name, kind in groups.items()
+        }
+        command(**made, **values)
+
+    expanded.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    expanded.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return expanded
+
+
+def _fields_as_parameters(options: Any) -> list[inspect.Parameter]:
+    hints = get_type_hints(options, include_extras=True)
+    defaults = options()
+    return [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=getattr(defaults, field.name),
+            annotation=hints[field.name],
+        )
+        for field in dataclasses.fields(options)
+    ]
+
+
 def execution(options: ExecutionOptions, launch: LaunchOptions | None = None, *, curve: bool = False) -> Execution:
     """How runs are computed; UserError if the output folder or the device cannot be used."""
     import torch
@@ -71,6 +116,8 @@ def execution(options: ExecutionOptions, launch: LaunchOptions | None = None, *,
 
     launch = launch or LaunchOptions()
     at_most("--checkpoint-every", options.checkpoint_every, 86_400, "a day without a checkpoint is a day to lose.")
+    if options.profile and launch.on != Cluster.local:
+        raise UserError(f"--profile has no meaning with --on {launch.on}.", "it times the processes of this machine.")
     at_most("--gpus", launch.gpus, 1024, "no machine has as many for one job.")
     if launch.on == Cluster.local:
         device = pick_device(options.device)
@@ -112,10 +159,12 @@ def launcher(options: LaunchOptions, how: Execution) -> Launcher:
 
 def _local(options: LaunchOptions, how: Execution) -> Launcher:
     from askew.runs.launch.local import Local
+    from askew.runs.launch.mps import Mps
 
     if options.gpus:
         raise UserError("--gpus has no meaning with --on local.", "--device cuda:N chooses one, --jobs shares it.")
-    return Local(options.jobs or (1 if how.device.type == "cuda" else os.cpu_count() or 1))
+    workers = options.jobs or (1 if how.device.type == "cuda" else os.cpu_count() or 1)
+    return Local(workers, mps=Mps(print_note) if options.mps else None)
 
 
 def train_missing(requests: Sequence[RunRequest], how: Execution, launcher: Launcher) -> list[str]:
@@ -132,6 +181,12 @@ def train_missing(requests: Sequence[RunRequest], how: Execution, launcher: Laun
             for failure in train_jobs(jobs, how, launcher, what):
                 print_note(f"{failure.request.label}: {failure.reason}")
     return keys
+
+
+def time_spent(asked: bool) -> dict[str, float]:
+    """The seconds that each part of the work has taken so far; nothing unless it was asked for."""
+    stopwatch.turn("other")
+    return dict(stopwatch.seconds) if asked else {}
 
 
 def check_file_methods(requests: Sequence[RunRequest]) -> None:

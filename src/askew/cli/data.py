@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from askew.cli.common import app, pairs
-from askew.cli.options import BENCHMARKS, AsJson, Data, TaskOptions, TrainingOptions, expand_options
+from askew.cli.common import app, expand_options, pairs
+from askew.cli.options import BENCHMARKS, AsJson, Data, TaskOptions, TrainingOptions
 from askew.cli.terminal import print_json, print_note, print_table, print_text
 from askew.core.errors import UserError
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from askew.cli.common import app
-from askew.cli.options import BENCHMARKS, AsJson, Data, TableOptions, expand_options
+from askew.cli.common import app, expand_options
+from askew.cli.options import BENCHMARKS, AsJson, Data, TableOptions
 from askew.cli.terminal import print_json, print_results, print_table, print_text
 from askew.core.errors import UserError
 

@@ -1,15 +1,11 @@
-"""Options that several commands share, as types and as dataclasses that `expand_options` spreads into a command."""
+"""Options that several commands share, as types and as dataclasses for `common.expand_options` to spread."""
 
 from __future__ import annotations
 
-import dataclasses
-import functools
-import inspect
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated
 
 import typer
 
@@ -199,6 +195,14 @@ class ExecutionOptions:
     ] = 20.0
     plain: Annotated[bool, typer.Option("--plain", help="Use no CUDA graphs.", rich_help_panel=EXECUTION)] = False
     log: Log = field(default_factory=list)
+    profile: Annotated[
+        bool,
+        typer.Option(
+            "--profile",
+            help="At the end, print where the time went; with --json, as `profile` beside `results`.",
+            rich_help_panel=EXECUTION,
+        ),
+    ] = False
 
 
 @dataclass(frozen=True)
@@ -223,6 +227,14 @@ class LaunchOptions:
             rich_help_panel=EXECUTION,
         ),
     ] = 0
+    mps: Annotated[
+        bool,
+        typer.Option(
+            "--mps/--no-mps",
+            help="With several --jobs on one GPU, start NVIDIA's MPS for them where it is there and nobody has.",
+            rich_help_panel=EXECUTION,
+        ),
+    ] = True
     on: Annotated[
         Cluster, typer.Option("--on", help="This machine, a Ray cluster, or Slurm.", rich_help_panel=CLUSTER)
     ] = Cluster.local
@@ -257,44 +269,3 @@ class CodeOptions:
     backbone: Annotated[
         str, typer.Option("--backbone", help="file.py:function, for a model with a backbone of your own.")
     ] = ""
-
-
-def expand_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Replace each parameter whose type is a dataclass of options by the fields of that class.
-
-    Typer sees one option per field; the command gets the dataclass.
-    """
-    hints = get_type_hints(command, include_extras=True)
-    groups: dict[str, Any] = {name: kind for name, kind in hints.items() if dataclasses.is_dataclass(kind)}
-    parameters: list[inspect.Parameter] = []
-    for parameter in inspect.signature(command).parameters.values():
-        if parameter.name in groups:
-            parameters += _fields_as_parameters(groups[parameter.name])
-        else:
-            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[parameter.name]))
-
-    @functools.wraps(command)
-    def expanded(**values: Any) -> None:
-        made = {
-            name: kind(**{field.name: values.pop(field.name) for field in dataclasses.fields(kind)})
-            for name, kind in groups.items()
-        }
-        command(**made, **values)
-
-    expanded.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    expanded.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return expanded
-
-
-def _fields_as_parameters(options: Any) -> list[inspect.Parameter]:
-    hints = get_type_hints(options, include_extras=True)
-    defaults = options()
-    return [
-        inspect.Parameter(
-            field.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=getattr(defaults, field.name),
-            annotation=hints[field.name],
-        )
-        for field in dataclasses.fields(options)
-    ]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from askew.cli.common import app
+from askew.cli.common import app, expand_options
 from askew.cli.options import (
     CLUSTER,
     EXECUTION,
@@ -22,7 +22,6 @@ from askew.cli.options import (
     Gpus,
     LabelColumn,
     PathColumn,
-    expand_options,
 )
 from askew.cli.terminal import print_json, print_note
 from askew.core.errors import UserError

@@ -8,7 +8,7 @@ import io
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -25,6 +25,7 @@ from askew.core.text import visible, visible_json
 if TYPE_CHECKING:
     from askew.reports.paper_table import Layout
     from askew.reports.results import Row
+    from askew.runs.store import RunFolder
     from askew.runs.tune import Result
 
 
@@ -85,13 +86,28 @@ def print_note(text: str) -> None:
         _discard(sys.stderr)
 
 
-def print_json(value: Any) -> None:
+def print_json(value: Any, profile: Mapping[str, float] | None = None) -> None:
+    """A value as JSON; with a profile, an object of both."""
+    if profile:
+        value = {"results": value, "profile": {part: round(seconds, 3) for part, seconds in profile.items()}}
     text = visible_json(json.dumps(value, indent=1, ensure_ascii=False))
     try:
         text.encode(sys.stdout.encoding or "utf-8")
     except UnicodeEncodeError:  # latin-1 or ASCII: escapes of JSON's own
         text = json.dumps(value, indent=1)
     sys.stdout.write(text + "\n")
+
+
+def print_profile(profile: Mapping[str, float]) -> None:
+    """Where the time went, a line for each part that took any, on stderr; nothing without a profile."""
+    from askew.training.clocks import PARTS
+
+    total = sum(profile.values())
+    for part, seconds in profile.items():
+        if seconds >= 0.05:
+            print_note(f"{seconds:9.1f} s {100 * seconds / total:4.0f} %  {PARTS[part]}")
+    if profile:
+        print_note(f"{total:9.1f} s in all")
 
 
 def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -123,17 +139,50 @@ def _print_plain(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequ
         sys.stdout.write(" " + "   ".join(cells).rstrip() + "\n")
 
 
+def print_run(folder: RunFolder, reweight: bool, as_json: bool, profile: Mapping[str, float]) -> None:
+    """The scores of one run, and where it is."""
+    scores = folder.scores()
+    if reweight:
+        scores |= {f"{n}, reweighted": s for n, s in folder.scores(reweighted=True).items()}
+    if as_json:
+        print_json({"key": folder.path.name, "folder": str(folder.path), "scores": scores}, profile)
+        return
+    print_table(
+        ["scored on", "images", "per-class mean", "95 % interval", "overall", "worst class"],
+        [
+            [
+                split.replace("paper", "the paper's test split").replace("whole", "whole test split"),
+                str(s["images"]),
+                f"{s['per_class_mean']:.2f}",
+                f"{s['interval'][0]:.1f} – {s['interval'][1]:.1f}",
+                f"{s['overall']:.2f}",
+                f"{s['worst']:.1f} (class {s['worst_class']})",
+            ]
+            for split, s in scores.items()
+        ],
+    )
+    print_note(f"run {folder.path.name} in {folder.path}")
+    print_profile(profile)
+
+
 def print_results(
-    rows: Sequence[Row], shown: TableOptions, variants: Sequence[str] = (), data: Path | None = None
+    rows: Sequence[Row],
+    shown: TableOptions,
+    variants: Sequence[str] = (),
+    data: Path | None = None,
+    profile: Mapping[str, float] | None = None,
 ) -> None:
-    """Results: one row per method and task, the paper's number beside ours; or in the paper's layout."""
+    """Results: one row per method and task, the paper's number beside ours; or in the paper's layout.
+
+    A profile is only printed within JSON.
+    """
     if shown.compare:
         from askew.reports.paired import with_ensembles
 
         rows = with_ensembles(rows, data)
     format = shown.format or (TableFormat.wide if shown.compare else TableFormat.long)
     if format == TableFormat.long or shown.as_json:
-        _print_long(rows, shown.as_json)
+        _print_long(rows, shown.as_json, profile)
         return
     from askew.reports import formats
     from askew.reports.paper_table import layouts
@@ -146,7 +195,7 @@ def print_results(
                 if shown.compare:
                     _print_comparisons(table)
         case TableFormat.json:
-            print_json(formats.as_plain(tables))
+            print_json(formats.as_plain(tables), profile)
         case TableFormat.csv:
             sys.stdout.write(formats.as_csv(tables))
         case TableFormat.latex:
@@ -184,11 +233,11 @@ def _print_comparisons(table: Layout) -> None:
         print_text(NOTE)
 
 
-def _print_long(rows: Sequence[Row], as_json: bool) -> None:
+def _print_long(rows: Sequence[Row], as_json: bool, profile: Mapping[str, float] | None) -> None:
     from askew.reports.results import as_json as rows_as_json
 
     if as_json:
-        print_json(rows_as_json(rows))
+        print_json(rows_as_json(rows), profile)
         return
     head = [
         "task", "method", "n", "whole test split", "95 % interval", "paper's test split", "paper", "overall",
@@ -216,12 +265,14 @@ def _long_row(row: Row) -> list[str]:
     ]  # fmt: skip
 
 
-def print_trials(results: Sequence[Result], winners: Sequence[Result | None], as_json: bool) -> None:
+def print_trials(
+    results: Sequence[Result], winners: Sequence[Result | None], as_json: bool, profile: Mapping[str, float]
+) -> None:
     """What tuning tried: one row per trial, the chosen ones marked."""
     from askew.reports.results import cell
 
     if as_json:
-        print_json([_trial_as_json(result, result in winners) for result in results])
+        print_json([_trial_as_json(result, result in winners) for result in results], profile)
         return
     tasks = list(results[0].scores)
     lines = []

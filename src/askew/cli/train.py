@@ -16,11 +16,13 @@ from askew.cli.common import (
     at_least,
     check_file_methods,
     execution,
+    expand_options,
     launcher,
     names,
     note_missing_views,
     pairs,
     print_costs,
+    time_spent,
     train_missing,
 )
 from askew.cli.options import (
@@ -38,16 +40,14 @@ from askew.cli.options import (
     TableOptions,
     TaskOptions,
     TrainingOptions,
-    expand_options,
 )
-from askew.cli.terminal import print_json, print_note, print_results, print_table, print_trials
+from askew.cli.terminal import print_note, print_profile, print_results, print_run, print_trials
 from askew.core.errors import UserError
 
 if TYPE_CHECKING:
     from askew.runs.config import RunRequest
     from askew.runs.execute import Execution
     from askew.runs.grid import Grid
-    from askew.runs.store import RunFolder
     from askew.runs.tune import Result
 
 
@@ -98,7 +98,7 @@ def run(
             execution_options = replace(execution_options, device=own_device)
         how = replace(execution(execution_options, curve=curve), team=team)
         key = _train_one(request, how)
-    _print_run(RunFolder(how.root / key), reweight, as_json)
+    print_run(RunFolder(how.root / key), reweight, as_json, time_spent(execution_options.profile))
 
 
 def _train_one(request: RunRequest, how: Execution) -> str:
@@ -112,30 +112,6 @@ def _train_one(request: RunRequest, how: Execution) -> str:
     for failure in list(train_jobs(pretrainings + runs, how, Local(), request.task)):
         raise UserError.from_text(failure.reason)
     return key
-
-
-def _print_run(folder: RunFolder, reweight: bool, as_json: bool) -> None:
-    scores = folder.scores()
-    if reweight:
-        scores |= {f"{n}, reweighted": s for n, s in folder.scores(reweighted=True).items()}
-    if as_json:
-        print_json({"key": folder.path.name, "folder": str(folder.path), "scores": scores})
-        return
-    print_table(
-        ["scored on", "images", "per-class mean", "95 % interval", "overall", "worst class"],
-        [
-            [
-                split.replace("paper", "the paper's test split").replace("whole", "whole test split"),
-                str(s["images"]),
-                f"{s['per_class_mean']:.2f}",
-                f"{s['interval'][0]:.1f} – {s['interval'][1]:.1f}",
-                f"{s['overall']:.2f}",
-                f"{s['worst']:.1f} (class {s['worst_class']})",
-            ]
-            for split, s in scores.items()
-        ],
-    )
-    print_note(f"run {folder.path.name} in {folder.path}")
 
 
 # --- bench ---
@@ -178,10 +154,12 @@ def bench(
     if not shown.format and (name.endswith(".toml") or recipes):
         shown = replace(shown, format=TableFormat.wide)
     named = dict(zip(keys, (variant for variant, _ in requests), strict=True))
-    _print_grid(grid, named, how.root, shown, task_options.data)
+    _print_grid(grid, named, how.root, shown, task_options.data, execution_options.profile)
 
 
-def _print_grid(grid: Grid, keys: Mapping[str, str], root: Path, shown: TableOptions, data: Path | None) -> None:
+def _print_grid(
+    grid: Grid, keys: Mapping[str, str], root: Path, shown: TableOptions, data: Path | None, profiled: bool
+) -> None:
     """The table of a grid's runs, given the variant of each key; UserError if some could not be finished."""
     from askew.reports.results import collect
 
@@ -190,7 +168,10 @@ def _print_grid(grid: Grid, keys: Mapping[str, str], root: Path, shown: TableOpt
         variants = dict.fromkeys(variants, "")  # the shift is the column's heading already
     done = [root / key for key in keys if (root / key / "done").exists()]
     rows = collect(done, reweight=shown.reweight, names=variants or None)
-    print_results(rows, shown, [variant.name or variant.recipe for variant in grid.variants], data)
+    profile = time_spent(profiled)
+    print_results(rows, shown, [variant.name or variant.recipe for variant in grid.variants], data, profile)
+    if not (shown.as_json or shown.format == TableFormat.json):
+        print_profile(profile)
     if missing := len(keys) - len(done):
         raise UserError(f"{missing} of {len(keys)} runs failed and are missing from the table.", "see above.")
 
@@ -258,19 +239,27 @@ def tune(
     results = tuning.search(
         sampler, tried, (chosen, seeds, base), how.root, lambda more: train_missing(more, how, launcher(launch, how))
     )
-    _write_and_print(results, write, settings, f"Per-class mean on {', '.join(chosen)}, {seeds} seeds.", as_json)
+    header, profile = f"Per-class mean on {', '.join(chosen)}, {seeds} seeds.", time_spent(execution_options.profile)
+    _write_and_print(results, write, settings, header, as_json, profile)
 
 
 def _write_and_print(
-    results: Mapping[str, Sequence[Result]], file: Path, settings: dict[str, Any], header: str, as_json: bool
+    results: Mapping[str, Sequence[Result]],
+    file: Path,
+    settings: dict[str, Any],
+    header: str,
+    as_json: bool,
+    profile: Mapping[str, float],
 ) -> None:
     """Write the best trial of each method, and print all; UserError if a method has none."""
     from askew.runs.tune import best
 
     winners = {id: best(found) for id, found in results.items()}
     _write_settings(file, settings, winners, [header, *_summary(results, winners)])
-    print_trials([result for found in results.values() for result in found], list(winners.values()), as_json)
+    print_trials([result for found in results.values() for result in found], list(winners.values()), as_json, profile)
     print_note(f"settings in {file}")
+    if not as_json:
+        print_profile(profile)
     if failed := [id for id, result in winners.items() if result is None]:
         raise UserError(f"No trial of {', '.join(failed)} finished.", "see above; their settings stay as they were.")
 

@@ -22,14 +22,13 @@ from askew.evaluation.metrics import main_scores, score_test
 from askew.evaluation.reweighting import reweighted_scores
 from askew.runs.claims import Claim, Taken, Watch, run_label
 from askew.runs.store import RunFolder
+from askew.training.clocks import CheckpointTimer, stopwatch
 from askew.training.distributed import Team, fit_together
 from askew.training.lanes import fit_lanes
 from askew.training.run import Run
 from askew.training.snapshot import Checkpoint, NotFinite, Snapshot
 from askew.training.trainer import Resume, fit
 
-SAVING = 0.05
-"""Share of the time that may go into checkpoints: some lanes of a large network are a gigabyte."""
 _BROKEN_HINT = "lower the learning rate (-t lr, -t features_lr) or the method's weights, or use -t precision=float32."
 
 
@@ -41,7 +40,7 @@ class Execution:
     device: torch.device
     graph: bool = True
     checkpoint_every: float = 20.0
-    """Seconds between checkpoints; more where saving one takes long, so that it costs SAVING of the time at most."""
+    """Seconds between checkpoints; more where saving one takes long, so that it costs 5 % of the time at most."""
     lanes: int = 0
     """Most runs that are trained in one step; 0: as many as pay on this device."""
     curve: bool = False
@@ -180,7 +179,8 @@ class _Lane:
         if snapshot.round_ends:
             entry: dict[str, Any] = {"step": snapshot.step, "losses": snapshot.losses, "seconds": round(seconds, 3)}
             if how.curve and self.task.test is not None:
-                scores = score_test(self.task.test, snapshot.outputs.test.cpu().numpy())
+                with stopwatch.on("scoring"):
+                    scores = score_test(self.task.test, snapshot.outputs.test.cpu().numpy())
                 entry["oracle"] = {name: s["per_class_mean"] for name, s in scores.items()}
             self.folder.add_trace(entry)
             values = {f"{kind}/{name}": v for kind in ("losses", "oracle") for name, v in entry.get(kind, {}).items()}
@@ -192,44 +192,38 @@ class _Lane:
         kept = f"; the last good checkpoint is kept in {self.folder.path}" if self.folder.has_checkpoint else ""
         return Broken(self.run.key, UserError(f"{self.label}: {why}{kept}.", _BROKEN_HINT))
 
+    @stopwatch.on("writing")
     def save_checkpoint(self) -> None:
         snapshot = self.last
         assert snapshot is not None
         if snapshot.step < self.run.plan[-1].steps:
             self.folder.save_checkpoint(snapshot.step, snapshot.checkpoint(), list(snapshot.losses))
 
+    @stopwatch.on("writing")
     def finish(self) -> None:
         """Write the weights, the logits, and the scores where there are test labels."""
         snapshot, path = self.last, self.folder.path
         assert snapshot is not None
         write_tensors(path / "weights.safetensors", snapshot.weights(), {"form": "1"})
-        outputs = snapshot.outputs
-        logits = {"exam": outputs.test, "target": outputs.target, "source_val": outputs.source_val}
-        labels = {"source_val_y": outputs.source_val_y, "seen_mix": snapshot.training_prior}
-        tensors = {name: value.half() for name, value in logits.items()} | labels
+        tensors, scores = self._score(snapshot)
         write_tensors(path / "outputs.safetensors", tensors, {"form": "1"})
-        if self.task.test is not None:
-            others = (outputs.source_val, outputs.source_val_y, outputs.target, snapshot.training_prior)
-            write_json(path / "reweighted.json", reweighted_scores(self.task.test, outputs.test, *others))
-            write_json(path / "scores.json", score_test(self.task.test, outputs.test.cpu().numpy()))
+        for name, values in scores.items():
+            write_json(path / name, values)
         self.folder.finish()
         self.trackers.finished({} if self.task.test is None else main_scores(self.folder.scores()))
 
-
-class _CheckpointTimer:
-    """When to save a checkpoint: every so many seconds, less often where saving takes long."""
-
-    def __init__(self, every: float) -> None:
-        self.every = self.pause = every
-        self.began = self.saved = time.monotonic()
-
-    def due(self) -> bool:
-        self.began = time.monotonic()
-        return self.began - self.saved >= self.pause
-
-    def done(self) -> None:
-        self.saved = time.monotonic()
-        self.pause = max(self.every, (self.saved - self.began) / SAVING) if self.every else 0
+    @stopwatch.on("scoring")
+    def _score(self, snapshot: Snapshot) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """The logits to keep, and the scores by file."""
+        outputs, test = snapshot.outputs, self.task.test
+        logits = {"exam": outputs.test, "target": outputs.target, "source_val": outputs.source_val}
+        labels = {"source_val_y": outputs.source_val_y, "seen_mix": snapshot.training_prior}
+        tensors = {name: value.half() for name, value in logits.items()} | labels
+        if test is None:
+            return tensors, {}
+        others = (outputs.source_val, outputs.source_val_y, outputs.target, snapshot.training_prior)
+        reweighted = reweighted_scores(test, outputs.test, *others)
+        return tensors, {"reweighted.json": reweighted, "scores.json": score_test(test, outputs.test.cpu().numpy())}
 
 
 def _train(lanes: Sequence[_Lane], step: int, how: Execution) -> Iterator[Progress | Broken | Busy]:
@@ -242,8 +236,9 @@ def _train(lanes: Sequence[_Lane], step: int, how: Execution) -> Iterator[Progre
         lane.trackers.started(info(lane.run.key, lane.label, lane.run.describe(), how.root, step))
     label = first.label if len(lanes) == 1 else f"{first.label} and {len(lanes) - 1} more"
     yield Progress(first.run.key, label, step, steps, {})
-    began, timer, running = time.monotonic(), _CheckpointTimer(how.checkpoint_every), list(lanes)
-    for snapshots in _snapshots(lanes, how):
+    began, timer, running = time.monotonic(), CheckpointTimer(how.checkpoint_every), list(lanes)
+    part = "pre-training" if first.pretraining else "training"
+    for snapshots in stopwatch.each(part, _snapshots(lanes, how)):
         save = timer.due()
         for lane, snapshot in zip(lanes, snapshots, strict=True):
             if lane not in running:

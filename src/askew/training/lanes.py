@@ -14,6 +14,7 @@ from askew.data.task import TrainingData
 from askew.methods.base import Batch, Losses, State
 from askew.nets.network import Net
 from askew.training.batches import DomainTensor, Feed
+from askew.training.clocks import stopwatch
 from askew.training.lane_groups import Block, Call, blocks, float_options, inside, joined, stacked
 from askew.training.loop import Loop, arithmetic
 from askew.training.optim import Optimiser
@@ -246,20 +247,16 @@ class Lanes(Loop[list[Snapshot | NotFinite]]):
                 value.copy_(saved[name])
 
 
-def fit_lanes(
+@stopwatch.on("start-up")
+def _begin(
     runs: Sequence[Run],
     training_datas: Sequence[TrainingData],
     device: torch.device,
-    *,
     starts: Sequence[Checkpoint | None],
-    resumes: Sequence[Resume] | None = None,
-    graph: bool = True,
-) -> Iterator[list[Snapshot | NotFinite]]:
-    """Train the last stage of runs of equal `lane_shape` together: what `fit` does for one, a snapshot a lane.
-
-    A lane whose numbers are no longer finite is reported as such and harms no other. Lanes with the same training data
-    should be neighbours; all resume from the same step.
-    """
+    resumes: Sequence[Resume] | None,
+    graph: bool,
+) -> Lanes:
+    """Lanes that are ready to take their first step."""
     feeds: dict[int, Feed] = {}
     for training_data in training_datas:
         if id(training_data) not in feeds:
@@ -277,4 +274,22 @@ def fit_lanes(
         for lane, own in zip(lanes.lanes, fresh, strict=True):
             for name, value in lane.weights().items():
                 value.copy_(own[name])
+    return lanes
+
+
+def fit_lanes(
+    runs: Sequence[Run],
+    training_datas: Sequence[TrainingData],
+    device: torch.device,
+    *,
+    starts: Sequence[Checkpoint | None],
+    resumes: Sequence[Resume] | None = None,
+    graph: bool = True,
+) -> Iterator[list[Snapshot | NotFinite]]:
+    """Train the last stage of runs of equal `lane_shape` together: what `fit` does for one, a snapshot a lane.
+
+    A lane whose numbers are no longer finite is reported as such and harms no other. Lanes with the same training data
+    should be neighbours; all resume from the same step.
+    """
+    lanes = _begin(runs, training_datas, device, starts, resumes, graph)
     yield from lanes.train(resumes[0].step if resumes else 0)

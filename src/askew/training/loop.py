@@ -14,6 +14,7 @@ from torch import Tensor
 
 from askew.methods.base import Batch, Losses
 from askew.training.batches import with_views
+from askew.training.clocks import stopwatch
 from askew.training.optim import Optimiser
 from askew.training.run import Run
 from askew.training.snapshot import Checkpoint, Precision
@@ -142,6 +143,7 @@ class Loop(ABC, Generic[Seen]):
             for statistic, of_student in self.copied:
                 statistic.copy_(of_student)
 
+    @stopwatch.on("capture")
     def capture(self) -> None:
         """Record one step as a CUDA graph, if it can be; the warm-up steps that this needs are taken back."""
         live = self.live()

@@ -19,6 +19,7 @@ from askew.nets.forward import chunk_rows
 from askew.nets.network import Net
 from askew.nets.small import OWN
 from askew.training.batches import DomainTensor, Feed
+from askew.training.clocks import stopwatch
 from askew.training.loop import Loop, arithmetic
 from askew.training.optim import Optimiser
 from askew.training.prefetch import Ahead
@@ -246,6 +247,7 @@ def run_net(run: Run, training_data: TrainingData) -> Net:
     return new_net(run.net, run.method, shape, classes, run.seed, random.key("parts", run.seed, len(run.plan) - 1))
 
 
+@stopwatch.on("start-up")
 def begin(
     run: Run,
     training_data: TrainingData,

@@ -11,12 +11,14 @@ from typing import Protocol
 
 from askew.core.errors import UserError, from_os_error
 from askew.core.files import Unwritable, write_json
+from askew.data.task import Task
 from askew.nets.network import fetch_weights
 from askew.runs.claims import Watch
 from askew.runs.config import RunRequest, prepare
 from askew.runs.execute import Broken, Busy, Execution, Progress, execute_lanes
 from askew.runs.root import MARKER, open_root
 from askew.runs.store import RunFolder
+from askew.training.clocks import stopwatch
 from askew.training.lane_groups import lane_shape, lanes_that_pay
 from askew.training.run import Run
 
@@ -115,6 +117,7 @@ def _in_lanes(missing: Sequence[Missing], how: Execution, pretraining: bool, fir
     return [Job({one.run.key: one.request for one in group}, pretraining) for group in groups]
 
 
+@stopwatch.on("start-up")
 def open_plan(requests: Sequence[RunRequest], how: Execution) -> tuple[list[str], list[Job], list[Job]]:
     """The same, and a folder for it; only at the end, so that what cannot be done writes nothing."""
     plan = plan_jobs(requests, how)
@@ -138,6 +141,7 @@ def launch_jobs(jobs: Sequence[Job], how: Execution, launcher: Launcher) -> Iter
 
     A run that another process works on is tried again at the end, when it is done or that process has died.
     """
+    stopwatch.turn("other")
     watch = Watch()
     busy: dict[str, Busy] = {}
     while jobs:
@@ -168,11 +172,7 @@ def run_job(job: Job, how: Execution) -> Iterator[Event]:
     try:
         if not (how.root / MARKER).exists():
             raise Unwritable(f"The folder of runs {how.root} is gone.", "was it on a disk that is no longer mounted?")
-        pairs = []
-        for request in job.runs.values():
-            run, task = prepare(request)
-            pairs.append((run if run.before is None or not job.pretraining else run.before, task))
-        for event in execute_lanes(pairs, how, pretraining=job.pretraining):
+        for event in execute_lanes(_prepared(job), how, pretraining=job.pretraining):
             match event:
                 case Broken():
                     ended[event.key] = Failed(event.key, job.runs[event.key], str(event.error))
@@ -187,6 +187,13 @@ def run_job(job: Job, how: Execution) -> Iterator[Event]:
     for key in job.runs:
         end = ended.get(key, Finished(key))
         yield record_failure(end, how) if isinstance(end, Failed) else end
+
+
+@stopwatch.on("start-up")
+def _prepared(job: Job) -> list[tuple[Run, Task]]:
+    """What a job trains, and on which data."""
+    pairs = [prepare(request) for request in job.runs.values()]
+    return [(run.before if run.before is not None and job.pretraining else run, task) for run, task in pairs]
 
 
 def record_failure(failed: Failed, how: Execution) -> Failed:

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 import traceback
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -19,6 +20,15 @@ from typing import cast
 from askew.core.errors import UserError, warn_plainly
 from askew.runs.execute import Execution, Progress
 from askew.runs.launch.jobs import Event, Failed, Job, record_failure, run_job
+from askew.runs.launch.mps import Mps
+from askew.training.clocks import stopwatch
+
+
+@dataclass(frozen=True)
+class Spent:
+    """A job has ended; what its worker's time went into since it reported the last one."""
+
+    seconds: dict[str, float]
 
 
 @dataclass
@@ -48,35 +58,46 @@ class Local:
     workers: int = 1
     idle: list[Worker] = field(default_factory=list)
     """Processes without a job, which have loaded torch and the data already; they end with `close`."""
+    mps: Mps | None = None
+    """What lets the processes share a GPU."""
 
     def __call__(self, jobs: Sequence[Job], how: Execution) -> Iterator[Event]:
         if self.workers <= 1 or len(jobs) <= 1:
             for job in jobs:
                 yield from run_job(job, how)
             return
+        with stopwatch.on("waiting"):
+            yield from self._in_processes(jobs, how)
+
+    def _in_processes(self, jobs: Sequence[Job], how: Execution) -> Iterator[Event]:
+        processes = min(self.workers, len(jobs))
         waiting, busy = deque(jobs), dict[Connection, Worker]()
+        if self.mps is not None and how.device.type == "cuda":
+            self.mps.start()
         try:
             while busy or waiting:
-                while waiting and len(busy) < self.workers:
-                    worker = self._idle_worker() or spawn_worker()
+                while waiting and len(busy) < processes:
+                    worker = self._idle_worker() or self._new_worker()
                     worker.start(waiting.popleft(), how)
                     busy[worker.connection] = worker
                 for connection in cast(list[Connection], wait(list(busy))):
                     worker = busy[connection]
                     try:
-                        event: Event = connection.recv()
+                        event: Event | Spent = connection.recv()
                     except (EOFError, OSError):
                         del busy[connection]
                         worker.process.join()
                         yield from _failures(worker, how)
                         continue
-                    worker.ended += not isinstance(event, Progress)
-                    if worker.ended == len(worker.job.runs):
-                        if waiting:
-                            worker.start(waiting.popleft(), how)
-                        else:
-                            self.idle.append(busy.pop(connection))
-                    yield event
+                    if not isinstance(event, Spent):
+                        worker.ended += not isinstance(event, Progress)
+                        yield event
+                        continue
+                    stopwatch.credit(event.seconds, processes)
+                    if waiting:
+                        worker.start(waiting.popleft(), how)
+                    else:
+                        self.idle.append(busy.pop(connection))
         finally:
             for worker in busy.values():
                 worker.process.terminate()
@@ -89,12 +110,18 @@ class Local:
                 return worker
         return None
 
+    def _new_worker(self) -> Worker:
+        with contextlib.nullcontext() if self.mps is None else self.mps.joined():
+            return spawn_worker()
+
     def close(self) -> None:
-        """Shut idle workers down."""
+        """Shut idle workers down, then what they shared."""
         while self.idle:
             worker = self.idle.pop()
             worker.send(None)
             worker.process.join()
+        if self.mps is not None:
+            self.mps.stop()
 
 
 def spawn_worker() -> Worker:
@@ -102,7 +129,7 @@ def spawn_worker() -> Worker:
     context = multiprocessing.get_context("spawn")
     # One pipe per worker, no shared queue: a worker that is killed in the middle of a write can then block no other.
     ours, theirs = context.Pipe()
-    process = context.Process(target=_work, args=(theirs,), daemon=True)
+    process = context.Process(target=_work, args=(theirs, time.monotonic()), daemon=True)
     with _interrupts_blocked():
         process.start()
     theirs.close()
@@ -132,13 +159,15 @@ def _failures(worker: Worker, how: Execution) -> Iterator[Failed]:
         yield record_failure(Failed(key, request, str(UserError(reason, hint))), how)
 
 
-def _work(connection: Connection) -> None:
-    """What a worker does: one job after another."""
+def _work(connection: Connection, began: float) -> None:
+    """What a worker, whose start began at a moment of `time.monotonic`, does: one job after another."""
+    stopwatch.restart(began)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     warn_plainly()
     with contextlib.suppress(EOFError, BrokenPipeError):  # the parent is gone
         while (order := connection.recv()) is not None:
             job, how = order
+            stopwatch.turn("other")
             try:
                 for event in run_job(job, how):
                     connection.send(event)
@@ -147,6 +176,8 @@ def _work(connection: Connection) -> None:
             except Exception:
                 for key, request in job.runs.items():
                     connection.send(record_failure(Failed(key, request, traceback.format_exc()), how))
+            stopwatch.turn("waiting")
+            connection.send(Spent(stopwatch.take()))
 
 
 def _end_with_parent() -> None:
