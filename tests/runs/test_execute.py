@@ -23,7 +23,7 @@ from askew.nets.spec import NetSpec
 from askew.runs import execute as execution
 from askew.runs.execute import Execution, execute
 from askew.runs.store import RunFolder
-from askew.training import loop
+from askew.training import clocks, loop
 from askew.training.optim import Optim
 from askew.training.run import Run, Stage
 
@@ -154,7 +154,7 @@ def test_checkpoints_that_take_long_are_made_less_often_unless_all_are_wanted(
     fit = execution.fit
     monkeypatch.setattr(loop, "CPU_CHUNK", 4)
     monkeypatch.setattr(execution, "fit", looked)
-    monkeypatch.setattr(execution, "time", SimpleNamespace(monotonic=look, sleep=time.sleep))
+    monkeypatch.setattr(clocks, "time", SimpleNamespace(monotonic=look))
     monkeypatch.setattr(RunFolder, "save_checkpoint", save)
     finish(make_run(SourceOnly(), pretrain=0, rounds=5, round_steps=8), task, tmp_path, checkpoint_every=every)
     assert len(made) == saves

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from askew.training import clocks
-from askew.training.clocks import PARTS, CheckpointTimer, Stopwatch
+from askew.training.clocks import PARTS, Stopwatch
 
 
 class Hands:
@@ -82,16 +82,3 @@ def test_what_workers_did_is_taken_out_of_the_waiting_and_the_sum_stays_the_wall
         watch.credit({"start-up": 1, "training": 3}, 2)
     seconds = watch.take()
     assert {part: s for part, s in seconds.items() if s} == {"start-up": 1, "training": 6, "waiting": 3}
-
-
-def test_checkpoints_that_take_long_come_less_often(hands: Hands) -> None:
-    timer = CheckpointTimer(20)
-    assert not timer.due()
-    hands.now += 20
-    assert timer.due()
-    hands.now += 4  # saving
-    timer.done()
-    hands.now += 79
-    assert not timer.due()
-    hands.now += 1
-    assert timer.due()

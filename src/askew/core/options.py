@@ -70,6 +70,7 @@ class Option:
     search: Search | None
 
 
+@functools.cache
 def options(cls: type) -> dict[str, Option]:
     """The options of a dataclass: its fields, each explained by the string that follows it in the source."""
     hints = typing.get_type_hints(cls, include_extras=True)
