@@ -70,9 +70,13 @@ class Option:
     search: Search | None
 
 
-@functools.cache
 def options(cls: type) -> dict[str, Option]:
     """The options of a dataclass: its fields, each explained by the string that follows it in the source."""
+    return _options(cls)
+
+
+@functools.cache
+def _options(cls: type) -> dict[str, Option]:
     hints = typing.get_type_hints(cls, include_extras=True)
     helps: dict[str, str] = {}
     for base in reversed(cls.__mro__):
