@@ -248,8 +248,8 @@ def handed_out_verdicts(judged: Judged) -> str:
     for of in judged.values():
         gain = of["handed_out"]["accuracy"] - of["candidates"][0]["accuracy"]
         found.append((of["handed_out"]["verdict"] or "unclear", _truth(gain)))
-    right = sum(said == truth for said, truth in found)
-    opposite = sum({said, truth} == {"helped", "hurt"} for said, truth in found)
+    right = sum(verdict == truth for verdict, truth in found)
+    opposite = sum({verdict, truth} == {"helped", "hurt"} for verdict, truth in found)
     return f"On what is handed out: right {right}, opposite {opposite} of {len(found)}.\n"
 
 

@@ -157,7 +157,7 @@ def _unit(x: Any) -> NDArray[np.float32]:
 def trials(
     variant: dict[str, Any], embeddings: Path, pair: tuple[str, str], shift: str, seed: int, auto: bool
 ) -> Iterator[dict[str, Any]]:
-    """Every method on one pair; on request what is chosen among them without labels, what is said of it, and peers."""
+    """Every method on one pair; on request what is chosen without labels, what users are told of it, and peers."""
     candidates = [one for one in AUTO["rows"] if one.method in variant.get("methods", [one.method])]
     with tempfile.TemporaryDirectory(prefix="askew-") as scratch:
         source, target, y = draw(embeddings, pair, shift, Path(scratch))
@@ -181,19 +181,19 @@ def trials(
 def claimed(networks: list[ScoredNetwork], names: list[str], y: NDArray[np.int64]) -> dict[str, dict[str, Any]]:
     """What users are told without labels: the verdict on each adapted network, and, of the last, the expected accuracy
     and the label distribution: its L1 error, an even one's, and the share of classes whose interval holds the truth."""
-    said: dict[str, dict[str, Any]] = {
+    claims: dict[str, dict[str, Any]] = {
         name: {"verdict": verdict.verdict} for name, verdict in zip(names[1:], judge_transfers(networks), strict=True)
     }
     others = [network.outputs for network in networks[1:-1]]
     prior = diagnose(networks[0].outputs, networks[-1].outputs, others).target_prior
     truth = np.bincount(y, minlength=len(prior.prior)) / len(y)
-    said[names[-1]] |= {
+    claims[names[-1]] |= {
         "expected": 100 * networks[-1].scores["expected"],
         "l1": float(np.abs(prior.prior - truth).sum()),
         "l1_even": float(np.abs(1 / len(truth) - truth).sum()),
         "covered": float(((prior.low <= truth) & (truth <= prior.high)).mean()),
     }
-    return said
+    return claims
 
 
 def trained(candidate: Candidate, variant: dict[str, Any], setup: Setup, seed: int, scratch: Path) -> DomainOutputs:
@@ -274,8 +274,10 @@ def print_pairs(out: Path) -> None:
         (row["verdict"], row["mean"] - values["source", row["pair"]][row["seed"]]) for row in rows if "verdict" in row
     ]
     truths = ["helped" if gain > 1 else "hurt" if gain < -1 else "unclear" for _, gain in gains]
-    right = np.mean([said == truth for (said, _), truth in zip(gains, truths, strict=True)])
-    opposite = np.mean([{said, truth} == {"helped", "hurt"} for (said, _), truth in zip(gains, truths, strict=True)])
+    right = np.mean([verdict == truth for (verdict, _), truth in zip(gains, truths, strict=True)])
+    opposite = np.mean(
+        [{verdict, truth} == {"helped", "hurt"} for (verdict, _), truth in zip(gains, truths, strict=True)]
+    )
     print(f"Verdicts: right {right:.0%}, opposite {opposite:.0%} of {len(gains)}; {truths.count('helped')} had helped.")
     told = [row for row in rows if "covered" in row]
     l1, even, covered = (np.mean([row[key] for row in told]) for key in ("l1", "l1_even", "covered"))
@@ -283,7 +285,7 @@ def print_pairs(out: Path) -> None:
     print(
         f"Label distribution: L1 {l1:.2f} (an even one {even:.2f}); its 95 % intervals cover {covered:.0%} of classes."
     )
-    print(f"Expected accuracy: {apart:.1f} points from the truth on average.")
+    print(f"Confidence by class: {apart:.1f} points from the accuracy on average.")
 
 
 def _spread(values: list[float]) -> str:

@@ -28,7 +28,7 @@ def before_norms(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def assert_same_steps(
-    begun: Checkpoint, one: Checkpoint, other: Checkpoint, share: float, *, adam: bool = False
+    begun: Checkpoint, one: Checkpoint, other: Checkpoint, share: float, *, adam: bool = False, undecided: float = 0.0
 ) -> None:
     """No tensor is farther apart than a share of the way that it went since `begun`, which may lack some.
 
@@ -48,6 +48,6 @@ def assert_same_steps(
         since = start.get(own, start.get(own.removeprefix("teacher.")))
         moved = value.double() if since is None or is_slot else value.double() - since.double()
         apart, size = (other[name].double() - value.double()).norm(), value.double().norm()
-        allowed = max(share, UNDECIDED) if adam and not is_slot else share
+        allowed = share if is_slot else max(share, undecided)
         most = STORED * size + allowed * moved.norm() + 1e-9
         assert apart <= most, f"{name} is {apart:.2g} apart, of a size of {size:.2g}, {moved.norm():.2g} of it moved"

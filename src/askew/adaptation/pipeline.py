@@ -127,8 +127,8 @@ class Adaptation:
     @property
     def _judgement(self) -> str:
         if self.request.take:
-            said = "" if self.verdict is None else f" {self.verdict.sentence}"
-            return f"The network of {self.winner.candidate.name} was saved because it was asked for.{said}"
+            verdict = "" if self.verdict is None else f" {self.verdict.sentence}"
+            return f"The network of {self.winner.candidate.name} was saved because it was asked for.{verdict}"
         if self.verdict is not None and self.verdict.verdict == "hurt":
             return (
                 f"{self.verdict.sentence} The network of {self.winner.candidate.name} was saved because it was "
