@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +159,24 @@ def test_a_table_is_printed_in_every_format(cli: Command, root: Path) -> None:
     assert json.loads(cli("table", root, "--format", "wide", "--json").out) == json.loads(
         cli("table", root, "--json").out
     )
+
+
+def test_no_format_of_a_table_needs_torch(root: Path) -> None:
+    fill(root, {"source": 85, "coal": 90})
+    code = f"""
+import sys
+from askew.cli import main
+for words in (["long"], ["wide", "--compare"], ["markdown", "--compare"], ["csv"], ["latex"], ["json"]):
+    sys.argv = ["askew", "table", {str(root)!r}, "--format", *words]
+    try:
+        main()
+    except SystemExit as end:
+        assert not end.code, words
+    assert "torch" not in sys.modules, words
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.count("usps-mnist") >= 6, "each was printed"
 
 
 def test_an_unknown_format_is_refused(cli: Command, root: Path) -> None:

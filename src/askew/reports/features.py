@@ -12,13 +12,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from askew.core.device import pick_device
 from askew.core.errors import UserError
 from askew.core.files import read_tensors
 from askew.data.benchmarks import load_task, task_infos
 from askew.data.task import Task, TrainingData
-from askew.nets.forward import forward_in_chunks
-from askew.nets.network import Net, build, keeps_source_statistics, predicting_weights
 from askew.nets.spec import NetSpec
 
 Counts = NDArray[np.int64]
@@ -56,6 +53,10 @@ def network_features(
 
     (n, …) → (n, d); where the network keeps batch statistics of each domain, with those of that domain.
     """
+    from askew.core.device import pick_device  # tables come here for `task_of`, and need no torch
+    from askew.nets.forward import forward_in_chunks
+    from askew.nets.network import Net, build, keeps_source_statistics, predicting_weights
+
     file = folder / "weights.safetensors"
     if not file.exists():
         raise UserError(f"The run {folder.name} has no weights.", "its folder was copied without them; run it again.")
