@@ -16,7 +16,15 @@ from torch.func import functional_call, vmap
 
 import askew.nets
 from askew.nets import lane_layers as layers_in_lanes
-from askew.nets.lane_layers import TOLERATED, WrongKernelWarning, by_products, distance, grouped, one_by_one
+from askew.nets.lane_layers import (
+    TOLERATED,
+    WrongKernelWarning,
+    by_products,
+    distance,
+    grouped,
+    grouped_in_bfloat16,
+    one_by_one,
+)
 from askew.nets.layers import Conv, Linear, NormRelu1d, NormReluPool2d
 
 LANES, N = 3, 4
@@ -68,6 +76,21 @@ def test_a_layer_in_lanes_is_the_layer_of_each_lane(name: str, training: bool, s
         torch.testing.assert_close(value, torch.stack(wanted[1 + i :: len(params)]))
     for n, value in buffers.items():
         torch.testing.assert_close(value, torch.stack([dict(layer.named_buffers())[n] for layer in layers]))
+
+
+def test_in_bfloat16_convolutions_of_lanes_round_and_dense_layers_do_not() -> None:
+    """To copy a dense layer's weights takes longer than its product saves; activations between layers are float32."""
+    shapes = (LANES, 16, N, 9, 9), (LANES, 8, 16, 5, 5), (LANES, 8)
+    cpu = torch.device("cpu")
+    assert 0 < distance(grouped_in_bfloat16, one_by_one, shapes, (2,), cpu) < TOLERATED
+    dense = Linear(5, 3)
+    dense.in_lanes = True
+    params, _ = stacked([Linear(5, 3) for _ in range(LANES)])
+    x = torch.randn(LANES, N, 5)
+    together = vmap(lambda p, x: functional_call(dense, (p,), (x,)))
+    wanted = together(params, x)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(together(params, x), wanted)
 
 
 def test_gradients_of_stacked_weights_lie_in_memory_as_the_weights_do() -> None:

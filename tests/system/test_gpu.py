@@ -90,6 +90,21 @@ def test_a_lane_trains_to_the_same_weights_as_a_run_by_itself(
         assert lane.losses == pytest.approx(alone.losses, rel=1e-2, abs=1e-4)
 
 
+@pytest.mark.real_data
+@pytest.mark.parametrize("task", ["usps-uci", "svhn-mnist"])
+def test_lanes_in_bfloat16_learn_what_a_run_by_itself_learns(task: str) -> None:
+    """Rounded differently from the first step on, so losses are compared, after 200 steps."""
+    training = {"round": 100, "rounds": 2, "pretrain": 0, "precision": "bf16"}
+    prepared = [prepare(RunRequest(f"digits/{task}", "coal", seed, training=training)) for seed in (0, 1)]
+    device = torch.device("cuda")
+    data = prepared[0][1].training_data
+    *_, together = fit_lanes([run for run, _ in prepared], [data, data], device, starts=[None, None])
+    for (run, _), lane in zip(prepared, together, strict=True):
+        *_, alone = fit(run, data, device)
+        assert isinstance(lane, Snapshot)
+        assert lane.losses["label"] == pytest.approx(alone.losses["label"], rel=0.2, abs=0.02)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Waits(SourceOnly):
     """A method that looks at the device in every step."""

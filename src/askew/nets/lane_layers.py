@@ -66,7 +66,7 @@ def _has_triton() -> bool:
 def _by_kernels(layer: str, tensors: Sequence[Tensor], *options: object) -> bool:
     """Whether askew.nets.lane_kernels can do it: they know float32 on a GPU, and are tried before they are trusted."""
     x = tensors[0]
-    if not x.is_cuda or x.dtype != torch.float32 or torch.is_autocast_enabled("cuda") or not _has_triton():
+    if not x.is_cuda or x.dtype != torch.float32 or not _has_triton():
         return False
     lanes, channels, n, *side = x.shape
     few = n if n <= 64 else 64 + n % 16  # code is compiled for multiples of 16, and for other numbers
@@ -134,7 +134,9 @@ class _Conv(_Stacked):
 def _fastest(x: Tensor, weight: Tensor, bias: Tensor, padding: int) -> Form:
     """The fastest form as measured on an H200 (benchmarks/speed/lane_conv.py; docs/performance.md has the numbers)."""
     lanes, _, cin, _, _ = weight.shape
-    if x.is_cuda and cin >= 16 and lanes % 8 == 0:  # cuDNN is slow for other numbers of groups
+    if x.is_cuda and cin >= 16 and torch.is_autocast_enabled("cuda"):
+        return grouped_in_bfloat16
+    if x.is_cuda and cin >= 16 and lanes % 8 == 0:  # cuDNN is slow for other numbers of groups in TF32
         return grouped
     if x.is_cuda and cin >= 64:
         return one_by_one
@@ -151,6 +153,11 @@ def grouped(x: Tensor, weight: Tensor, bias: Tensor, padding: int) -> Tensor:
     flat = x.permute(2, 0, 1, 3, 4).reshape(n, lanes * cin, h, w)
     out = F.conv2d(flat, weight.flatten(0, 1), bias.flatten(), padding=padding, groups=lanes)
     return out.view(n, lanes, -1, *out.shape[2:]).permute(1, 2, 0, 3, 4)
+
+
+def grouped_in_bfloat16(x: Tensor, weight: Tensor, bias: Tensor, padding: int) -> Tensor:
+    """The same in bfloat16, between activations in float32."""
+    return grouped(x.bfloat16(), weight.bfloat16(), bias.bfloat16(), padding).float()
 
 
 class _OneByOne(torch.autograd.Function):
@@ -215,8 +222,11 @@ class _Dense(_Stacked):
     @staticmethod
     def vmap(info: Any, dims: Dims, x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, int]:
         x, weight, bias = _lanes_first(info, dims, x, weight, bias)
-        # In this order the gradient of the weights comes out as they lie in memory.
-        return _channels_then_images(torch.baddbmm(bias[:, :, None], weight, _channels_then_images(x))), 0
+        # Not in bfloat16: to copy the weights takes longer than the faster product saves.
+        with torch.autocast(x.device.type, enabled=False):
+            # In this order the gradient of the weights comes out as they lie in memory.
+            out = torch.baddbmm(bias[:, :, None], weight, _channels_then_images(x.to(weight.dtype)))
+        return _channels_then_images(out), 0
 
 
 class _NormReluPool(_Stacked):

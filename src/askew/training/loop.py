@@ -223,7 +223,7 @@ def undisturbed() -> Iterator[None]:
 def arithmetic(precision: Precision, device: torch.device) -> Iterator[None]:
     """How float32 numbers are multiplied meanwhile."""
     before = torch.get_float32_matmul_precision()
-    if precision == "tf32" and device.type == "cuda":
+    if precision != "float32" and device.type == "cuda":
         torch.set_float32_matmul_precision("high")
     try:
         yield
