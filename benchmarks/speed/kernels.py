@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from speed import advance, seconds
+from timing import advance, seconds
 
 from askew.runs.config import RunRequest, prepare
 from askew.training.batches import Feed

@@ -2,14 +2,16 @@
 
     python benchmarks/speed/pictures.py embed FOLDER --backbone resnet50.v1 --weights FILE [--images 256] [--more]
     python benchmarks/speed/pictures.py predict FOLDER --backbone resnet18 [--images 1024] [--rounds 3] [--fine-tuned]
+    python benchmarks/speed/pictures.py predict --device cuda --images 4096        # random pictures of its own
 
 `embed` times forward passes alone, on decoded pictures: plain eager float32; channels last; bfloat16 by autocast; and
 askew's. With a folder of classes it also compares scikit-learn's LogisticRegression on both embeddings, trained on
 half of the images and scored on the other half.
 
 `predict` times everything from JPEG files to a CSV file: `askew predict`, and the usual loop, a DataLoader with
-torchvision's transforms in as many processes as there are cores, an eager network, and Python's csv module. The model
-is an MLP on a frozen backbone, or a network that was fine-tuned as a whole.
+torchvision's transforms in as many processes as there are cores, an eager network, and Python's csv module; and the
+same loop with the network channels last in memory. The model is an MLP on a frozen backbone, or a network that was
+fine-tuned as a whole. Without a folder, random pictures are made: JPEG, 640 x 480.
 
 All ways take turns in every round, so that other work on the machine hits each of them; ratios are medians over rounds.
 """
@@ -35,6 +37,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from askew.adaptation.embeddings import frozen
+from askew.core.device import pick_device
 from askew.data.decode import PictureFiles
 from askew.data.image_lists import Listing, read_folder
 from askew.inference.model_card import ModelCard
@@ -55,6 +58,21 @@ def some(folder: Path, images: int) -> Listing:
     rows = np.linspace(0, len(listing.paths) - 1, min(images, len(listing.paths))).astype(int).tolist()
     labels = None if listing.labels is None else tuple(listing.labels[i] for i in rows)
     return Listing(listing.root, tuple(listing.paths[i] for i in rows), labels)
+
+
+def make_pictures(folder: Path, images: int) -> None:
+    """Smooth random pictures with some grain, some dozens of them again and again."""
+    from PIL import Image
+
+    rng, files = np.random.default_rng(0), []
+    for i in range(min(images, 64)):
+        coarse = Image.fromarray(rng.integers(0, 256, (30, 40, 3), dtype=np.uint8)).resize((640, 480))
+        x = np.asarray(coarse).astype(np.float32) + rng.normal(0, 6, (480, 640, 1))
+        file = folder / f"{i:06}.jpg"
+        Image.fromarray(x.clip(0, 255).astype(np.uint8)).save(file, quality=90)
+        files.append(file.read_bytes())
+    for i in range(len(files), images):
+        (folder / f"{i:06}.jpg").write_bytes(files[i % len(files)])
 
 
 def spec_of(args: argparse.Namespace) -> NetSpec:
@@ -206,13 +224,15 @@ class Pictures(Dataset[Tensor]):
         return x
 
 
-def usual_loop(paths: list[Path], network: nn.Module, classes: list[str], file: Path, workers: int) -> None:
-    batches = DataLoader(Pictures(paths), batch_size=64, num_workers=workers)
+def usual_loop(
+    paths: list[Path], network: nn.Module, classes: list[str], file: Path, workers: int, device: torch.device
+) -> None:
+    batches = DataLoader(Pictures(paths), batch_size=64, num_workers=workers, pin_memory=device.type == "cuda")
     with file.open("w", newline="") as out, torch.inference_mode():
         writer, row = csv.writer(out), 0
         writer.writerow(["path", "class", "probability", *classes])
         for x in batches:
-            for p in network(x).softmax(dim=1).tolist():
+            for p in network(x.to(device, non_blocking=True)).softmax(dim=1).tolist():
                 best = max(range(len(p)), key=p.__getitem__)
                 writer.writerow([paths[row], classes[best], p[best], *p])
                 row += 1
@@ -226,37 +246,50 @@ def predict(args: argparse.Namespace) -> None:
     weights = {f"{part}.{k}": v for part, module in parts.items() for k, v in module.state_dict().items()}
     classes = [f"class {k}" for k in range(7)]
     card = ModelCard(net=spec, rule=Method(), shape=(3, 256, 256), classes=tuple(classes), training_prior=(1 / 7,) * 7)
-    predictor = Predictor(card, weights, "cpu")
+    device = pick_device(args.device)
+    predictor = Predictor(card, weights, args.device)
     features: Any = parts["features"]
     layers = [features.body, nn.Flatten()] if args.fine_tuned else [features[0].body, nn.Flatten(), features[1]]
-    plain = nn.Sequential(*layers, parts["head"]).eval()
+    plain = nn.Sequential(*layers, parts["head"]).eval().to(device)
+    last = copy.deepcopy(plain).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     with tempfile.TemporaryDirectory(prefix="askew-") as scratch:
 
         def by_askew() -> None:
             for _ in write_predictions(predictor, paths, Path(scratch) / "askew.csv"):
                 pass
 
-        def by_loop() -> None:
-            usual_loop(paths, plain, classes, Path(scratch) / "plain.csv", args.workers)
+        def by_loop(network: nn.Module) -> None:
+            usual_loop(paths, network, classes, Path(scratch) / "plain.csv", args.workers, device)
 
-        take_turns({"DataLoader, PIL, eager, csv": by_loop, "askew predict": by_askew}, len(paths), args.rounds)
+        ways: dict[str, Callable[[], object]] = {
+            "DataLoader, PIL, eager, csv": lambda: by_loop(plain),
+            "DataLoader, channels last": lambda: by_loop(last),
+            "askew predict": by_askew,
+        }
+        by_askew()  # the first pass on a GPU, and the graph of a frozen network, are made outside of the times
+        take_turns(ways, len(paths), args.rounds)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["embed", "predict"])
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("folder", type=Path, nargs="?", help="Of pictures; without one, random ones are made.")
     parser.add_argument("--backbone", default="resnet18")
     parser.add_argument("--weights", default="none", help="For embed: hub, none, or a file.")
     parser.add_argument("--images", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--device", default="cpu", help="For predict: cpu, or cuda.")
     parser.add_argument("--more", action="store_true", help="For embed: also torch.compile and ONNX Runtime.")
     parser.add_argument("--fine-tuned", action="store_true", help="For predict: a whole network instead of an MLP.")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="Processes of the DataLoader.")
     args = parser.parse_args()
     fast = "native" if fast_bfloat16(CPU) else "not native"
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, bfloat16 {fast}, {args.backbone}", flush=True)
-    embed(args) if args.what == "embed" else predict(args)
+    with tempfile.TemporaryDirectory(prefix="askew-") as scratch:
+        if args.folder is None:
+            args.folder = Path(scratch)
+            make_pictures(args.folder, args.images)
+        embed(args) if args.what == "embed" else predict(args)
 
 
 if __name__ == "__main__":

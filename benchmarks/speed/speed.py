@@ -1,80 +1,42 @@
 """Time of a training step: plain eager PyTorch against askew plain, as a CUDA graph, and as lanes, in one run.
 
-    python benchmarks/speed/speed.py [--data DATA] [--device auto] [--methods all] [--lanes 8,32] [--json FILE]
+    python benchmarks/speed/speed.py --random --lanes 64,16 --steps 40 --repeats 3 [--json FILE]    # a few minutes
+    python benchmarks/speed/speed.py [--data DATA] [--device auto] [--methods all] [--lanes 8,32]
 
 All variants of a row are interleaved, so that a machine that slows down slows all of them. Floors are counted from
-the step's FLOPs and bytes, against the rates that this machine reaches on a large product and a large copy.
+the step's FLOPs and bytes, against the rates that this machine reaches on a large product and a large copy. Methods
+train as in their recipe: the teacher under today's, others under the paper's. A Markdown table comes at the end.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import gc
 import json
 import statistics
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from plain import PLAIN
-from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
+from timing import advance, ceilings, counted, seconds, synchronize
 
 from askew.core.device import pick_device
+from askew.data.benchmarks import task_infos
+from askew.data.domains import Labeled
+from askew.data.task import Task, TrainingData
 from askew.methods import METHODS
-from askew.runs.config import RunRequest, prepare
+from askew.runs.config import RunRequest, plan_run, prepare
 from askew.training.batches import Feed
+from askew.training.lane_groups import lanes_that_pay
 from askew.training.lanes import Lanes
 from askew.training.loop import Loop
+from askew.training.run import Run
 from askew.training.trainer import Trainer, run_net
-
-
-def synchronize(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
-def seconds(work: Callable[[], object], device: torch.device) -> float:
-    synchronize(device)
-    began = time.perf_counter()
-    work()
-    synchronize(device)
-    return time.perf_counter() - began
-
-
-def ceilings(device: torch.device) -> tuple[float, float]:
-    """FLOP/s of a large float32 product and byte/s of a large copy, both as reached here."""
-    n = 8192 if device.type == "cuda" else 1024
-    a, b = torch.randn(n, n, device=device), torch.randn(n, n, device=device)
-    size = 2**30 if device.type == "cuda" else 2**26
-    block = torch.zeros(size // 4, device=device)
-    product = min(seconds(lambda: a @ b, device) for _ in range(5))
-    copy = min(seconds(lambda: block.clone(), device) for _ in range(5))
-    return 2 * n**3 / product, 2 * size / copy
-
-
-def counted(loop: Trainer) -> tuple[float, float]:
-    """FLOPs and least bytes of one step: weights and their updates, and each layer's output once written and read."""
-    outputs = 0
-
-    def note(module: nn.Module, args: object, output: object) -> None:
-        nonlocal outputs
-        if isinstance(output, Tensor) and not list(module.children()):
-            outputs += output.numel() * output.element_size()
-
-    hooks = [module.register_forward_hook(note) for module in loop.net.modules()]
-    with FlopCounterMode(display=False) as counter:
-        loop.step()
-    for hook in hooks:
-        hook.remove()
-    # forward reads a weight, backward reads it and writes its gradient; SGD reads three and writes two
-    weights = sum(
-        sum(p.numel() * p.element_size() for n, p in loop.params.items()) * 8 * phase.repeat for phase in loop.phases
-    )
-    return counter.get_total_flops(), weights + 4 * outputs
 
 
 @dataclass(frozen=True)
@@ -88,25 +50,44 @@ class Variant:
 
 
 def drawing(loop: Loop[Any], device: torch.device) -> float:
-    return min(seconds(lambda: loop.draw(0, loop.window), device) for _ in range(3)) / loop.window
+    steps = min(loop.window, loop.stage.round_steps) if loop.draws_by_round else loop.window
+    return min(seconds(lambda: loop.draw(0, steps), device) for _ in range(3)) / steps
 
 
-def advance(loop: Loop[Any], steps: int) -> None:
-    """Take that many steps in the trainer's own chunks, from batches that are drawn already."""
-    loop.clock.zero_()
-    for first in range(0, steps, loop.chunk):
-        loop.advance(first, min(loop.chunk, steps - first))
+ROUND = 250
+"""Steps of a round, as in today's recipe, or `--steps` if they are more."""
+
+
+def planned(task: str, method: str, args: argparse.Namespace) -> tuple[Run, TrainingData]:
+    """A run of one stage, with the task's images or random ones."""
+    request = RunRequest(task, method, data=args.data, training={"round": max(args.steps, ROUND), "pretrain": 0})
+    if not args.random:
+        run, loaded = prepare(request)
+        return run, loaded.training_data
+    network = task_infos()[task].network
+    shape = (1, 28, 28) if network == "digits-28" else (3, 32, 32)
+    rng = np.random.default_rng(0)
+    images = [
+        Labeled(rng.integers(0, 256, (n, *shape), dtype=np.uint8), np.arange(n) % 10) for n in (10_000, 10, 10_000, 10)
+    ]
+    source, held_out, target, test = images
+    names = tuple(map(str, range(10)))
+    data = TrainingData(source, held_out, target.unlabeled(), test.unlabeled(), names)
+    return plan_run(request, Task(task, data, None), network), data
 
 
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path)
+    parser.add_argument(
+        "--random", action="store_true", help="Random pixels instead of data: their values cost no time."
+    )
     parser.add_argument("--device", default="auto")
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--tasks", default="digits/usps-mnist,digits/svhn-mnist")
     parser.add_argument("--methods", default=",".join(PLAIN), help="`all` for every method; five have a plain version.")
-    parser.add_argument("--lanes", default="", help="Numbers of lanes, separated by commas.")
+    parser.add_argument("--lanes", default="", help="Numbers of lanes; more than a GPU is given by bench are left out.")
     parser.add_argument("--try-all", action="store_true", help="Let cuDNN try its kernels, for all variants.")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--figure", type=Path, help="Draw the times there, as .svg or .png.")
@@ -127,10 +108,29 @@ def main() -> None:
     for task in args.tasks.split(","):
         for method in METHODS if args.methods == "all" else args.methods.split(","):
             rows += measure(task, method, args, device, limits)
+            gc.collect()  # an earlier method's graphs hold memory
+            if device.type == "cuda":
+                torch.cuda.empty_cache()
+    print("\n" + markdown(rows), flush=True)
     if args.json:
         args.json.write_text(json.dumps({"device": name, "torch": torch.__version__, "rows": rows}, indent=1))
     if args.figure:
         draw(rows, name, args.figure)
+
+
+def markdown(rows: list[dict[str, Any]]) -> str:
+    """ms per model-step, and in brackets the ratio to the first variant and the floor's share."""
+    variants = list(dict.fromkeys(row["variant"] for row in rows))
+    lines = ["| network, method (batch) | " + " | ".join(variants) + " | floor |", "|---" * (len(variants) + 2) + "|"]
+    for key in dict.fromkeys((row["network"], row["method"], row["batch"]) for row in rows):
+        found = {r["variant"]: r for r in rows if (r["network"], r["method"], r["batch"]) == key}
+        cells = [
+            f"{r['ms']:.3f} ({r['ratio']:.1f} x, {100 * r['floor_ms'] / r['ms']:.1f} %)" if r else "–"
+            for r in map(found.get, variants)
+        ]
+        floor = next(iter(found.values()))["floor_ms"]
+        lines.append(f"| {key[0]}, {key[1]} ({key[2]} + {key[2]}) | {' | '.join(cells)} | {floor:.3f} |")
+    return "\n".join(lines)
 
 
 def draw(rows: list[dict[str, Any]], name: str, file: Path) -> None:
@@ -162,20 +162,19 @@ class Bench:
     """The variants of one method on one task, each warmed up, and the GPU memory that it took."""
 
     def __init__(self, task: str, method: str, args: argparse.Namespace, device: torch.device) -> None:
-        training = {"round": args.steps, "pretrain": 0}
-        self.run, loaded = prepare(RunRequest(task, method, data=args.data, training=training))
-        self.training_data = loaded.training_data
+        self.run, self.training_data = planned(task, method, args)
         self.feed = Feed(self.training_data, device)
         self.steps, self.device, self.cuda = args.steps, device, device.type == "cuda"
         self.variants: dict[str, Variant] = {}
         self.memory: dict[str, float] = {}
         if method in PLAIN:
             self.add("plain PyTorch", lambda: self.plain(method))
-        self.add("askew", lambda: self.alone(False))
+        self.add("askew, no graph", lambda: self.alone(False))
         if self.cuda:
             self.add("askew, graph", lambda: self.alone(True))
         for count in [int(n) for n in args.lanes.split(",") if n]:
-            self.add(f"askew, {count} lanes", lambda count=count: self.lanes(count))
+            if not self.cuda or count <= lanes_that_pay(self.run, device):
+                self.add(f"askew, {count} lanes", lambda count=count: self.lanes(count))
 
     def add(self, label: str, make: Callable[[], Variant]) -> None:
         before = torch.cuda.memory_allocated() if self.cuda else 0
@@ -205,7 +204,7 @@ class Bench:
 
     def lanes(self, count: int) -> Variant:
         runs = [dataclasses.replace(self.run, seed=seed) for seed in range(count)]
-        nets = [run_net(run, self.training_data) for run in runs]
+        nets = [run_net(self.run, self.training_data)] * count  # equal weights take as long as others, and less to make
         together = Lanes(runs, [self.feed] * count, nets, self.cuda)
         together.refresh(0)
         return Variant(lambda: advance(together, self.steps), count, drawing(together, self.device))
@@ -234,13 +233,14 @@ def measure(
     bench = Bench(task, method, args, device)
     times = {label: statistics.median(values) for label, values in bench.times(args.repeats).items()}
     floor = bench.floor(*limits)
-    base = times.get("plain PyTorch", times["askew"])
+    base = times.get("plain PyTorch", times["askew, no graph"])
     rows = []
     for label, ms in times.items():
         rate, memory = 2 * bench.run.batch * 1000 / ms, bench.memory[label]
         rows.append(
             {
-                "task": task, "method": method, "variant": label, "ms": ms, "ratio": base / ms, "floor_ms": floor,
+                "task": task, "network": bench.run.net.name, "method": method, "batch": bench.run.batch,
+                "variant": label, "ms": ms, "ratio": base / ms, "floor_ms": floor, "share_of_floor": floor / ms,
                 "images_per_s": rate, "memory_mib": memory,
             }
         )  # fmt: skip
