@@ -60,7 +60,10 @@ ROUND = 250
 
 def planned(task: str, method: str, args: argparse.Namespace) -> tuple[Run, TrainingData]:
     """A run of one stage, with the task's images or random ones."""
-    request = RunRequest(task, method, data=args.data, training={"round": max(args.steps, ROUND), "pretrain": 0})
+    training: dict[str, Any] = {"round": max(args.steps, ROUND), "pretrain": 0}
+    if args.precision:
+        training["precision"] = args.precision
+    request = RunRequest(task, method, data=args.data, training=training)
     if not args.random:
         run, loaded = prepare(request)
         return run, loaded.training_data
@@ -89,6 +92,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--methods", default=",".join(PLAIN), help="`all` for every method; five have a plain version.")
     parser.add_argument("--lanes", default="", help="Numbers of lanes; more than a GPU is given by bench are left out.")
     parser.add_argument("--try-all", action="store_true", help="Let cuDNN try its kernels, for all variants.")
+    parser.add_argument("--precision", choices=["float32", "tf32", "bf16"], help="askew's; default: its recipe's.")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--figure", type=Path, help="Draw the times there, as .svg or .png.")
     return parser.parse_args()
