@@ -18,16 +18,13 @@ import pytest
 import typer
 from hypothesis import settings
 
-from askew.data.domains import Labeled
-from askew.data.task import Task, TestLabels, TrainingData
-from askew.methods import SourceOnly
-from askew.methods.base import Method
-from askew.nets.spec import NetSpec
-from askew.training.optim import Optim
-from askew.training.run import Run, Stage
-
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # the process that hands out tests reads this file, too, and needs no torch
     from adaptations import Adapted
+
+    from askew.data.domains import Labeled
+    from askew.data.task import Task, TrainingData
+    from askew.methods.base import Method
+    from askew.training.run import Run
 
 settings.register_profile("askew", derandomize=True, deadline=None)  # the same examples everywhere, at any speed
 settings.load_profile("askew")
@@ -149,6 +146,8 @@ def shell(command: str, tmp_path: Path) -> Command:
 
 def rows(n: int, shift: float, seed: int) -> Labeled:
     """n rows of 8 numbers in three overlapping clouds; `shift` moves all of them."""
+    from askew.data.domains import Labeled
+
     rng = np.random.default_rng(seed)
     y = np.arange(n) % 3
     x = 1.5 * np.eye(3, 8)[y] + rng.normal(size=(n, 8)) + shift
@@ -157,6 +156,8 @@ def rows(n: int, shift: float, seed: int) -> Labeled:
 
 @pytest.fixture(scope="session")
 def task() -> Task:
+    from askew.data.task import Task, TestLabels, TrainingData
+
     classes = ("a", "b", "c")
     test = rows(60, 0.5, 3)
     training_data = TrainingData(
@@ -170,12 +171,16 @@ def training_data(task: Task) -> TrainingData:
     return task.training_data
 
 
-MakeRun = Callable[..., Run]
+MakeRun = Callable[..., "Run"]
 
 
 @pytest.fixture
 def make_run(training_data: TrainingData) -> MakeRun:
     """A run on the toy task: a few steps of pre-training unless `pretrain` is 0, then the method."""
+    from askew.methods import SourceOnly
+    from askew.nets.spec import NetSpec
+    from askew.training.optim import Optim
+    from askew.training.run import Run, Stage
 
     def make(
         method: Method | None = None,

@@ -21,9 +21,10 @@ from conftest import Command
 from forked import forks
 
 from askew.core.errors import UserError
-from askew.runs.claims import BEAT
+from askew.runs import claims
 from askew.runs.config import RunRequest, prepare
 from askew.runs.execute import Busy, Execution, Progress
+from askew.runs.launch import jobs as jobs_module
 from askew.runs.launch.jobs import Event, Failed, Finished, Job, launch_jobs, plan_jobs, write_plan
 from askew.runs.launch.local import Local
 from askew.runs.root import open_root
@@ -34,6 +35,8 @@ TRAINING = {"pretrain": 20, "rounds": 2, "round": 10, "batch": 16}
 # long enough to be interrupted, with something new on the disk every few hundredths of a second
 LONG = ("-t", "pretrain=0", "-t", "rounds=2000", "-t", "round=5", "-t", "batch=16", "--checkpoint-every", "0")
 
+ELSEWHERE = Path(__file__).parents[1] / "support" / "elsewhere"
+
 with_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc to see who is alive")
 
 
@@ -42,7 +45,8 @@ def request(method: str = "source", seed: int = 0, **training: Any) -> RunReques
 
 
 @pytest.fixture
-def how(tmp_path: Path) -> Execution:
+def how(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Execution:
+    monkeypatch.setattr(jobs_module, "PAUSE", 0.01)  # before it looks again whether a run is free
     return Execution(open_root(tmp_path / "runs"), torch.device("cpu"))
 
 
@@ -50,7 +54,7 @@ def how(tmp_path: Path) -> Execution:
 
 
 @contextmanager
-def started(command: str, folder: Path, *args: str) -> Iterator[subprocess.Popen[str]]:
+def started(command: str, folder: Path, *args: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
     """A command as the leader of a group of its own, as a shell starts it; whoever is left is killed in the end.
 
     It hears Ctrl-C, even where these tests were started in the background and do not.
@@ -58,7 +62,7 @@ def started(command: str, folder: Path, *args: str) -> Iterator[subprocess.Popen
     pipe = subprocess.PIPE
     process = subprocess.Popen(
         [command, *args], cwd=folder, stdout=pipe, stderr=pipe, text=True, start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL), env=os.environ | environment,
     )  # fmt: skip
     try:
         yield process
@@ -267,7 +271,9 @@ def test_a_command_that_is_killed_takes_its_workers_along_and_ends_as_an_undistu
     rough, calm = tmp_path / "rough", tmp_path / "calm"
     for folder in (rough, calm):
         folder.mkdir()
-    with started(command, rough, *ask, "2") as process:
+    # without fcntl, fork and POSIX signals, as on Windows: the tests below have them
+    elsewhere = os.pathsep.join(filter(None, [str(ELSEWHERE), os.environ.get("PYTHONPATH")]))
+    with started(command, rough, *ask, "2", PYTHONPATH=elsewhere) as process:
         until(lambda: rounds_done(rough) >= 4)
         assert len(workers(process.pid)) == 2
         process.kill()
@@ -319,8 +325,9 @@ def test_a_worker_that_is_killed_costs_nothing_but_its_run_which_goes_on_later(h
     assert isinstance(list(launch_jobs(rest, patient, Local()))[-1], Finished)
 
 
-def test_a_run_that_was_taken_over_is_left_to_whoever_has_it(how: Execution) -> None:
+def test_a_run_that_was_taken_over_is_left_to_whoever_has_it(how: Execution, monkeypatch: pytest.MonkeyPatch) -> None:
     """As after a long sleep: others took the holder for dead, and it stops at its next look, without another write."""
+    monkeypatch.setattr(claims, "BEAT", 0.1)
     asked = job(request(pretrain=0, rounds=20))
     (key,) = asked.runs
     patient = replace(how, checkpoint_every=0)
@@ -331,6 +338,6 @@ def test_a_run_that_was_taken_over_is_left_to_whoever_has_it(how: Execution) -> 
     folder = how.root / key
     (folder / "claim.1").unlink()  # the one who took over has claim.2
     left = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
-    time.sleep(BEAT + 0.5)
+    time.sleep(0.3)
     assert list(events) == [Busy(key, folder)]
     assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir()} == left

@@ -29,6 +29,8 @@ STUCK = 300
 
 SLOW = {"adapt": ("sklearn.linear_model", "sklearn.model_selection"), "export": ("onnxruntime", "onnxscript")}
 """What only some commands import, before they are forked."""
+UNUSED = ("__main__", "estimator", "figures", "task_figures")
+"""Modules that none of them imports; two of these bring scikit-learn and matplotlib."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,7 @@ def _import_all() -> None:
     import askew
 
     for module in pkgutil.walk_packages(askew.__path__, "askew."):
-        if module.name != "askew.__main__":
+        if module.name.rpartition(".")[2] not in UNUSED:
             importlib.import_module(module.name)
     with contextlib.suppress(ImportError):
         importlib.import_module("pyarrow.parquet")

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 ELSEWHERE = ROOT / "tests" / "support" / "elsewhere"
 
 LACKS = """
-import importlib, multiprocessing, os, pkgutil, runpy, signal, sys
+import importlib, multiprocessing, os, pkgutil, signal
 assert not hasattr(os, "fork") and not hasattr(signal, "SIGKILL") and not hasattr(signal, "pthread_sigmask")
 assert multiprocessing.get_start_method() == "spawn" and multiprocessing.get_all_start_methods() == ["spawn"]
 try:
@@ -24,10 +24,7 @@ except ImportError:
         if not module.name.endswith(("__main__", "_kernels")):  # kernels need Triton
             importlib.import_module(module.name)
     print("all")
-    sys.argv[0] = "askew"
-    runpy.run_module("askew", run_name="__main__", alter_sys=True)
 """
-"""All of askew is imported, then the command is run that the arguments are."""
 
 FAST = ("core", "data", "evaluation", "methods", "nets", "training", "adaptation", "runs")
 
@@ -41,16 +38,10 @@ def ask(folder: Path, *command: str, **more: str) -> subprocess.CompletedProcess
     )  # fmt: skip
 
 
-def test_all_of_askew_is_imported_without_fcntl_fork_and_posix_signals_and_runs_in_spawned_processes(
-    tmp_path: Path,
-) -> None:
-    bench = ("bench", "mini", "--tasks", "syn-uci", "--methods", "source", "--seeds", "2", "--jobs", "2")
-    bench += ("-t", "pretrain=0", "-t", "rounds=1", "-t", "round=2", "-t", "batch=16")
-    done = ask(tmp_path, "-c", LACKS, *bench)
-    assert done.stdout.startswith("all\n"), done.stderr
-    assert done.returncode == 0, done.stderr
-    assert "mini/syn-uci" in done.stdout
-    assert len(list((tmp_path / "runs").glob("*/done"))) == 2
+def test_all_of_askew_is_imported_without_fcntl_fork_and_posix_signals(tmp_path: Path) -> None:
+    """A benchmark runs without them in tests/runs/test_launch.py, where it is killed, too."""
+    done = ask(tmp_path, "-c", LACKS)
+    assert done.stdout == "all\n", done.stderr
 
 
 @pytest.mark.soak
