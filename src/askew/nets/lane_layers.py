@@ -10,7 +10,8 @@ with Triton, askew.nets.lane_kernels does without laying out any patches.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
@@ -56,6 +57,14 @@ def _lanes_first(info: Any, dims: Dims, *values: Tensor) -> list[Tensor]:
 def _channels_then_images(x: Tensor) -> Tensor:
     """(lanes, n, c, …) → (lanes, c, n, …); costs nothing to undo and redo."""
     return x.transpose(1, 2)
+
+
+@contextmanager
+def _no_autocast(device: str) -> Iterator[bool]:
+    """Layers choose for themselves what they round; whether bfloat16 was asked for."""
+    asked = torch.is_autocast_enabled(device)
+    with torch.autocast(device, enabled=False):
+        yield asked
 
 
 @cache
@@ -126,15 +135,16 @@ class _Conv(_Stacked):
     @staticmethod
     def vmap(info: Any, dims: Dims, x: Tensor, weight: Tensor, bias: Tensor, padding: int) -> tuple[Tensor, int]:
         x, weight, bias = _lanes_first(info, dims[:3], x, weight, bias)
-        x = _channels_then_images(x)
-        out = _fastest(x, weight, bias, padding)(x, weight, bias, padding)
+        x = _channels_then_images(x.to(weight.dtype))
+        with _no_autocast(x.device.type) as in_bfloat16:
+            out = _fastest(x, weight, bias, padding, in_bfloat16)(x, weight, bias, padding)
         return _channels_then_images(out), 0
 
 
-def _fastest(x: Tensor, weight: Tensor, bias: Tensor, padding: int) -> Form:
+def _fastest(x: Tensor, weight: Tensor, bias: Tensor, padding: int, in_bfloat16: bool) -> Form:
     """The fastest form as measured on an H200 (benchmarks/speed/lane_conv.py; docs/performance.md has the numbers)."""
     lanes, _, cin, _, _ = weight.shape
-    if x.is_cuda and cin >= 16 and torch.is_autocast_enabled("cuda"):
+    if in_bfloat16 and x.is_cuda and cin >= 16 and x.shape[2] >= 64:  # for 32 images cuDNN is slow in bfloat16
         return grouped_in_bfloat16
     if x.is_cuda and cin >= 16 and lanes % 8 == 0:  # cuDNN is slow for other numbers of groups in TF32
         return grouped
@@ -222,8 +232,7 @@ class _Dense(_Stacked):
     @staticmethod
     def vmap(info: Any, dims: Dims, x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, int]:
         x, weight, bias = _lanes_first(info, dims, x, weight, bias)
-        # Not in bfloat16: to copy the weights takes longer than the faster product saves.
-        with torch.autocast(x.device.type, enabled=False):
+        with _no_autocast(x.device.type):  # to copy the weights takes longer than a faster product saves
             # In this order the gradient of the weights comes out as they lie in memory.
             out = torch.baddbmm(bias[:, :, None], weight, _channels_then_images(x.to(weight.dtype)))
         return _channels_then_images(out), 0
@@ -236,7 +245,7 @@ class _NormReluPool(_Stacked):
         momentum: float, eps: float, pool: Pool, training: bool,
     ) -> tuple[Tensor, int]:  # fmt: skip
         x, weight, bias, mean, var = _lanes_first(info, dims[:5], x, weight, bias, mean, var)
-        x = _channels_then_images(x)
+        x = _channels_then_images(x.to(weight.dtype))
         rows = x.dim() == 3
         if rows:
             x = x[..., None, None]
