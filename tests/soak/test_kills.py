@@ -17,19 +17,7 @@ from grids import finished, results
 pytestmark = pytest.mark.soak
 
 KILLS = int(os.environ.get("ASKEW_TEST_KILLS", "50"))
-BENCH = (
-    "bench",
-    "mini",
-    "--methods",
-    "source,coal",
-    "--seeds",
-    "2",
-    "--jobs",
-    "2",
-    "--checkpoint-every",
-    "0",
-    "--json",
-)
+BENCH = ("bench", "mini", "--methods", "source,coal", "--seeds", "2", "--jobs", "2", "--json")
 BENCH += ("--checkpoint-every", "0", "-t", "pretrain=20", "-t", "rounds=110", "-t", "round=10", "-t", "batch=16")
 
 
@@ -72,7 +60,7 @@ def kill_while_it_works(command: str, folder: Path, rng: random.Random) -> bool:
 
 
 def test_a_bench_that_is_killed_again_and_again_ends_in_the_table_of_an_undisturbed_one(
-    command: str, tmp_path: Path
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rough, reference = tmp_path / "rough", tmp_path / "reference"
     for folder in (rough, reference):
@@ -91,3 +79,5 @@ def test_a_bench_that_is_killed_again_and_again_ends_in_the_table_of_an_undistur
     assert killed == KILLS
     assert 0 < halfway < finished(reference / "runs"), "the kills did not fall into the work"
     assert not [p for p in (rough / "runs").rglob(".*") if p.name != ".lock"]
+    with capsys.disabled():
+        print(f"\n{killed} kills, {halfway} runs done between them: 0 lost, 0 stuck, the same bits")
