@@ -22,6 +22,8 @@ GRID = ("--seeds", "1", "--jobs", "1", "--json", *TINY)
 CASES: dict[str, tuple[object, ...]] = {
     "adapt": ("adapt", *DOMAINS, "-o", "out", "--backbone", "bare", "--method", "coal", *TINY),
     "adapt ensemble": ("adapt", *DOMAINS, "-o", "out", *TINY),
+    "adapt model": ("adapt", "--model", GOLDEN / "adaptation", GOLDEN / "target.npz", "-o", "out", *TINY[2:]),
+    "choose": ("choose", "out", "source"),
     "embed": ("embed", "pictures", "-o", "rows.npz", "--weights", "none"),
     "bench": ("bench", "mini", "--tasks", "syn-uci", "--methods", "source,coal", "--checkpoint-every", "0", *GRID),
     "run": ("run", "mini/syn-uci", "-t", "pretrain=0", "-t", "rounds=1", "-t", "round=2", "-t", "batch=6"),
@@ -33,6 +35,8 @@ CASES: dict[str, tuple[object, ...]] = {
     "export program": ("export", GOLDEN / "adaptation", "-o", "model.pt2", "--to", "program"),
     "export onnx": ("export", GOLDEN / "adaptation", "-o", "model.onnx"),
     "audit": ("audit", "out", "--draw", "5"),
+    "figure": ("figure", "mix", "--tasks", "mini/syn-uci", "-o", "mix.svg"),
+    "report": ("report", "runs"),
 }
 """By name: a command line, to be run in a folder that is empty but for what `new_folder` says."""
 
@@ -40,11 +44,15 @@ CASES: dict[str, tuple[object, ...]] = {
 _OWN = re.compile(r".*/(done|report\.html|log\.txt|failed\.json|last\.safetensors|claim\.\d+)|.*\.pt2?")
 
 
+BEFORE = {"adapt ensemble": "adapt ensemble", "choose": "adapt", "report": "run"}
+"""The case that a command finds ended in its folder; of an ensemble, only its runs."""
+
+
 def new_folder(case: str, folder: Path) -> Path:
-    """The folder that a command is started in; an ensemble's runs are trained already, if they were before."""
-    trained = folder.parent / "trained"
-    if case == "adapt ensemble" and trained.exists():
-        return shutil.copytree(trained, folder)
+    """The folder that a command is started in, with what was there before it."""
+    before = folder.parent / "before"
+    if before.exists():
+        return shutil.copytree(before, folder)
     folder.mkdir(parents=True)
     if case == "audit":
         shutil.copytree(GOLDEN / "adaptation", folder / "out")
@@ -79,20 +87,26 @@ class Undisturbed:
 
     case: str
     ended: Ended
+    before: dict[str, bytes]
     contents: dict[str, bytes]
 
     @classmethod
     def of(cls, commands: Commands, case: str, folder: Path) -> Undisturbed:
+        if case in BEFORE:
+            before = folder.parent / "before"
+            first = commands.run(CASES[BEFORE[case]], new_folder(BEFORE[case], folder.parent / "first"))
+            assert first.code == 0, first.err
+            (folder.parent / "first").rename(before)
         if case == "adapt ensemble":
-            commands.run(CASES[case], new_folder(case, folder.parent / "trained"))
-            shutil.rmtree(folder.parent / "trained" / "out" / "model")
+            shutil.rmtree(before / "out" / "model")
             for name in ("predictions.csv", "report.html", "summary.json", "log.txt"):
-                (folder.parent / "trained" / "out" / name).unlink()
-        ended = commands.run(CASES[case], new_folder(case, folder))
+                (before / "out" / name).unlink()
+        found = contents(new_folder(case, folder))
+        ended = commands.run(CASES[case], folder)
         assert ended.code == 0, ended.err
         if case == "adapt ensemble":
             assert "|" in json.loads((folder / "out" / "model" / "model.json").read_bytes())["net"]["name"]
-        return cls(case, ended, contents(folder))
+        return cls(case, ended, found, contents(folder))
 
     def survives(self, commands: Commands, fault: Fault, folder: Path) -> None:
         """A fault leaves nothing half there, and the same command, started again, ends as if there had been none."""
@@ -117,12 +131,14 @@ class Undisturbed:
         assert left == self.contents, f"{where}\n{[name for name in left if left[name] != self.contents[name]]}"
 
     def _check_sound(self, folder: Path, where: str) -> None:
-        """What has its name is whole: files of a run that is done, and a model that has its card."""
+        """What has its name is whole, as before or as after: files of a run that is done, a model that has its card."""
         found = contents(folder)
         for name, content in found.items():
             if not is_temporary(Path(name)) and name in self.contents and not name.endswith("trace.jsonl"):
                 inside = any(is_temporary(Path(part)) for part in name.split("/"))
-                assert inside or content == self.contents[name], f"{name} is half there: {where}"
+                whole = inside or content in (self.contents[name], self.before.get(name))
+                assert whole, f"{name} is half there: {where}"
         for card in (name for name in found if name in self.contents and name.endswith("/model/model.json")):
+            state = self.contents if found[card] == self.contents[card] else self.before
             model = card.removesuffix("model.json")
-            assert {name for name in self.contents if name.startswith(model)} <= found.keys(), where
+            assert {name for name in state if name.startswith(model)} <= found.keys(), where

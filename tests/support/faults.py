@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import gc
 import importlib
 import io
 import itertools
@@ -27,7 +28,11 @@ from typing import Any
 STUCK = 300
 """Seconds after which a command that does not end is stopped."""
 
-SLOW = {"adapt": ("sklearn.linear_model", "sklearn.model_selection"), "export": ("onnxruntime", "onnxscript")}
+SLOW = {
+    "adapt": ("sklearn.linear_model", "sklearn.model_selection"),
+    "embed": ("torchvision.models",),
+    "export": ("torch.export._trace", "onnxruntime", "onnxscript.function_libs.torch_lib.ops"),
+}
 """What only some commands import, before they are forked."""
 UNUSED = ("__main__", "estimator", "figures", "task_figures")
 """Modules that none of them imports; two of these bring scikit-learn and matplotlib."""
@@ -101,6 +106,7 @@ def serve() -> None:
         order = json.loads(line)
         for name in order["modules"]:
             importlib.import_module(name)
+        gc.freeze()  # a fork looks for garbage, and copies memory, only in what is its own
         answers.write(json.dumps(_forked(order)) + "\n")
         answers.flush()
 
@@ -114,15 +120,20 @@ def _import_all() -> None:
     for module in pkgutil.walk_packages(askew.__path__, "askew."):
         if module.name.rpartition(".")[2] not in UNUSED:
             importlib.import_module(module.name)
-    with contextlib.suppress(ImportError):
-        importlib.import_module("pyarrow.parquet")
-    from askew.evaluation import metrics, prior_estimators
+    for name in ("pyarrow.parquet", "pydantic.type_adapter"):  # the latter reads Typer's options
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    from askew.adaptation import report
+    from askew.evaluation import diagnosis, metrics, prior_estimators, verdict
     from askew.runs import claims
 
     claims.BEAT = 3600.0  # a heartbeat is a write at a time that nobody can foresee
-    metrics.RESAMPLES = 20  # what takes long and writes nothing
-    for estimate in (prior_estimators.estimate_prior, prior_estimators.estimate_priors):
-        estimate.__kwdefaults__["resamples"] = 5  # type: ignore[attr-defined]
+    # What takes long and writes nothing.
+    metrics.RESAMPLES = 20
+    report._embed = lambda features: [(0.0, 0.0)] * len(features)
+    estimates = (prior_estimators.estimate_prior, prior_estimators.estimate_priors)
+    for estimate in (*estimates, diagnosis.diagnose, verdict.judge_transfers):
+        estimate.__kwdefaults__["resamples"] = 5
 
 
 def _forked(order: dict[str, Any]) -> dict[str, Any]:
