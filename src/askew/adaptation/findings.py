@@ -104,7 +104,7 @@ def _outcome(found: Adaptation) -> list[Finding]:
         ([str(difference)] if difference is not None and difference.found else (),
          "A112", "The target looks different beyond its label distribution",
          "the estimate assumes that a class looks the same in both domains; here it is a guess.",
-         "look at its intervals rather than at it: they span what all networks say, where there are several."),
+         "trust the intervals more than the estimate: they span what all networks say, where there are several."),
         (_unpredicted(found), "A113", "Classes that are predicted for no target image",
          "they may be absent there, or the network may miss them.", "look for them among the least confident images."),
     )  # fmt: skip
