@@ -232,9 +232,9 @@ def run_variants(
 
 def print_table(out: Path) -> None:
     """Means over pairs and, in brackets, the difference to the first variant ± its standard error."""
-    found: dict[tuple[str, str], dict[tuple[str, int], float]] = {}
+    found: dict[tuple[str, str], dict[tuple[str, str, int], float]] = {}
     for row in map(json.loads, out.read_text().splitlines()):
-        found.setdefault((row["variant"], row["method"]), {})[row["pair"], row["seed"]] = row["mean"]
+        found.setdefault((row["variant"], row["method"]), {})[row["pair"], row["shift"], row["seed"]] = row["mean"]
     variants = list(dict.fromkeys(name for name, _ in found))
     methods = list(dict.fromkeys(method for _, method in found))
     print("| variant | " + " | ".join(methods) + " |")
@@ -248,7 +248,7 @@ def print_table(out: Path) -> None:
             if len(apart) > 1 and name != variants[0]:
                 text += f" ({apart.mean():+.1f} ± {apart.std(ddof=1) / np.sqrt(len(apart)):.1f})"
             cells.append(text)
-        pairs = len({pair for (variant, _), values in found.items() if variant == name for pair, _ in values})
+        pairs = len({pair for (variant, _), values in found.items() if variant == name for pair, *_ in values})
         print(f"| {name} ({pairs} pairs) | " + " | ".join(cells) + " |")
 
 

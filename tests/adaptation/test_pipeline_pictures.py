@@ -59,14 +59,14 @@ def test_pictures_on_a_cpu_are_embedded_once_and_the_model_holds_the_backbone(
     request = AdaptRequest(source, target, method, "resnet18", "none", training=LENGTH)
     out = tmp_path / "out"
     found = finish(adapt(request, out, CPU))
-    assert found.setup.description == "mlp on embeddings of a frozen resnet18"
+    assert found.setup.description == "mlp on embeddings of a frozen resnet18, corners too"
     assert found.setup.task.training_data.source.x.shape[1:] == (512,)
     assert "A101" in {r.code for r in adaptation_findings(found)}, (
         "a backbone without weights is weak, which is reported"
     )
     predictor(found).save(out / "model")
     model = load(out, "cpu")
-    assert model.card.net.name == "resnet18+mlp"
+    assert model.card.net.name == "crops:resnet18+mlp"
     probabilities = model.predict_proba([target / name for name in found.setup.data.target.names])
     np.testing.assert_allclose(probabilities, found.probabilities, atol=5e-3)
     monkeypatch.setattr(embeddings, "decode", lambda *args: pytest.fail("it was embedded already"))
@@ -135,6 +135,26 @@ def test_a_quick_look_takes_some_pictures_and_one_method(
     training_data = setup.data.task.training_data
     assert (len(training_data.source) + len(training_data.source_val), len(training_data.target)) == (6, 6)
     assert setup.training == {**adapting.QUICK, "batch": 4, "round": 5}, "what was asked for goes before what is quick"
+    assert setup.backbone == NetSpec(name="resnet18", crop=32), "nobody waits for corners"
+
+
+@pytest.mark.parametrize(("most", "name"), [(6, "crops:resnet18"), (5, "resnet18")])
+def test_corners_are_seen_where_images_are_few(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_backbone: None, most: int, name: str
+) -> None:
+    monkeypatch.setattr(adapting, "FEW_IMAGES", most)
+    x = np.random.default_rng(0).integers(0, 255, (4, 40, 40, 3)).astype(np.uint8)
+    np.savez(tmp_path / "s.npz", x=x, y=[0, 1] * 2)
+    np.savez(tmp_path / "t.npz", x=x[:2])
+    arrays = AdaptRequest(tmp_path / "s.npz", tmp_path / "t.npz", "source", "resnet18", "none")
+    pictures = AdaptRequest(
+        photographs(tmp_path / "s", ("red", "green"), 2, 90), photographs(tmp_path / "t", ("red",), 2, 0),
+        "source", "resnet18", "none",
+    )  # fmt: skip
+    for number, request in enumerate((arrays, pictures)):
+        backbone = finish(set_up(request, tmp_path / f"out {number}", CPU)).backbone
+        assert backbone is not None
+        assert backbone.name == name
 
 
 def test_embeddings_are_what_the_network_says_of_each_picture(tmp_path: Path, small_backbone: None) -> None:

@@ -61,6 +61,15 @@ def test_torchscript_has_the_centre_crop_and_the_scaling_inside(tmp_path: Path) 
     assert "all scaling and cropping is inside" in json.loads(about["askew.json"])["input"]["form"]
 
 
+def test_corners_of_an_image_are_inside_too(tmp_path: Path) -> None:
+    model = predictor("crops:resnet18+mlp", (3, 40, 40))
+    assert export(model, tmp_path / "m.pt", "torchscript", "seen") <= 1e-4
+    x = images(3, 3, 40, 40)
+    loaded = torch.jit.load(tmp_path / "m.pt")
+    exact = model.classifier(torch.from_numpy(x)).detach().numpy()
+    assert loaded(torch.from_numpy(x)).detach().numpy() == pytest.approx(exact, abs=1e-3, rel=1e-4)
+
+
 def test_a_program_takes_rows_in_batches_of_any_size(tmp_path: Path) -> None:
     model = predictor()
     assert export(model, tmp_path / "m.pt2", "program") <= 1e-4

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from askew.core.errors import UserError
 from askew.nets import starting_weights
-from askew.nets.backbones import backbone, seen_side
+from askew.nets.backbones import Crops, backbone, seen_side
 from askew.nets.spec import NetSpec
 
 PICTURE = (3, 256, 256)
@@ -50,6 +50,34 @@ def test_torchvisions_transformers_take_pictures_of_any_size() -> None:
     with torch.device("meta"):
         features, width = backbone(NetSpec(name="vit_b_16"), (3, 32, 32))
     assert (features.size, width) == ((224, 224), 768)
+
+
+class FirstPixel(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x[:, :, 0, 0].float()
+
+
+def test_crops_are_an_image_and_its_corners_two_of_them_mirrored() -> None:
+    ramp = torch.arange(8, dtype=torch.uint8).expand(1, 3, 8, 8)
+    for image, first in ((ramp, (0, 0, 7, 5, 2)), (ramp.mT, (0, 0, 0, 2, 2))):
+        assert Crops(FirstPixel(), (6, 6))(image).tolist() == [[pytest.approx(sum(first) / 5)] * 3]
+
+
+def test_a_network_of_crops_is_the_mean_of_the_plain_one_at_the_size_that_it_sees() -> None:
+    spec, shape = NetSpec(name="resnet18", crop=32), (3, 40, 40)
+    torch.manual_seed(0)
+    plain, width = backbone(spec, shape)
+    torch.manual_seed(0)
+    crops, same = backbone(NetSpec(name="crops:resnet18", crop=32), shape)
+    assert (width, seen_side(NetSpec(name="crops:resnet18"))) == (same, 224)
+    seen: list[Tensor] = []
+    plain.eval().register_forward_hook(lambda _, inputs, f: seen.append(f))
+    x = torch.randint(256, (2, *shape), dtype=torch.uint8)
+    with torch.no_grad():
+        f = crops.eval()(x)
+        assert Crops(plain, (32, 32))(x).equal(f)
+    assert len(seen) == 5
+    torch.testing.assert_close(torch.stack(seen).mean(dim=0), f)
 
 
 # --- weights ---

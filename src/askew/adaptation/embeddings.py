@@ -31,7 +31,7 @@ from askew.data.paths import cache_folder
 from askew.data.row_cache import RowCache, content_hashes
 from askew.data.task import Task, TrainingData
 from askew.nets.augment import NO_VIEWS, Views, make_view
-from askew.nets.backbones import seen_side
+from askew.nets.backbones import CROPS, seen_side
 from askew.nets.forward import fast_backbones, fast_bfloat16
 from askew.nets.modules import OWN_PREFIX
 from askew.nets.network import build
@@ -70,7 +70,7 @@ def weights_file(weights: str) -> Path | None:
 def backbone_spec(name: str, weights: str, shape: tuple[int, ...], crop: int = 224) -> NetSpec:
     """A backbone with its starting weights; UserError if they cannot be had."""
     file = weights_file(weights)
-    if file is not None and name.startswith(OWN_PREFIX):
+    if file is not None and name.removeprefix(CROPS).startswith(OWN_PREFIX):
         raise UserError("A backbone of your own brings its weights.", "leave --weights out, and load them in its code.")
     spec = NetSpec(name=name, weights=weights, weights_hash="" if file is None else file_hash(file), crop=crop)
     frozen(spec, shape)
@@ -225,7 +225,7 @@ class Embedder:
     def _names(self) -> tuple[str, str]:
         """Hashes of all that embeddings hang on: the network, the shape of images, the arithmetic; and their views."""
         spec = dataclasses.asdict(self.spec) | ({"weights": ""} if self.spec.weights_hash else {})
-        library = "timm" if self.spec.name.startswith("timm:") else "torchvision"
+        library = "timm" if self.spec.name.removeprefix(CROPS).startswith("timm:") else "torchvision"
         hub = f"{library} {version(library)}" if self.spec.weights == "hub" else ""  # which weights that means
         network = [spec, hub, self.shape, fast_bfloat16(self.device)]
         texts = (json.dumps(about, sort_keys=True) for about in (network, [*network, self.how.describe()]))

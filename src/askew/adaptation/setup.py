@@ -22,6 +22,7 @@ from askew.data.image_lists import LISTS, USUAL, Columns, Listing
 from askew.data.task import Task
 from askew.evaluation.logits import Floats
 from askew.methods import make_method, method_class
+from askew.nets.backbones import CROPS
 from askew.nets.modules import OWN_PREFIX, backbone_name
 from askew.nets.small import OWN
 from askew.nets.spec import NetSpec
@@ -31,6 +32,8 @@ from askew.runs.tune import trials
 
 QUICK_IMAGES = 200
 """Images of each domain that a quick look takes."""
+FEW_IMAGES = 10_000
+"""Images up to which a frozen network sees the corners of each as well, which takes five times as long."""
 QUICK = {"pretrain": 200, "rounds": 4, "round": 40}
 
 
@@ -143,7 +146,8 @@ class Setup:
     def description(self) -> str:
         """The network in a few words."""
         if self.backbone is not None:
-            return f"{self.network} on embeddings of a frozen {self.backbone.name}"
+            name, corners = self.backbone.name.removeprefix(CROPS), self.backbone.name.startswith(CROPS)
+            return f"{self.network} on embeddings of a frozen {name}{', corners too' if corners else ''}"
         if self.data.kind == "rows":
             return f"{self.network} on rows of {self.data.source.shape[0]} numbers"
         return f"{self.network}, all of it trained"
@@ -208,13 +212,22 @@ def _network(
     name = asked or _default_network(shape, device)
     if name in OWN:
         return Setup(data, data.task, name, None, training)
-    spec = backbone_spec(name, request.weights, shape)
     if _fine_tunes(request, device):
+        backbone_spec(name, request.weights, shape)
         network = name if "+" in name else f"{name}+bottleneck"
         return Setup(data, data.task, network, None, _tuning(request, data) | training)
+    splits = data.task.training_data
+    images = len(splits.source) + len(splits.source_val) + len(splits.target)
+    spec = backbone_spec(_frozen_network(name, request, images), request.weights, shape)
     open_root(out / "runs")  # marks the folder as ours, so that work stopped from here on can go on
     embedder = Embedder(spec, shape, device)
     return Setup(data, (yield from embedded(data.task, embedder)), "mlp", spec, training, embedder=embedder)
+
+
+def _frozen_network(name: str, request: AdaptRequest, images: int) -> str:
+    """The network that embeds so many images: it sees the corners of each too, where there is time for them."""
+    plain = request.quick or images > FEW_IMAGES or name.startswith((CROPS, OWN_PREFIX))
+    return name if plain else f"{CROPS}{name}"
 
 
 def _fine_tunes(request: AdaptRequest, device: torch.device) -> bool:
@@ -246,7 +259,10 @@ def _stream(
         return open_unread(listing)
 
     _known(request, read_domains(request, listed))  # what is wrong is an error before the work
-    embedder = picture_embedder(_picture_network(request, device), request.weights, device)
+    network = _frozen_network(
+        _picture_network(request, device), request, sum(len(listing.paths) for listing in listings)
+    )
+    embedder = picture_embedder(network, request.weights, device)
     open_root(out / "runs")  # marks the folder as ours, so that work stopped from here on can go on
     opened = dict(zip(listings, (yield from embedder.open_listings(listings)), strict=True))
     return read_domains(request, opened.__getitem__), embedder

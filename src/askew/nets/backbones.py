@@ -23,6 +23,9 @@ from askew.nets.starting_weights import cached_by_timm, check_published, load_we
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
+CROPS = "crops:"
+"""Before a network's name: it looks at an image and at its corners."""
+
 _ENLARGED_BELOW = 224  # pixels; a smaller image is enlarged to a model's own size, not cut into a handful of patches
 
 
@@ -47,10 +50,30 @@ class Backbone(NormKeeper):
         return f.flatten(1)
 
 
+def corners(x: Tensor, side: tuple[int, int]) -> tuple[Tensor, ...]:
+    """The four corners of images, ¾ of a side each and two of them mirrored, enlarged. (n, k, h, w) → (n, k, *side)"""
+    high, wide = (3 * n // 4 for n in x.shape[-2:])
+    top, bottom = x[..., :high, :].float(), x[..., -high:, :].float()
+    found = (top[..., :wide], top[..., -wide:].flip(-1), bottom[..., :wide].flip(-1), bottom[..., -wide:])
+    return tuple(F.interpolate(corner, side, mode="bilinear") for corner in found)
+
+
+class Crops(nn.Module):
+    """The mean of a network's features over images and their corners, at the size it sees. (n, k, h, w) → (n, d)"""
+
+    def __init__(self, body: nn.Module, side: tuple[int, int]) -> None:
+        super().__init__()
+        self.body, self.side = body, side
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.stack([self.body(view) for view in (x, *corners(x, self.side))]).mean(dim=0)
+
+
 def backbone(spec: NetSpec, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
     """Any torchvision model by name (`resnet50`), or timm's by `timm:NAME`; layers of ours may follow: `resnet50+mlp`.
 
     `resnet50.v1` is the original ResNet: stride 2 on the first 1x1 convolution of a stage, not on the 3x3.
+    `crops:resnet50` is the mean over an image and its corners.
     """
     if WHOLE in spec.name:
         return side_by_side(spec.name.split(WHOLE), lambda name: backbone(dataclasses.replace(spec, name=name), shape))
@@ -61,13 +84,16 @@ def backbone(spec: NetSpec, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
         body, width = backbone(dataclasses.replace(spec, name=below), shape)
         top, width = own_features(above, (width,))
         return nn.Sequential(body, top), width
+    crop = spec.crop if len(shape) == 3 and 0 < spec.crop < min(shape[1:]) else 0
+    if spec.name.startswith(CROPS) and len(shape) == 3:
+        body, width = backbone(dataclasses.replace(spec, name=spec.name.removeprefix(CROPS)), shape)
+        return Crops(body, (crop, crop) if crop else (shape[1], shape[2])), width
     if spec.name.startswith(OWN_PREFIX):
         body, width = own_backbone(spec, shape)
         _own_chance(body)
         return body, width
     if len(shape) != 3:
         raise UserError(f"The network {spec.name} takes images, found rows of {shape[0]} numbers.", "use mlp or bare.")
-    crop = spec.crop if 0 < spec.crop < min(shape[1:]) else 0
     size = (crop, crop) if crop else (shape[1], shape[2])
     library, _, model = spec.name.rpartition(":")
     form = _timm_form(model, size) if library == "timm" else None
@@ -84,7 +110,7 @@ def backbone(spec: NetSpec, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
 
 def seen_side(spec: NetSpec) -> int:
     """Side of the square that the network sees of a large picture: the crop, or its own size if it takes no other."""
-    library, _, model = spec.name.rpartition(":")
+    library, _, model = spec.name.removeprefix(CROPS).rpartition(":")
     return max(_timm_form(model, (spec.crop, spec.crop)).size) if library == "timm" and spec.crop else spec.crop
 
 
