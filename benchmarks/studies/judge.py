@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from claims import count, prior_errors, truth_of
 from scipy.stats import rankdata
 
 from askew.core.files import read_tensors
@@ -43,8 +44,6 @@ from askew.runs.root import finished_runs
 from askew.runs.store import RunFolder
 
 SOURCE_ONLY = "source"
-MATTERS = 1.0
-"""Points of per-class mean accuracy from which a difference counts as help or harm."""
 VERDICTS = ("helped", "unclear", "hurt")
 COUNTED = "counting"
 """The share of target images that each class is predicted for: what an estimator has to beat."""
@@ -145,15 +144,11 @@ def judge_verdicts(candidates: Sequence[Candidate], networks: Sequence[ScoredNet
     found = []
     for after, verdict in zip(adapted, judge_transfers(networks), strict=True):
         truths = {
-            "truth": _truth(after.accuracy - before.accuracy),
-            "truth_overall": _truth(after.overall - before.overall),
+            "truth": truth_of(after.accuracy - before.accuracy),
+            "truth_overall": truth_of(after.overall - before.overall),
         }
         found.append({"method": after.method, **truths, **verdict.as_dict()})
     return found
-
-
-def _truth(gain: float) -> str:
-    return "helped" if gain > MATTERS else "hurt" if gain < -MATTERS else "unclear"
 
 
 def judge_priors(candidates: Sequence[Candidate]) -> dict[str, dict[str, float]]:
@@ -199,8 +194,8 @@ def judge_shown(shown: PriorEstimate, truth: Floats | None) -> dict[str, dict[st
     """The label distribution that users see, beside an even one, and how many classes its intervals hold."""
     if truth is None:
         return {}
-    l1 = {"before": float(np.abs(1 / len(truth) - truth).sum()), "after": float(np.abs(shown.prior - truth).sum())}
-    return {SHOWN: l1 | {"covered": float(((shown.low <= truth) & (truth <= shown.high)).mean())}}
+    found = prior_errors(shown, truth)
+    return {SHOWN: {"before": found["l1_even"], "after": found["l1"], "covered": found["covered"]}}
 
 
 # --- Markdown ---
@@ -236,21 +231,17 @@ def verdicts_table(judged: Judged, by: str, measure: str) -> str:
         [truth, *(str(sum(v[by] == truth and v["verdict"] == verdict for v in found)) for verdict in VERDICTS)]
         for truth in VERDICTS
     ]
-    right = mean([float(v[by] == v["verdict"]) for v in found])
-    wrong = mean([float({v[by], v["verdict"]} == {"helped", "hurt"}) for v in found])
-    share = f"right {100 * right:.0f} %, opposite to the truth {100 * wrong:.0f} % of {len(found)} adapted runs"
+    right, wrong = (100 * n / len(found) for n in count([v["verdict"] for v in found], [v[by] for v in found]))
+    share = f"right {right:.0f} %, opposite to the truth {wrong:.0f} % of {len(found)} adapted runs"
     return f"The verdict, by {measure} ({share}):\n\n" + table(["true \\ verdict", *VERDICTS], rows)
 
 
 def handed_out_verdicts(judged: Judged) -> str:
     """How often the verdict on what is handed out is right."""
-    found = []
-    for of in judged.values():
-        gain = of["handed_out"]["accuracy"] - of["candidates"][0]["accuracy"]
-        found.append((of["handed_out"]["verdict"] or "unclear", _truth(gain)))
-    right = sum(verdict == truth for verdict, truth in found)
-    opposite = sum({verdict, truth} == {"helped", "hurt"} for verdict, truth in found)
-    return f"On what is handed out: right {right}, opposite {opposite} of {len(found)}.\n"
+    verdicts = [of["handed_out"]["verdict"] or "unclear" for of in judged.values()]
+    gains = [of["handed_out"]["accuracy"] - of["candidates"][0]["accuracy"] for of in judged.values()]
+    right, opposite = count(verdicts, [truth_of(gain) for gain in gains])
+    return f"On what is handed out: right {right}, opposite {opposite} of {len(verdicts)}.\n"
 
 
 def priors_table(judged: Judged, tasks: Sequence[str]) -> str:

@@ -33,6 +33,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from claims import count, prior_errors, truth_of
 from numpy.typing import NDArray
 
 from askew.adaptation.embeddings import frozen
@@ -187,12 +188,7 @@ def claimed(networks: list[ScoredNetwork], names: list[str], y: NDArray[np.int64
     others = [network.outputs for network in networks[1:-1]]
     prior = diagnose(networks[0].outputs, networks[-1].outputs, others).target_prior
     truth = np.bincount(y, minlength=len(prior.prior)) / len(y)
-    claims[names[-1]] |= {
-        "expected": 100 * networks[-1].scores["expected"],
-        "l1": float(np.abs(prior.prior - truth).sum()),
-        "l1_even": float(np.abs(1 / len(truth) - truth).sum()),
-        "covered": float(((prior.low <= truth) & (truth <= prior.high)).mean()),
-    }
+    claims[names[-1]] |= {"expected": 100 * networks[-1].scores["expected"]} | prior_errors(prior, truth)
     return claims
 
 
@@ -270,15 +266,12 @@ def print_pairs(out: Path) -> None:
         for pair in pairs for seed, found in values["auto", pair].items()
     ]  # fmt: skip
     print(f"\nRegret of auto: {np.mean(regret):.1f} points, at most {max(regret):.1f}, over {len(regret)} choices.")
-    gains = [
-        (row["verdict"], row["mean"] - values["source", row["pair"]][row["seed"]]) for row in rows if "verdict" in row
-    ]
-    truths = ["helped" if gain > 1 else "hurt" if gain < -1 else "unclear" for _, gain in gains]
-    right = np.mean([verdict == truth for (verdict, _), truth in zip(gains, truths, strict=True)])
-    opposite = np.mean(
-        [{verdict, truth} == {"helped", "hurt"} for (verdict, _), truth in zip(gains, truths, strict=True)]
+    judged = [row for row in rows if "verdict" in row]
+    truths = [truth_of(row["mean"] - values["source", row["pair"]][row["seed"]]) for row in judged]
+    right, opposite = (n / len(judged) for n in count([row["verdict"] for row in judged], truths))
+    print(
+        f"Verdicts: right {right:.0%}, opposite {opposite:.0%} of {len(judged)}; {truths.count('helped')} had helped."
     )
-    print(f"Verdicts: right {right:.0%}, opposite {opposite:.0%} of {len(gains)}; {truths.count('helped')} had helped.")
     told = [row for row in rows if "covered" in row]
     l1, even, covered = (np.mean([row[key] for row in told]) for key in ("l1", "l1_even", "covered"))
     apart = np.mean([abs(row["expected"] - row["mean"]) for row in told])

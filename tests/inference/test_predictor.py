@@ -12,6 +12,7 @@ from PIL import Image
 from small_models import CLASSES, SOURCE, TARGET, TRAINING, card, images, predictor, refused, rows, softmax, weights
 
 from askew.data.decode import decode
+from askew.inference.export import Graph
 from askew.inference.inputs import as_picture
 from askew.inference.predictor import Predictor, load
 from askew.methods import MCD
@@ -49,6 +50,24 @@ def test_a_prior_moves_each_logit_by_the_log_of_the_ratio_of_shares(prior: Any, 
     wanted = softmax(model.logits(rows()) + np.log(np.array(shares) / np.array(TRAINING)))
     assert model.predict_proba(rows(), prior) == pytest.approx(wanted, abs=1e-6)
     assert model.predict(rows(), prior).tolist() == [CLASSES[k] for k in wanted.argmax(axis=1)]
+
+
+def test_a_fine_tuned_network_predicts_channels_last_what_its_stored_weights_say(tmp_path: Path) -> None:
+    of = card("resnet18", (3, 40, 40))
+    state = weights(of)
+    model = Predictor(of, state, "cpu")
+    first: Any = model.classifier.net["features"]
+    assert first.body.layer1[0].conv1.weight.is_contiguous(memory_format=torch.channels_last)
+    x = images(5, 3, 40, 40)
+    with torch.inference_mode():
+        plain = model.plain_classifier()(torch.from_numpy(x)).numpy()
+    assert model.logits(x) == pytest.approx(plain, rel=1e-3, abs=1e-3 * np.abs(plain).max())
+    model.save(tmp_path / "model")
+    again = load(tmp_path / "model", "cpu")
+    exported = Graph(model, "uniform").classifier.net.state_dict()
+    for found in (model.weights, again.weights, exported):
+        assert found.keys() == state.keys()
+        assert all(torch.equal(value, state[name]) and value.is_contiguous() for name, value in found.items())
 
 
 def test_a_class_that_training_never_saw_is_not_weighed_up() -> None:

@@ -12,7 +12,8 @@ from torch import nn
 from askew.core.device import LANE_ROWS, PREDICT_NUMBERS, PREDICT_ROWS
 from askew.data.domains import RowSubset
 from askew.nets import forward
-from askew.nets.forward import chunk_rows, fast_backbones, forward_in_chunks
+from askew.nets.forward import channels_last, chunk_rows, fast_backbones, forward_in_chunks
+from askew.nets.modules import backbone_name
 from askew.nets.network import build
 from askew.nets.spec import NetSpec
 
@@ -64,3 +65,24 @@ def test_a_backbone_in_bfloat16_says_what_it_says_in_float32(monkeypatch: pytest
                     assert rounded.dtype == torch.float32
                     assert (rounded - exact[: len(part)]).norm() < 0.03 * exact[: len(part)].norm()
         assert torch.equal(features(x), exact), "afterwards it is as it was"
+
+
+def last_in_memory(features: nn.Module) -> list[bool]:
+    weights = [m.weight for m in features.modules() if isinstance(m, nn.Conv2d) and m.weight.shape[1] > 1]
+    return [weight.is_contiguous(memory_format=torch.channels_last) for weight in weights]
+
+
+@pytest.mark.parametrize("name", ["resnet18", "resnet18+mlp", "resnet18+mlp||resnet18+mlp"])
+def test_backbones_are_laid_out_channels_last_wherever_they_stand(name: str) -> None:
+    features = build(NetSpec(name=name), (3, 64, 64), 2, 0)[0]["features"]
+    assert not any(last_in_memory(features))
+    channels_last(features)
+    assert all(last_in_memory(features))
+
+
+def test_a_network_of_somebody_s_own_and_our_small_ones_keep_the_usual_order() -> None:
+    own = backbone_name(nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3), nn.AdaptiveAvgPool2d(1)))
+    for name in (own, "digits-32"):
+        features = build(NetSpec(name=name), (3, 32, 32), 2, 0)[0]["features"]
+        channels_last(features)
+        assert not any(last_in_memory(features))

@@ -32,7 +32,7 @@ from askew.data.row_cache import RowCache, content_hashes
 from askew.data.task import Task, TrainingData
 from askew.nets.augment import NO_VIEWS, Views, make_view
 from askew.nets.backbones import CROPS, seen_side
-from askew.nets.forward import fast_backbones, fast_bfloat16
+from askew.nets.forward import channels_last, fast_backbones, fast_bfloat16
 from askew.nets.modules import OWN_PREFIX
 from askew.nets.network import build
 from askew.nets.spec import NetSpec, file_hash
@@ -47,9 +47,8 @@ Embedding = NDArray[np.float32]
 def frozen(spec: NetSpec, shape: tuple[int, ...]) -> nn.Module:
     """The features of a network, not to be trained."""
     features: nn.Module = build(spec, shape, 2, 0)[0]["features"].eval()
-    if spec.name.startswith(OWN_PREFIX):
-        return features  # whoever wrote it may count on the usual order in memory
-    return features.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+    channels_last(features)
+    return features
 
 
 def picture_shape(spec: NetSpec) -> tuple[int, int, int]:

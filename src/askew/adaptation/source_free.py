@@ -98,6 +98,7 @@ def adapt_again(
     as_input(np.asarray(domain.x[:1]), start.card)  # a target of another form is refused before the work
     before = start.predict_proba(domain.x)
     now = Predictor(start.card, start.weights, str(device))
+    now.classifier.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]  # trained as it always was
     net = now.classifier.net
     rows, above = _inputs(net, start, domain)
     if any(True for _ in above.parameters()):

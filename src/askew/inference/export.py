@@ -39,11 +39,11 @@ class Graph(nn.Module):
 
     def __init__(self, predictor: Predictor, prior: Prior) -> None:
         super().__init__()
-        self.classifier = predictor.classifier
+        self.classifier = predictor.plain_classifier()
         even, shift = (torch.from_numpy(predictor.prior_shift(p)).float() for p in ("uniform", prior))
         self.temperature = predictor.card.temperature
-        self.register_buffer("even", even.to(predictor.device))
-        self.register_buffer("shift", (shift - even).to(predictor.device))
+        self.register_buffer("even", even)
+        self.register_buffer("shift", shift - even)
 
     even: Tensor
     shift: Tensor
@@ -59,18 +59,15 @@ def export(predictor: Predictor, file: Path, form: str, prior: Prior = "uniform"
         raise unknown("form", form, WRITERS)
     check_file(file)
     about = json.dumps(describe(predictor, prior), ensure_ascii=False)
-    graph = Graph(predictor, prior).cpu().eval()
-    try:
-        with whole_file(file, "choose another file with -o.") as temporary, _quietly():
-            forward = WRITERS[form](graph, predictor.card, temporary, about)
-            worst = max(_distance(graph, forward, x) for x in _trials(predictor.card))
-            if not worst <= TOLERANCE:  # also when it is NaN
-                raise UserError(
-                    f"The {form} file gives other logits than the model: they differ by {worst:.2g}.",
-                    "try another form with --to; the file was not kept.",
-                )
-    finally:
-        predictor.classifier.to(predictor.device)  # it shares its weights with the graph
+    graph = Graph(predictor, prior).eval()
+    with whole_file(file, "choose another file with -o.") as temporary, _quietly():
+        forward = WRITERS[form](graph, predictor.card, temporary, about)
+        worst = max(_distance(graph, forward, x) for x in _trials(predictor.card))
+        if not worst <= TOLERANCE:  # also when it is NaN
+            raise UserError(
+                f"The {form} file gives other logits than the model: they differ by {worst:.2g}.",
+                "try another form with --to; the file was not kept.",
+            )
     return worst
 
 

@@ -37,7 +37,7 @@ from askew.inference.model_card import (
 )
 from askew.inference.weights import CARD_FILE, HOW, empty_network, fitting_weights, read_weights, weights_file
 from askew.methods.base import Method
-from askew.nets.forward import Inputs, chunk_rows, fast_backbones, forward_in_chunks
+from askew.nets.forward import Inputs, channels_last, chunk_rows, fast_backbones, forward_in_chunks
 from askew.nets.modules import backbone_name
 from askew.nets.network import Net, predicting_weights
 
@@ -91,9 +91,14 @@ class Predictor:
         self.device = pick_device(device)
         with torch.device("meta"):  # checked first: a wrong description must not allocate all memory
             self.weights = fitting_weights(weights, empty_network(card, weights))
-        net = empty_network(card, weights)
+        self.classifier = self.plain_classifier().to(self.device)
+        channels_last(self.classifier)
+
+    def plain_classifier(self) -> Classifier:
+        """A copy of the network on the CPU, its weights in the order in memory that they are stored in."""
+        net = empty_network(self.card, self.weights)
         net.load_state_dict(self.weights)
-        self.classifier = Classifier(card.rule, net).to(self.device).eval()
+        return Classifier(self.card.rule, net).eval()
 
     @property
     def classes(self) -> tuple[str, ...]:
