@@ -61,7 +61,7 @@ def test_a_fine_tuned_network_predicts_channels_last_what_its_stored_weights_say
     x = images(5, 3, 40, 40)
     with torch.inference_mode():
         plain = model.plain_classifier()(torch.from_numpy(x)).numpy()
-    assert model.logits(x) == pytest.approx(plain, rel=1e-3, abs=1e-3 * np.abs(plain).max())
+    assert model.logits(x) == pytest.approx(plain, rel=1e-3, abs=1e-3 * float(np.abs(plain).max()))
     model.save(tmp_path / "model")
     again = load(tmp_path / "model", "cpu")
     exported = Graph(model, "uniform").classifier.net.state_dict()
