@@ -79,6 +79,19 @@ def flat_maps() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def few_resamples() -> Iterator[None]:
+    """Intervals from a quarter of the resamples, which take most of a small adaptation; their tests ask for more."""
+    from askew.evaluation import prior_estimators, verdict
+
+    resampling: list[Any] = [prior_estimators.estimate_prior, prior_estimators.estimate_priors]
+    resampling += [verdict.judge_transfer, verdict.judge_transfers]
+    with pytest.MonkeyPatch.context() as patch:
+        for function in resampling:
+            patch.setitem(function.__kwdefaults__, "resamples", 50)
+        yield
+
+
 # --- the command line ---
 
 

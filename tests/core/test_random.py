@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.func import vmap
 
-from askew.core.random import bits, hash64, keep_mask, key, normal, shuffled, uniform
+from askew.core.random import bits, hash64, keep_mask, key, normal, seeded, shuffled, uniform
 
 CPU = torch.device("cpu")
 steady = settings(derandomize=True, deadline=None, max_examples=100, database=None)
@@ -30,6 +30,19 @@ def splitmix64(stream: int, position: int) -> int:
 def digits(hashes: Tensor) -> Tensor:
     """Each binary digit by itself. (…,) int64 → (…, 64) of 0.0 and 1.0"""
     return ((hashes[..., None] >> torch.arange(64)) & 1).double()
+
+
+# Torch's own
+
+
+def test_weights_are_drawn_from_a_seed_and_no_generator_is_left_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", lambda seed: pytest.fail("the GPUs were seeded"))
+    torch.default_generator.manual_seed(1)
+    before = torch.get_rng_state()
+    with seeded(7):
+        first = torch.rand(3)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(first, torch.rand(3, generator=torch.Generator().manual_seed(7)))
 
 
 # Keys

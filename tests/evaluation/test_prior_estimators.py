@@ -157,7 +157,7 @@ def test_the_one_step_bootstrap_of_em_spreads_as_one_that_calibrates_again() -> 
                 "em",
             )
         )
-    spread, honest = estimate_prior(outputs, "em").draws.std(axis=0), np.std(again, axis=0)
+    spread, honest = estimate_prior(outputs, "em", resamples=200).draws.std(axis=0), np.std(again, axis=0)
     assert 0.75 < spread.mean() / honest.mean() < 1.33
 
 

@@ -136,6 +136,17 @@ def small_photographs(monkeypatch: pytest.MonkeyPatch) -> Tensor:
     return smooth
 
 
+@pytest.fixture
+def shallow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ResNets of bottlenecks with one of them a stage, whose stride is all that the test below is about."""
+    from torchvision.models import resnet
+
+    monkeypatch.setattr(
+        "torchvision.models.get_model", lambda name, weights: resnet.ResNet(resnet.Bottleneck, [1, 1, 1, 1])
+    )
+
+
+@pytest.mark.usefixtures("shallow")
 @pytest.mark.parametrize(("name", "other"), [("resnet50", "resnet50.v1"), ("resnet50.v1", "resnet50")])
 def test_weights_of_the_same_shapes_and_other_strides_are_refused(
     tmp_path: Path, small_photographs: Tensor, monkeypatch: pytest.MonkeyPatch, name: str, other: str

@@ -167,15 +167,6 @@ def test_a_run_prints_its_scores_and_says_where_it_lies(cli: Command, tmp_path: 
     assert (tmp_path / "runs" / key / "done").exists()
 
 
-def test_the_installed_command_prints_json_alone_and_is_quiet_in_a_pipe(shell: Command, tmp_path: Path) -> None:
-    answer = shell("run", "mini/syn-uci", *TINY, "--json")
-    assert answer.code == 0
-    found = json.loads(answer.out)
-    assert set(found) == {"key", "folder", "scores"}
-    assert json.loads((tmp_path / found["folder"] / "scores.json").read_text()) == found["scores"]
-    assert answer.err == ""
-
-
 def test_a_bench_in_a_pipe_shows_no_bars_and_no_escapes(cli: Command) -> None:
     answer = cli("bench", "mini", "--tasks", "syn-uci", "--methods", "source", "--seeds", 2, "--jobs", 1, *TINY)
     assert answer.code == 0

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import math
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -22,6 +24,18 @@ def key(*parts: int | str) -> int:
 
 stream_key = functools.cache(key)
 """The same, hashed once per name: it is asked for in every step."""
+
+
+@contextlib.contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Let torch draw weights from this seed; its generator is as before afterwards."""
+    with torch.random.fork_rng(devices=[]):
+        if torch.get_default_device().type in ("cpu", "meta"):
+            # torch.manual_seed also seeds all GPUs, or keeps the whole stack as a note to do so later
+            torch.default_generator.manual_seed(seed)
+        else:
+            torch.manual_seed(seed)
+        yield
 
 
 def hash64(stream: int, position: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from typing import ClassVar, Literal, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
+from askew.core import random
 from askew.methods.losses import reverse_grad
 from askew.nets.network import Net, build, new_head
 from askew.nets.spec import NetSpec
@@ -193,8 +194,7 @@ def new_net(
 ) -> Net:
     """The network that a method trains: features and head by the seed, the method's own parts by a key."""
     own, width = build(spec, shape, classes, seed)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(parts_key)
+    with random.seeded(parts_key):
         own |= method.parts(Shape(width, classes, lambda: new_head(spec, width, classes)))
     return Net(own, width, split_norm=spec.norm == "split" and method.sees_target, teacher=method.teacher)
 

@@ -151,8 +151,7 @@ def build(spec: NetSpec, shape: tuple[int, ...], classes: int, seed: int) -> tup
     own = is_own(spec.name)
     if own and spec.weights != "none":
         raise UserError(f"The network {spec.name} has no starting weights to load.", "leave -t weights out.")
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(random.key("net", seed))
+    with random.seeded(random.key("net", seed)):
         features, width = own_features(spec.name, shape) if own else backbone(spec, shape)
         if not spec.last_dropout and isinstance(features, nn.Sequential) and isinstance(features[-1], Dropout):
             features = features[:-1]
