@@ -267,6 +267,8 @@ def print_pairs(out: Path) -> None:
     ]  # fmt: skip
     print(f"\nRegret of auto: {np.mean(regret):.1f} points, at most {max(regret):.1f}, over {len(regret)} choices.")
     judged = [row for row in rows if "verdict" in row]
+    if not judged:
+        return
     truths = [truth_of(row["mean"] - values["source", row["pair"]][row["seed"]]) for row in judged]
     right, opposite = (n / len(judged) for n in count([row["verdict"] for row in judged], truths))
     print(

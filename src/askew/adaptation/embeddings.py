@@ -39,7 +39,7 @@ from askew.nets.spec import NetSpec, file_hash
 from askew.runs.execute import Progress
 
 _BATCH = 32  # images in a forward pass
-_MANY = 512  # images from which on it pays to prepare the network for them
+_MANY = 512  # passes from which on it pays to prepare the network for them
 
 Embedding = NDArray[np.float32]
 
@@ -185,7 +185,8 @@ class Embedder:
         if not todo:
             return {}
         broken: dict[int, str] = {}
-        rows = _BATCH if len(todo) * (1 + self.count) >= _MANY else 0
+        passes = (1 + self.count) * (5 if self.spec.name.startswith(CROPS) else 1)
+        rows = _BATCH if len(todo) * passes >= _MANY else 0
         try:
             with decoding(), fast_backbones(self.network, self.shape, rows):
                 loaded = load_ahead(todo, 4 * _BATCH)

@@ -136,8 +136,6 @@ class Setup:
     """Those of target images that the user has."""
     prior: Floats | None = None
     """The target's prior, if the user knows it. (c,)"""
-    embedder: Embedder | None = None
-    """What embedded the images, and knows their random views if it was asked for some."""
 
     def candidates(self, request: AdaptRequest) -> tuple[Candidate, ...]:
         return request.candidates("rows" if self.task.training_data.source.x.ndim == 2 else self.data.kind)
@@ -201,7 +199,7 @@ def _network(
     training = (QUICK if request.quick else {}) | dict(request.training)
     if embedder is not None:
         task = yield from embedded(data.task, embedder)
-        return Setup(data, task, "mlp", embedder.spec, training, embedder=embedder)
+        return Setup(data, task, "mlp", embedder.spec, training)
     if data.kind == "rows" and not own:
         if request.backbone not in ("", "mlp", "bare"):
             raise UserError(
@@ -221,7 +219,7 @@ def _network(
     spec = backbone_spec(_frozen_network(name, request, images), request.weights, shape)
     open_root(out / "runs")  # marks the folder as ours, so that work stopped from here on can go on
     embedder = Embedder(spec, shape, device)
-    return Setup(data, (yield from embedded(data.task, embedder)), "mlp", spec, training, embedder=embedder)
+    return Setup(data, (yield from embedded(data.task, embedder)), "mlp", spec, training)
 
 
 def _frozen_network(name: str, request: AdaptRequest, images: int) -> str:
