@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: demo docs test soak nightly lint audit clean
+.PHONY: demo docs test tests soak nightly lint audit clean
 
 demo: $(STAMP)
 	$(BIN)/askew bench mini --methods source,coal,teacher --seeds 1 --out demo-runs
@@ -11,11 +11,15 @@ demo: $(STAMP)
 docs: $(STAMP)
 	$(BIN)/python docs/site/build.py
 
-test soak nightly: export OMP_NUM_THREADS = 1
+tests soak nightly: export OMP_NUM_THREADS = 1
 # Compiled once, and not by every process anew, also where a container forbids it.
-test soak nightly: export PYTHONDONTWRITEBYTECODE =
+tests soak nightly: export PYTHONDONTWRITEBYTECODE =
 
-test: lint
+# Side by side: tests leave a part of two cores idle.
+test: $(STAMP)
+	$(MAKE) -j 2 lint tests
+
+tests: $(STAMP)
 	$(BIN)/pytest -n 2 --dist worksteal -m "not soak"
 
 soak: $(STAMP)
