@@ -267,7 +267,7 @@ def test_a_command_that_is_killed_takes_its_workers_along_and_ends_as_an_undistu
     command: str, cli: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ask = ("bench", "mini", "--tasks", "syn-uci", "--methods", "source", "--seeds", "2", "--checkpoint-every", "0")
-    ask += ("-t", "pretrain=10", "-t", "rounds=25", "-t", "round=3", "-t", "batch=16", "--json", "--jobs")
+    ask += ("-t", "pretrain=10", "-t", "rounds=15", "-t", "round=3", "-t", "batch=16", "--json", "--jobs")
     rough, calm = tmp_path / "rough", tmp_path / "calm"
     for folder in (rough, calm):
         folder.mkdir()

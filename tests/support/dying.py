@@ -92,7 +92,7 @@ def small_files(limit: int) -> None:
 def killed_again_and_again(run: Run, task: Task, root: Path, die: Callable[..., None]) -> int:
     """Start the run until it ends, each life killed a few writes further on; how often that was."""
     for kills in range(60):
-        code = child(run, task, root, die, 2 + kills % 5)
+        code = child(run, task, root, die, 3 + kills % 5)
         if code == 0:
             return kills
         assert code == -signal.SIGKILL
