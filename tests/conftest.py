@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import gc
 import os
+import shutil
 import subprocess
 import sys
 import warnings
@@ -31,6 +33,16 @@ settings.load_profile("askew")
 
 TINY = ("-t", "pretrain=6", "-t", "rounds=2", "-t", "round=4", "-t", "batch=16")
 """Options that make a run take a second."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """What is imported and collected stays to the end: to look for garbage in it takes seconds, and finds none."""
+    gc.disable()
+    collected = yield
+    gc.freeze()
+    gc.enable()
+    return collected
 
 
 def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
@@ -82,10 +94,10 @@ def flat_maps() -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def few_resamples() -> Iterator[None]:
     """Intervals from a quarter of the resamples, which take most of a small adaptation; their tests ask for more."""
-    from askew.evaluation import prior_estimators, verdict
+    from askew.evaluation import diagnosis, prior_estimators, verdict
 
     resampling: list[Any] = [prior_estimators.estimate_prior, prior_estimators.estimate_priors]
-    resampling += [verdict.judge_transfer, verdict.judge_transfers]
+    resampling += [diagnosis.diagnose, verdict.judge_transfer, verdict.judge_transfers]
     with pytest.MonkeyPatch.context() as patch:
         for function in resampling:
             patch.setitem(function.__kwdefaults__, "resamples", 50)
@@ -235,20 +247,32 @@ def make_run(training_data: TrainingData) -> MakeRun:
 
 @pytest.fixture(scope="session")
 def mini_runs(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
-    """A folder of real runs on the mini benchmark, tiny: source-only and COAL, two seeds, with an oracle's curve."""
+    """A folder of real runs on the mini benchmark, tiny: source-only and COAL, two seeds, with an oracle's curve.
+
+    One process trains them; each has a copy, to which it may add.
+    """
+    from askew.core.locks import locked
+
+    made = cache.with_name("mini-runs")
+    with locked(cache.with_name("mini-runs.lock")):
+        if not made.exists():
+            train_mini_runs(made.with_name("mini-runs-half")).rename(made)
+    return shutil.copytree(made, tmp_path_factory.mktemp("looked-at") / "runs")
+
+
+def train_mini_runs(folder: Path) -> Path:
     from askew.core.device import pick_device
     from askew.runs.config import RunRequest, prepare
     from askew.runs.execute import Execution, execute
     from askew.runs.root import open_root
 
-    root = open_root(tmp_path_factory.mktemp("looked-at") / "runs")
-    how = Execution(root, pick_device("cpu"), curve=True)
+    how = Execution(open_root(folder), pick_device("cpu"), curve=True)
     length = {"pretrain": 6, "rounds": 2, "round": 4, "batch": 16}
     for method in ("source", "coal"):
         for seed in (0, 1):
             for _ in execute(*prepare(RunRequest("mini/syn-uci", method, seed, training=length)), how):
                 pass
-    return root
+    return folder
 
 
 @pytest.fixture(scope="session")

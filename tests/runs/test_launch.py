@@ -90,7 +90,7 @@ def until(true: Callable[[], Any], seconds: float = 60) -> Any:
     while time.monotonic() < end:
         if value := true():
             return value
-        time.sleep(0.01)
+        time.sleep(0.05)  # to look takes time, too, of what is waited for
     raise AssertionError("it did not happen in time")
 
 

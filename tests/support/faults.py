@@ -120,7 +120,8 @@ def _import_all() -> None:
     for module in pkgutil.walk_packages(askew.__path__, "askew."):
         if module.name.rpartition(".")[2] not in UNUSED:
             importlib.import_module(module.name)
-    for name in ("pyarrow.parquet", "pydantic.type_adapter"):  # the latter reads Typer's options
+    # Typer reads options with pydantic's; a run is scored with SciPy.
+    for name in ("pyarrow.parquet", "pydantic.type_adapter", "pydantic.fields", "safetensors.torch", "scipy.optimize"):
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     from askew.adaptation import report

@@ -7,6 +7,7 @@ import multiprocessing
 forks = multiprocessing.get_context(
     "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
 )
-forks.set_forkserver_preload(
-    ["askew.runs.launch.local", "askew.methods", "askew.data.benchmarks.mini", "pytest", "safetensors.torch"]
-)
+forks.set_forkserver_preload([
+    "askew.runs.launch.local", "askew.methods", "askew.data.benchmarks.mini", "pytest", "safetensors.torch",
+    "scipy.optimize",  # which a run imports when it is scored
+])  # fmt: skip
