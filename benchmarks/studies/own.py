@@ -26,7 +26,7 @@ import itertools
 import json
 import tempfile
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -156,15 +156,17 @@ def _unit(x: Any) -> NDArray[np.float32]:
 
 
 def trials(
-    variant: dict[str, Any], embeddings: Path, pair: tuple[str, str], shift: str, seed: int, auto: bool
+    variant: dict[str, Any],
+    embeddings: Path,
+    pair: tuple[str, str],
+    shift: str,
+    seed: int,
+    auto: bool,
+    runs: Path | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Every method on one pair; on request what is chosen without labels, what users are told of it, and peers."""
     candidates = [one for one in AUTO["rows"] if one.method in variant.get("methods", [one.method])]
-    with tempfile.TemporaryDirectory(prefix="askew-") as scratch:
-        source, target, y = draw(embeddings, pair, shift, Path(scratch))
-        request = AdaptRequest(source, target, backbone=variant.get("backbone", ""), training=variant.get("train", {}))
-        setup = watch(set_up(request, Path(scratch), torch.device("cpu")))
-        outputs = [trained(one, variant, setup, seed, Path(scratch)) for one in candidates]
+    setup, outputs, y = train_all(candidates, variant, embeddings, pair, shift, seed, runs)
     found = dict(zip((one.name for one in candidates), outputs, strict=True))
     claims: dict[str, dict[str, Any]] = {}
     if auto:
@@ -177,6 +179,24 @@ def trials(
         scores = score(y, classes, len(setup.task.training_data.classes))
         row = {"pair": "-".join(pair), "shift": shift, "method": name, "seed": seed, "mean": scores["per_class_mean"]}
         yield row | claims.get(name, {})
+
+
+def train_all(
+    candidates: Sequence[Candidate],
+    variant: dict[str, Any],
+    embeddings: Path,
+    pair: tuple[str, str],
+    shift: str,
+    seed: int,
+    runs: Path | None = None,
+) -> tuple[Setup, list[DomainOutputs], NDArray[np.int64]]:
+    """The task of a pair, what every candidate answers to it, and the target's labels."""
+    with tempfile.TemporaryDirectory(prefix="askew-") as scratch:
+        source, target, y = draw(embeddings, pair, shift, Path(scratch))
+        request = AdaptRequest(source, target, backbone=variant.get("backbone", ""), training=variant.get("train", {}))
+        setup = watch(set_up(request, Path(scratch), torch.device("cpu")))
+        outputs = [trained(one, variant, setup, seed, runs or Path(scratch) / "runs") for one in candidates]
+    return setup, outputs, y
 
 
 def claimed(networks: list[ScoredNetwork], names: list[str], y: NDArray[np.int64]) -> dict[str, dict[str, Any]]:
@@ -192,9 +212,9 @@ def claimed(networks: list[ScoredNetwork], names: list[str], y: NDArray[np.int64
     return claims
 
 
-def trained(candidate: Candidate, variant: dict[str, Any], setup: Setup, seed: int, scratch: Path) -> DomainOutputs:
-    """Train one method, and return its outputs."""
-    how = Execution(open_root(scratch / "runs"), torch.device("cpu"))
+def trained(candidate: Candidate, variant: dict[str, Any], setup: Setup, seed: int, runs: Path) -> DomainOutputs:
+    """Train one method, unless that was done before, and return its outputs."""
+    how = Execution(open_root(runs), torch.device("cpu"))
     training = dict(setup.training) | dict(candidate.training)
     hyper = variant.get("hyper", {}).get(candidate.method, {})
     request = RunRequest(setup.task.name, candidate.method, seed, shift="natural", hyper=hyper, training=training)
@@ -213,6 +233,7 @@ def run_variants(
     auto: bool = False,
     pairs: str = "development",
     shift: str = "rs-ut",
+    runs: Path | None = None,
 ) -> None:
     number, of = map(int, shard.split("/"))
     known = out.read_text().splitlines() if out.exists() else []
@@ -220,7 +241,8 @@ def run_variants(
     work = itertools.product(tomllib.loads(variants.read_text()).items(), range(seeds), PAIRS[pairs])
     for (name, variant), seed, pair in itertools.islice(work, number, None, of):
         if (name, "-".join(pair), shift, seed) not in done:
-            rows = [json.dumps({"variant": name} | row) for row in trials(variant, embeddings, pair, shift, seed, auto)]
+            found = trials(variant, embeddings, pair, shift, seed, auto, runs)
+            rows = [json.dumps({"variant": name} | row) for row in found]
             with out.open("a") as file:
                 file.write("\n".join(rows) + "\n")
             print(name, *pair, shift, seed, flush=True)
@@ -306,6 +328,7 @@ def main() -> None:
     two.add_argument("--auto", action="store_true", help="Also score what is chosen without labels, and peers.")
     two.add_argument("--pairs", choices=PAIRS, default="development")
     two.add_argument("--shift", choices=("rs-ut", "natural"), default="rs-ut")
+    two.add_argument("--runs", type=Path, help="Keep what was trained there, and train nothing twice.")
     three = commands.add_parser("table")
     three.add_argument("out", type=Path)
     four = commands.add_parser("pairs")
@@ -318,8 +341,9 @@ def main() -> None:
             sensors(args.embeddings)
         case "try":
             run_variants(
-                args.variants, args.embeddings, args.out, args.seeds, args.shard, args.auto, args.pairs, args.shift
-            )
+                args.variants, args.embeddings, args.out, args.seeds, args.shard, args.auto, args.pairs, args.shift,
+                args.runs,
+            )  # fmt: skip
         case "table":
             print_table(args.out)
         case _:

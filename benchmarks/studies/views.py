@@ -3,11 +3,13 @@
     python benchmarks/studies/views.py embed PACS VIEWS --backbone resnet50.v1 --weights FILE.safetensors
     python benchmarks/studies/views.py try VIEWS --out RESULTS.jsonl --shift rs-ut [--seeds 3] [--variants NAME …]
     python benchmarks/studies/own.py table RESULTS.jsonl
+    python benchmarks/studies/views.py rows VIEWS EMBEDDINGS --rows corners
 
 `embed` writes one file per domain: embeddings of its pictures (plain), of their four corners (corners), of six random
 crops of each (crops) and of four more in another style (style), and the paths. `try` trains what `askew adapt` trains
 on rows, with the committed settings, on the pairs of domains that no table reports, once for every variant (VARIANTS
-below says what they are), and scores every candidate and what is handed out. Interrupted, it resumes.
+below says what they are), and scores every candidate and what is handed out. Interrupted, it resumes. `rows` writes
+the mean over a picture and its views, one row each, for `own.py try`.
 """
 
 from __future__ import annotations
@@ -117,6 +119,14 @@ def views_of(x: Tensor, rows: Tensor, side: int) -> dict[str, list[Tensor]]:
     return found
 
 
+def write_rows(views: Path, out: Path, rows: str) -> None:
+    """One .npz per domain for `own.py`: a row for each picture, and the classes' names."""
+    out.mkdir(parents=True, exist_ok=True)
+    for domain in DOMAINS:
+        found = Domain(views / f"{domain}.npz")
+        np.savez(out / f"{domain}.npz", x=found.rows(rows), y=found.y)
+
+
 class Domain:
     """The embeddings of a domain."""
 
@@ -190,9 +200,8 @@ def trials(
                     began = time.process_time()
                     with drawing(how, setup, domains, pair):
                         variant = {"train": {} if how.noise else {"views": "none"}}
-                        folder = Path(scratch) / f"{how}".replace("/", "-")
-                        folder.mkdir(exist_ok=True)
-                        network = trained(one, variant, with_training(setup, variant["train"]), seed, folder)
+                        runs = Path(scratch) / "runs" / f"{how}".replace("/", "-")
+                        network = trained(one, variant, with_training(setup, variant["train"]), seed, runs)
                     found[one.name, how] = network, time.process_time() - began
                 outputs.append(found[one.name, how][0])
                 seconds += found[one.name, how][1]
@@ -268,9 +277,15 @@ def main() -> None:
     two.add_argument("--seeds", type=int, nargs="+", default=[0])
     two.add_argument("--shard", default="0/1", help="Which part of the work: 0/2 and 1/2 make the whole.")
     two.add_argument("--pairs", choices=("development", "reported"), default="development")
+    three = commands.add_parser("rows")
+    three.add_argument("views", type=Path)
+    three.add_argument("embeddings", type=Path)
+    three.add_argument("--rows", default="corners", help="Whose mean with the picture stands for it: corners, crops/3.")
     args = parser.parse_args()
     if args.command == "embed":
         embed(args.pacs, args.views, args.backbone, args.weights, args.side)
+    elif args.command == "rows":
+        write_rows(args.views, args.embeddings, args.rows)
     else:
         run_variants(args.variants, args.views, args.out, args.shift, args.seeds, args.shard, args.pairs)
 

@@ -1,0 +1,240 @@
+"""Could the verdict be right more often, and what is handed out be better, by another rule? On development tasks.
+
+    python benchmarks/studies/own.py try benchmarks/studies/committed.toml EMBEDDINGS --out R.jsonl --auto --seeds 3 \
+        --runs RUNS
+    python benchmarks/studies/verdicts.py frozen EMBEDDINGS --runs RUNS --seeds 3 [--shift natural] [--pairs rows]
+    python benchmarks/studies/verdicts.py finished RUNS --data DATA
+
+The first trains, and keeps, what `askew adapt` trains on frozen embeddings; what it has kept is not trained again. The
+others judge every adapted network by other rules than `judge_transfers`, and combine the candidates by other rules
+than `choose_several` (RULES and MIXES below), with the target's labels. `finished` takes runs as `judge.py` does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+from claims import count, truth_of
+from judge import read_choices
+from own import PAIRS, train_all
+
+from askew.adaptation.setup import AUTO
+from askew.evaluation import verdict as verdicts
+from askew.evaluation.calibration import at_temperature, mean_outputs, temperature
+from askew.evaluation.logits import Floats, Labels, softmax
+from askew.evaluation.metrics import score
+from askew.evaluation.outputs import DomainOutputs
+from askew.evaluation.validators import SCORES, ScoredNetwork, choose_several, rank_sums, score_another, score_networks
+from askew.evaluation.verdict import LEAD, MARGIN, UNRELIABLE, VOTERS, Answer, Evidence, Verdict
+
+AGREEMENTS = ("ensemble", "ensemble-class")
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """The candidates for one task and seed, source-only first."""
+
+    task: str
+    outputs: list[DomainOutputs]
+    tests: list[DomainOutputs]
+    """With the images as the target that accuracy is measured on."""
+    y: Labels
+
+    def accuracy(self, answers: Floats) -> float:
+        """Per-class mean in %. (n, c)"""
+        return float(score(self.y, answers.argmax(axis=1), answers.shape[1])["per_class_mean"])
+
+
+# --- rules of the verdict ---
+
+Shown = Mapping[str, Evidence]
+"""Evidence by score; "others" and "others-class": agreement with the mean of the other adapted networks alone."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A verdict like that of `judge`, with other settings, and scores that have to agree with it."""
+
+    margin: float = MARGIN
+    lead: int = LEAD
+    agreement: str = "ensemble"
+    unreliable: float = UNRELIABLE
+    rises: tuple[str, ...] = ()
+    """Scores that have to rise too where a network is said to have helped."""
+    rises_by: float = 0.0
+
+    def __call__(self, shown: Shown) -> Answer:
+        answer = beyond(shown[self.agreement], self.margin)
+        votes = [shown[name].votes for name in VOTERS]
+        lead = votes.count("helped") - votes.count("hurt")
+        if answer == "unclear" and abs(lead) >= self.lead:
+            answer = "helped" if lead > 0 else "hurt"
+        if answer == "helped" and any(beyond(shown[name], self.rises_by) != "helped" for name in self.rises):
+            return "unclear"
+        return "unclear" if answer == "hurt" and shown["expected"].before < self.unreliable else answer
+
+
+def beyond(evidence: Evidence, margin: float) -> Answer:
+    return "helped" if evidence.low > margin else "hurt" if evidence.high < -margin else "unclear"
+
+
+NEVER = len(VOTERS) + 1
+RULES: Mapping[str, Rule] = {
+    "as it is": Rule(),
+    "agreement by class has to rise too": Rule(rises=("ensemble-class",)),
+    "the same, by the margin": Rule(rises=("ensemble-class",), rises_by=MARGIN),
+    "confidence by class has to rise too": Rule(rises=("expected",)),
+    "prior-aware information has to rise too": Rule(rises=("prior-information",)),
+    "agreement with the others alone has to rise too": Rule(rises=("others",)),
+    "agreement by class in place of agreement": Rule(agreement="ensemble-class"),
+    "agreement with the others alone in its place": Rule(agreement="others"),
+    "the same by class": Rule(agreement="others-class"),
+    "twice the margin": Rule(margin=2 * MARGIN),
+    "a lead of four scores": Rule(lead=4),
+    "agreement alone": Rule(lead=NEVER),
+    "no exception for an unreliable source-only": Rule(unreliable=0.0),
+}
+
+
+def judged(networks: Sequence[ScoredNetwork]) -> Iterator[tuple[Verdict, Shown]]:
+    """The verdict on each network but the first, and all that rules look at; the last one is the ensemble."""
+    with mock.patch.object(verdicts, "VOTERS", (*VOTERS, "ensemble-class", "prior-information")):
+        wide = list(verdicts.judge_transfers(networks))
+    for i, verdict in enumerate(wide, 1):
+        others = [n for j, n in enumerate(networks[1:-1], 1) if j != i]
+        mean = np.mean([softmax(n.outputs.target) for n in others], axis=0).argmax(axis=1)
+        source_only, adapted = (with_ensemble(networks[j], mean) for j in (0, i))
+        with mock.patch.object(verdicts, "VOTERS", AGREEMENTS):
+            before, after = (verdicts.resampled_scores(one.inputs, 100, 0) for one in (source_only, adapted))
+            alone = verdicts.gather_evidence(source_only, adapted, after - before)
+        shown = {e.score: e for e in verdict.evidence}
+        yield verdict, shown | {e.score.replace("ensemble", "others"): e for e in alone}
+
+
+def with_ensemble(network: ScoredNetwork, ensemble: Labels) -> ScoredNetwork:
+    inputs = replace(network.inputs, ensemble=ensemble)
+    with_it = {name: SCORES[name].value(inputs) for name in AGREEMENTS}
+    return replace(network, inputs=inputs, scores=dict(network.scores) | with_it)
+
+
+# --- rules of what is handed out ---
+
+Mix = Callable[[Sequence[ScoredNetwork], list[Floats]], Floats]
+"""From scored networks and their calibrated logits to one array of answers."""
+
+
+def best(networks: Sequence[ScoredNetwork], most: int) -> list[int]:
+    """The adapted networks of the best sums of ranks, or source-only if it has the best."""
+    order = np.argsort(-rank_sums(networks), kind="stable")
+    return [int(i) for i in order if i][:most] if order[0] else [0]
+
+
+def above_average(networks: Sequence[ScoredNetwork]) -> list[int]:
+    """Those adapted networks that are at least as good as the mean of the adapted ones."""
+    ranks = rank_sums(networks)[1:]
+    return [int(i) + 1 for i in np.flatnonzero(ranks >= ranks.mean())]
+
+
+def mean(logits: list[Floats], members: Sequence[int], weights: Sequence[float] | None = None) -> Floats:
+    found: Floats = np.average([logits[i] for i in members], axis=0, weights=weights)
+    return found
+
+
+def by_rank(networks: Sequence[ScoredNetwork], logits: list[Floats]) -> Floats:
+    members = choose_several(networks)
+    return mean(logits, members, [rank_sums(networks)[i] for i in members])
+
+
+MIXES: Mapping[str, Mix] = {
+    "as it is": lambda networks, logits: mean(logits, choose_several(networks)),
+    "mean of probabilities": lambda networks, logits: mean([softmax(z) for z in logits], choose_several(networks)),
+    "weights by rank": by_rank,
+    "the best one": lambda networks, logits: mean(logits, best(networks, 1)),
+    "the best two": lambda networks, logits: mean(logits, best(networks, 2)),
+    "the best three": lambda networks, logits: mean(logits, best(networks, 3)),
+    "at least the mean of the adapted": lambda networks, logits: mean(logits, above_average(networks)),
+    "all adapted": lambda networks, logits: mean(logits, range(1, len(networks))),
+}
+
+
+# --- tables ---
+
+
+def frozen(embeddings: Path, runs: Path, pairs: str, shift: str, seeds: int) -> Iterator[Choice]:
+    for seed, pair in itertools.product(range(seeds), PAIRS[pairs]):
+        _, outputs, y = train_all(AUTO["rows"], {}, embeddings, pair, shift, seed, runs)
+        yield Choice("-".join(pair), outputs, outputs, y)
+
+
+def finished(runs: Sequence[Path], data: Path | None) -> Iterator[Choice]:
+    for key, candidates in read_choices(runs, data).items():
+        outputs, tests = [one.outputs for one in candidates], [one.test for one in candidates]
+        yield Choice(key[0], outputs, tests, candidates[0].test_y)
+
+
+def study(choices: Iterator[Choice]) -> None:
+    truths: list[str] = []
+    answers: dict[str, list[Answer]] = {name: [] for name in RULES}
+    regrets: dict[str, dict[str, list[float]]] = {name: {} for name in MIXES}
+    for choice in choices:
+        single = score_networks(choice.outputs)
+        ensemble = [choice.outputs[i] for i in choose_several(single)]
+        logits = [at_temperature(test, temperature(test)).target for test in choice.tests]
+        known = [choice.accuracy(z) for z in logits]
+        for name, mix in MIXES.items():
+            regrets[name].setdefault(choice.task, []).append(max(known) - choice.accuracy(mix(single, logits)))
+        known.append(choice.accuracy(MIXES["as it is"](single, logits)))
+        truths += [truth_of(after - known[0]) for after in known[1:]]
+        for verdict, shown in judged([*single, score_another(single, mean_outputs(ensemble))]):
+            for name, rule in RULES.items():
+                answers[name].append("hurt" if verdict.collapsed else rule(shown))
+    print_verdicts(answers, truths)
+    print_regrets(regrets)
+
+
+def print_verdicts(answers: Mapping[str, Sequence[Answer]], truths: Sequence[str]) -> None:
+    print(f"| verdict, of {len(truths)} ({truths.count('helped')} helped, {truths.count('hurt')} hurt) "
+          "| right | opposite | helped, for hurt |\n|---|---|---|---|")  # fmt: skip
+    for name, given in answers.items():
+        right, opposite = count(given, truths)
+        praised = sum(a == "helped" and b == "hurt" for a, b in zip(given, truths, strict=True))
+        print(f"| {name} | {right} ({right / len(truths):.0%}) | {opposite} | {praised} |")
+
+
+def print_regrets(regrets: Mapping[str, Mapping[str, Sequence[float]]]) -> None:
+    """Means over tasks, and the difference to the first rule ± its standard error over tasks."""
+    means = {name: np.array([np.mean(values) for values in by_task.values()]) for name, by_task in regrets.items()}
+    print("\n| handed out | regret | difference |\n|---|---|---|")
+    for name, values in means.items():
+        apart = values - means["as it is"]
+        spread = f"{apart.mean():+.2f} ± {apart.std(ddof=1) / np.sqrt(len(apart)):.2f}" if apart.any() else ""
+        print(f"| {name} | {values.mean():.2f} | {spread} |")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    one = commands.add_parser("frozen")
+    one.add_argument("embeddings", type=Path)
+    one.add_argument("--runs", type=Path, required=True)
+    one.add_argument("--pairs", choices=PAIRS, default="development")
+    one.add_argument("--shift", choices=("rs-ut", "natural"), default="rs-ut")
+    one.add_argument("--seeds", type=int, default=1)
+    two = commands.add_parser("finished")
+    two.add_argument("runs", type=Path, nargs="+")
+    two.add_argument("--data", type=Path)
+    args = parser.parse_args()
+    if args.command == "frozen":
+        study(frozen(args.embeddings, args.runs, args.pairs, args.shift, args.seeds))
+    else:
+        study(finished(args.runs, args.data))
+
+
+if __name__ == "__main__":
+    main()
