@@ -21,6 +21,7 @@ import numpy as np
 from claims import count, prior_errors, truth_of
 from scipy.stats import rankdata
 
+from askew.adaptation.setup import AUTO as CANDIDATES
 from askew.core.files import read_tensors
 from askew.data.benchmarks import load_task
 from askew.data.task import Task
@@ -72,6 +73,11 @@ class Candidate:
     """With the whole test split as the target."""
     test_y: Labels
 
+    @property
+    def weight(self) -> float:
+        """How much it counts among fine-tuned networks."""
+        return next((one.weight for one in CANDIDATES["pictures"] if one.method == self.method), 1.0)
+
 
 Choices = dict[Choice, list[Candidate]]
 
@@ -107,9 +113,10 @@ def _candidate(folder: RunFolder, method: str, task: Task) -> Candidate:
 
 def ensemble(members: Sequence[Candidate]) -> Candidate:
     """What several networks answer together."""
-    first, test = members[0], mean_outputs([one.test for one in members])
+    weights = [one.weight for one in members]
+    first, test = members[0], mean_outputs([one.test for one in members], weights)
     found = score(first.test_y, test.target_uniform.argmax(axis=1), test.classes)
-    outputs = mean_outputs([one.outputs for one in members])
+    outputs = mean_outputs([one.outputs for one in members], weights)
     # Its accuracy under the target's own label distribution is not stored anywhere.
     return Candidate(ENSEMBLE, outputs, found["per_class_mean"], math.nan, first.true_prior, test, first.test_y)
 
@@ -168,7 +175,8 @@ def judge_priors(candidates: Sequence[Candidate]) -> dict[str, dict[str, float]]
 def judge_choice(candidates: Sequence[Candidate]) -> dict[str, Any]:
     """Everything that is judged on one choice."""
     networks = single = score_networks([one.outputs for one in candidates])
-    several, compared = choose_several(single), list(candidates)
+    weights = [one.weight for one in candidates]
+    several, compared = choose_several(single, weights), list(candidates)
     if len(several) > 1:
         compared.append(ensemble([candidates[i] for i in several]))
         networks = [*single, score_another(single, compared[-1].outputs)]

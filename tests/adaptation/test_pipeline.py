@@ -58,15 +58,28 @@ def test_the_ensemble_of_the_adapted_networks_is_a_candidate_and_becomes_one_mod
         np.testing.assert_allclose(probabilities, expected, atol=2e-2)  # kept outputs have half precision
 
 
-def test_an_audit_evaluates_the_ensemble_by_its_members(made: Adapted, tmp_path: Path) -> None:
-    found = made.found
+def test_a_model_and_an_audit_know_how_much_each_member_of_the_ensemble_counts(made: Adapted, tmp_path: Path) -> None:
+    found, plain = made.found, made.found.trained[-1]
+    first, *others = plain.members
+    heavy = dataclasses.replace(first, candidate=dataclasses.replace(first.candidate, weight=50.0))
+    ensemble = adapting.together(plain.candidate, [heavy, *others])
+    assert (ensemble.predicted != plain.predicted).any(), "or the weight says nothing"
+    assert (ensemble.predicted == first.predicted).mean() > 0.95
+    taken = dataclasses.replace(found, trained=(*found.trained[:-1], ensemble), chosen=len(found.trained) - 1)
     out = shutil.copytree(made.out, tmp_path / "out")
-    write_artifacts(dataclasses.replace(found, chosen=len(found.trained) - 1), out)
-    names = found.setup.data.target.names
-    labels = "".join(f"{name},{found.classes[k]}\n" for name, k in zip(names, found.trained[-1].predicted, strict=True))
-    (tmp_path / "labels.csv").write_text(f"path,label\n{labels}")
-    last = audit(out, tmp_path / "labels.csv").methods[-1]
-    assert (last.name, last.chosen, last.accuracy.value) == ("ensemble", True, 100.0)
+    write_artifacts(taken, out)
+    predicted = load(out, "cpu").predict_proba(found.setup.task.training_data.target.x).argmax(axis=1)
+    assert (predicted == ensemble.predicted).mean() > 0.99, "kept outputs have half precision"
+    for weights, labels in ((True, ensemble.predicted), (False, plain.predicted)):  # earlier versions wrote no weights
+        told = json.loads((out / "summary.json").read_text())
+        if not weights:
+            del told["methods"][-1]["weights"]
+            (out / "summary.json").write_text(json.dumps(told))
+        names = found.setup.data.target.names
+        lines = "".join(f"{name},{found.classes[k]}\n" for name, k in zip(names, labels, strict=True))
+        (tmp_path / "labels.csv").write_text(f"path,label\n{lines}")
+        last = audit(out, tmp_path / "labels.csv").methods[-1]
+        assert (last.name, last.chosen, last.accuracy.value) == ("ensemble", True, 100.0)
 
 
 def test_the_predictions_are_calibrated_and_for_a_uniform_prior(made: Adapted) -> None:

@@ -102,7 +102,7 @@ def test_embedding_that_was_stopped_goes_on_with_the_next_pictures(
 def test_a_fine_tuned_backbone_is_part_of_the_model_and_several_are_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pipeline, "choose_several", lambda networks: [1, 2])
+    monkeypatch.setattr(pipeline, "choose_several", lambda networks, weights: [1, 2])
     source, target = photographs(tmp_path / "s", ("red", "green"), 3, 90), photographs(tmp_path / "t", ("red",), 4, 0)
     training = {"pretrain": 3, "rounds": 1, "round": 6, "batch": 2, "crop": 32, "precision": "float32"}
     training |= {"lr": 1e-3, "features_lr": 1e-4}  # for weights from nothing

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 from worlds import EVEN, RARE, TAIL, World, world
 
+from askew.evaluation import validators
 from askew.evaluation.calibration import at_temperature, temperature
 from askew.evaluation.logits import softmax
 from askew.evaluation.outputs import DomainOutputs
 from askew.evaluation.prior_estimators import consensus_prior, target_prior
 from askew.evaluation.scores import ScoreInputs
-from askew.evaluation.validators import CHOOSERS, SCORES, choose, score_network, score_networks
+from askew.evaluation.validators import CHOOSERS, SCORES, choose, choose_several, score_network, score_networks
 
 Array = np.ndarray[Any, np.dtype[Any]]
 BY_CLASS = ("atc-class", "expected", "transport", "prior-information")
@@ -218,6 +219,15 @@ def test_the_best_network_is_chosen_wherever_it_stands() -> None:
     assert worlds[0].accuracy < worlds[1].accuracy < worlds[2].accuracy
     for order in ([0, 1, 2], [2, 0, 1], [1, 2, 0]):
         assert order[choose(score_networks([worlds[i].outputs for i in order]))] == 2
+
+
+def test_adapted_networks_of_at_least_average_ranks_join_and_a_heavier_one_sooner(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(validators, "rank_sums", lambda networks: np.array([6.0, 10.0, 4.0, 8.0]))  # mean 7
+    networks = [score_network(world(50, 50).outputs)] * 4
+    assert choose_several(networks) == [1, 3]
+    assert choose_several(networks, [2, 1, 2, 1]) == [1, 2, 3], "source-only joins nobody"
 
 
 def test_of_equals_the_first_is_chosen() -> None:

@@ -45,18 +45,18 @@ def rows() -> NDArray[np.float32]:
 
 
 @pytest.mark.parametrize("domain", ["target", "source"])
-def test_it_is_the_mean_of_calibrated_logits_for_a_uniform_prior(tmp_path: Path, domain: str) -> None:
+def test_it_is_the_weighted_mean_of_calibrated_logits_for_a_uniform_prior(tmp_path: Path, domain: str) -> None:
     members = [
         model("mlp", "cosine", (0.2, 0.3, 0.5), seed=1),
         model("mlp", "linear", (1 / 3, 1 / 3, 1 / 3), "split", seed=2),
         model("bare", "cosine", (0.6, 0.3, 0.1), seed=3),
     ]
-    temperatures = [0.5, 2.0, 1.3]
+    temperatures, weights = [0.5, 2.0, 1.3], [1, 1, 2]
     want = np.zeros((9, 3))
-    for member, t in zip(members, temperatures, strict=True):
+    for member, t, weight in zip(members, temperatures, weights, strict=True):
         z = member.logits(rows(), domain=domain)  # type: ignore[arg-type]
-        want += (z - np.log(member.card.training_prior)) / t / 3
-    joined = join(members, temperatures)
+        want += (z - np.log(member.card.training_prior)) / t * weight / 4
+    joined = join(members, temperatures, weights)
     joined.save(tmp_path / "model")
     for one in (joined, load(tmp_path / "model", "cpu")):
         found = one.logits(rows(), domain=domain)  # type: ignore[arg-type]
@@ -72,7 +72,7 @@ def test_whole_networks_with_backbones_of_their_own_are_joined_too(tmp_path: Pat
         model("resnet18+bottleneck", "linear", (1 / 3,) * 3, seed=2, shape=shape),
     ]
     want = sum((m.logits(x) - np.log(m.card.training_prior)) / t / 2 for m, t in zip(members, (0.5, 2), strict=True))
-    join(members, [0.5, 2.0]).save(tmp_path / "model")
+    join(members, [0.5, 2.0], [1, 1]).save(tmp_path / "model")
     joined = load(tmp_path / "model", "cpu")
     assert joined.card.net.name == "resnet18+bottleneck.unit||resnet18+bottleneck"
     centred = [z - z.mean(axis=1, keepdims=True) for z in (joined.logits(x), np.asarray(want))]
@@ -91,7 +91,7 @@ def test_a_name_that_is_no_ensemble_of_ours_is_refused(name: str) -> None:
 
 def test_its_features_are_those_of_its_members_side_by_side() -> None:
     members = [model("mlp", "linear", (1 / 3,) * 3, seed=1), model("bare", "cosine", (1 / 3,) * 3, seed=2)]
-    net = join(members, [1.0, 1.0]).classifier.net
+    net = join(members, [1.0, 1.0], [1, 1]).classifier.net
     x = torch.from_numpy(rows())
     first, second = members[0].classifier.net["features"](x), x / x.norm(dim=1, keepdim=True)
     torch.testing.assert_close(net["features"](x), torch.cat([first, second], dim=1))

@@ -173,7 +173,9 @@ def embeddings(folder: Path) -> dict[str, bytes]:
 
 CLAIM = {"id": "a", "machine": "m", "host": "h", "pid": 1, "beat": 1, "label": "l", "step": 1, "steps": 2}
 CARD = json.dumps(predictor().card.as_json() | {"weights": "0" * 64}).encode()
-ENSEMBLE = json.dumps(join([predictor("mlp"), predictor("mlp")], [1.0, 2.0]).card.as_json() | {"weights": ""}).encode()
+ENSEMBLE = json.dumps(
+    join([predictor("mlp"), predictor("mlp")], [1.0, 2.0], [1, 1]).card.as_json() | {"weights": ""}
+).encode()
 TENSORS = save({"0.weight": np.ones((2, 4), np.float32), "0.bias": np.ones(2, np.float32)})
 
 TARGETS = {

@@ -23,7 +23,9 @@ def judge() -> ModuleType:
     assert found.loader is not None
     module = importlib.util.module_from_spec(found)
     sys.modules["judge"] = module  # dataclasses look their module up
-    found.loader.exec_module(module)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(FILE.parent)  # as for a program that is started from there
+        found.loader.exec_module(module)
     return module
 
 
@@ -61,7 +63,7 @@ def test_what_is_handed_out_is_the_mean_of_the_better_networks_unless_it_looks_h
     from askew.evaluation.calibration import mean_outputs
     from askew.evaluation.metrics import score
 
-    monkeypatch.setattr(judge, "choose_several", lambda networks: [1, 3])
+    monkeypatch.setattr(judge, "choose_several", lambda networks, weights: [1, 3])
     found = judge.judge_choice(candidates)
     together = mean_outputs([candidates[i].test for i in (1, 3)]).target_uniform.argmax(axis=1)
     right = score(candidates[0].test_y, together, 10)["per_class_mean"]

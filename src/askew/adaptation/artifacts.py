@@ -50,7 +50,8 @@ def predictor(found: Adaptation) -> Predictor:
     made = {"by": "askew adapt", "method": found.winner.candidate.name, "said": found.sentence}
     members = found.winner.members or (found.winner,)
     models = [Predictor.of_run(one.folder, "cpu", estimate, made, one.run.method) for one in members]
-    plain = join(models, [temperature(one.outputs) for one in members]) if found.winner.members else models[0]
+    temperatures, shares = [temperature(one.outputs) for one in members], [one.candidate.weight for one in members]
+    plain = join(models, temperatures, shares) if found.winner.members else models[0]
     bias = tuple((found.temperature * found.bias).tolist()) if found.bias.any() else ()
     card = dataclasses.replace(plain.card, temperature=found.temperature, bias=bias)
     if backbone is None:
@@ -106,6 +107,7 @@ def _methods(found: Adaptation) -> list[dict[str, Any]]:
             "name": t.candidate.name,
             "run": None if t.members else t.run.key,
             "members": [member.candidate.name for member in t.members],
+            "weights": [member.candidate.weight for member in t.members],
             "scores": dict(scores),
             "against_source": found.verdicts[t.candidate.name].verdict if i else None,
         }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -232,6 +233,7 @@ def _is_sound(summary: Mapping[str, Any]) -> bool:
     classes, methods = summary["classes"], summary["methods"]
     names, runs = [m["name"] for m in methods], {m["name"]: m["run"] for m in methods if not m.get("members")}
     members = [name for m in methods for name in m.get("members") or ()]
+    shares = [weight for m in methods if m.get("members") for weight in _weights(m)]
     mix = np.array(summary["target_mix"]["mix"], dtype=np.float64)
     verdicts = [m["against_source"] or "" for m in methods]
     texts = [*classes, *names, *members, *runs.values(), *verdicts, summary["chosen"]]
@@ -244,7 +246,14 @@ def _is_sound(summary: Mapping[str, Any]) -> bool:
         and names[0] in runs
         and summary["chosen"] in names
         and runs.keys() >= set(members)
+        and len(shares) == len(members)
+        and all(isinstance(weight, int | float) and 0 < weight < math.inf for weight in shares)
     )
+
+
+def _weights(method: Mapping[str, Any]) -> list[float]:
+    """How much each member of an ensemble counts; alike in what earlier versions wrote."""
+    return list(method.get("weights") or [1.0] * len(method["members"]))
 
 
 def _predicted(out: Path, summary: Mapping[str, Any], images: int) -> list[Labels]:
@@ -256,7 +265,9 @@ def _predicted(out: Path, summary: Mapping[str, Any], images: int) -> list[Label
         raise UserError(
             f"The file {error.args[0]} is missing.", "run `askew adapt` again with the same -o, which makes it again."
         ) from None
-    own |= {m["name"]: mean_outputs([own[name] for name in m["members"]]) for m in methods if m.get("members")}
+    for m in methods:
+        if m.get("members"):
+            own[m["name"]] = mean_outputs([own[name] for name in m["members"]], _weights(m))
     if any(outputs.classes != classes for outputs in own.values()):
         raise UserError(f"The networks in {out} have other classes than its summary.", _OUT)
     predicted = [own[m["name"]].target_uniform.argmax(axis=1) for m in methods]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -154,7 +154,7 @@ class AdaptiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             trained = [_trained(run, task.training_data, device, done) for run in runs]
         except NotFinite as error:
             raise ValueError(f"{error.what} after step {error.step}: scale the rows, or lower lr.") from None
-        self._keep([candidate.name for candidate in candidates], runs, trained, task.training_data, adapts=len(xt) > 0)
+        self._keep(candidates, runs, trained, task.training_data, adapts=len(xt) > 0)
         return self
 
     def _candidates(self, kind: str) -> tuple[Candidate, ...]:
@@ -173,11 +173,17 @@ class AdaptiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return plan_run(request, task, self.net)
 
     def _keep(
-        self, names: list[str], runs: list[Run], trained: list[Snapshot], data: TrainingData, adapts: bool
+        self,
+        candidates: Sequence[Candidate],
+        runs: list[Run],
+        trained: list[Snapshot],
+        data: TrainingData,
+        adapts: bool,
     ) -> None:
         """Choose a network without labels, calibrate it, and keep it."""
+        names, weights = [one.name for one in candidates], [one.weight for one in candidates]
         networks = score_networks(list(map(_outputs, trained))) if len(data.source_val) else []
-        members = _chosen(networks, runs) if networks else [len(trained) - 1]
+        members = _chosen(networks, runs, weights) if networks else [len(trained) - 1]
         self.method_ = " + ".join(names[i] for i in members)
         self.scores_ = {name: dict(network.scores) for name, network in zip(names, networks, strict=False)}
         estimate = None
@@ -199,16 +205,19 @@ class AdaptiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 made={"by": "askew.AdaptiveClassifier", "run": run.describe()},
             )
             models.append(Predictor(card, predicting_weights(last.weights()), self.device))
-        self.predictor_ = self._calibrated(models, [networks[i] for i in members] if networks else [])
+        scored = [networks[i] for i in members] if networks else []
+        self.predictor_ = self._calibrated(models, scored, [weights[i] for i in members])
 
-    def _calibrated(self, models: list[Predictor], networks: list[ScoredNetwork]) -> Predictor:
+    def _calibrated(
+        self, models: list[Predictor], networks: list[ScoredNetwork], weights: Sequence[float]
+    ) -> Predictor:
         """One model, or several as one, with the temperature that calibrates it on the held-out source."""
         if not networks:
             return models[0]
         model, t = models[0], networks[0].temperature
         if len(models) > 1:
-            model = join(models, [network.temperature for network in networks])
-            t = temperature(mean_outputs([network.outputs for network in networks]))
+            model = join(models, [network.temperature for network in networks], weights)
+            t = temperature(mean_outputs([network.outputs for network in networks], weights))
         return Predictor(dataclasses.replace(model.card, temperature=t), model.weights, self.device)
 
 
@@ -246,11 +255,11 @@ def _outputs(snapshot: Snapshot) -> DomainOutputs:
     return DomainOutputs.of(outputs.source_val, outputs.source_val_y, outputs.target, snapshot.training_prior)
 
 
-def _chosen(networks: list[ScoredNetwork], runs: list[Run]) -> list[int]:
+def _chosen(networks: list[ScoredNetwork], runs: list[Run], weights: Sequence[float]) -> list[int]:
     """The networks that label-free scores prefer; source-only, the first, if the verdict is against them."""
-    members = [i for i in choose_several(networks) if joins(runs[i])] or [choose(networks)]
+    members = [i for i in choose_several(networks, weights) if joins(runs[i])] or [choose(networks)]
     if members == [0]:
         return members
-    outputs = mean_outputs([networks[i].outputs for i in members])
+    outputs = mean_outputs([networks[i].outputs for i in members], [weights[i] for i in members])
     (verdict,) = judge_transfers([networks[0], score_another(networks, outputs)])
     return [0] if verdict.verdict == "hurt" else members

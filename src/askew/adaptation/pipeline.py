@@ -188,15 +188,16 @@ def train(
 
 def with_ensemble(trained: list[Trained], networks: list[ScoredNetwork]) -> tuple[list[Trained], list[ScoredNetwork]]:
     """Also what the better adapted networks answer together, where one network can."""
-    members = [trained[i] for i in choose_several(networks) if joins(trained[i].run)]
+    several = choose_several(networks, [t.candidate.weight for t in trained])
+    members = [trained[i] for i in several if joins(trained[i].run)]
     if len(members) < 2:
         return trained, networks
-    ensemble = _together(ENSEMBLE, members)
+    ensemble = together(ENSEMBLE, members)
     return [*trained, ensemble], [*networks, score_another(networks, ensemble.outputs)]
 
 
-def _together(candidate: Candidate, members: Sequence[Trained]) -> Trained:
-    outputs = mean_outputs([t.outputs for t in members])
+def together(candidate: Candidate, members: Sequence[Trained]) -> Trained:
+    outputs = mean_outputs([t.outputs for t in members], [t.candidate.weight for t in members])
     return Trained(candidate, members[0].run, members[0].folder, outputs, tuple(members))
 
 
@@ -208,7 +209,7 @@ def teach(
     plain = [*(t.candidate for t in winner.members or (winner,)), ENSEMBLE]
     *candidates, ensemble = [replace(one, name=f"{one.name}, with labels", taught=True) for one in plain]
     more, failed = yield from train(again, request, candidates, out, device)
-    return [*more, _together(ensemble, more)] if len(more) > 1 else more, failed
+    return [*more, together(ensemble, more)] if len(more) > 1 else more, failed
 
 
 def read_outputs(folder: Path) -> DomainOutputs:

@@ -58,10 +58,11 @@ def at_temperature(outputs: DomainOutputs, temperature: float) -> DomainOutputs:
     return replace(outputs, source_val=val / temperature, target=target / temperature, training_prior=uniform)
 
 
-def mean_outputs(networks: Sequence[DomainOutputs]) -> DomainOutputs:
+def mean_outputs(networks: Sequence[DomainOutputs], weights: Sequence[float] | None = None) -> DomainOutputs:
     """What networks for the same images answer together: the mean of their calibrated logits, for a uniform prior."""
     even = [at_temperature(outputs, temperature(outputs)) for outputs in networks]
-    val, target = (np.mean([getattr(one, name) for one in even], axis=0) for name in ("source_val", "target"))
+    parts = [[getattr(one, name) for one in even] for name in ("source_val", "target")]
+    val, target = (np.average(part, axis=0, weights=weights) for part in parts)
     return replace(even[0], source_val=val, target=target)
 
 

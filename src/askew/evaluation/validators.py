@@ -152,9 +152,11 @@ def choose(networks: Sequence[ScoredNetwork]) -> int:
     return int(np.argmax(rank_sums(networks)))
 
 
-def choose_several(networks: Sequence[ScoredNetwork]) -> list[int]:
+def choose_several(networks: Sequence[ScoredNetwork], weights: Sequence[float] | None = None) -> list[int]:
     """The networks whose mean to hand out: source-only, the first, if it is preferred, or all adapted ones whose sum of
-    ranks is at least the mean. Several good ones together are better than the one that scores prefer."""
+    ranks, times the network's weight, is at least the mean sum. Several good ones together are better than the one that
+    scores prefer."""
     ranks = rank_sums(networks)
-    better = [i for i in range(1, len(networks)) if ranks[i] >= ranks.mean()]
+    weighted = ranks * (1 if weights is None else np.asarray(weights))
+    better = [i for i in range(1, len(networks)) if weighted[i] >= ranks.mean()]
     return better if choose(networks) else [0]
