@@ -117,10 +117,10 @@ def in_the_wild(char: str, thing: Thing, kind: str, rng: np.random.Generator) ->
 
 
 def new_thing(faces: Sequence[Path], photo: Picture, rng: np.random.Generator) -> Thing:
-    grey = np.asarray(photo.resize((1, 1)))[0, 0].mean()
+    face, grey = faces[rng.integers(len(faces))], np.asarray(photo.resize((1, 1)))[0, 0].mean()
     while abs(np.mean(ink := tuple(int(v) for v in rng.integers(0, 256, 3))) - grey) <= 70:
         pass  # it would be hard to see
-    return Thing(faces[rng.integers(len(faces))], ink, photo, rng.uniform(0.5, 0.85))
+    return Thing(face, ink, photo, rng.uniform(0.5, 0.85))
 
 
 def of_scene(photo: Picture, domain: str, rng: np.random.Generator) -> Picture:

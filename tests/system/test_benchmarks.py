@@ -97,3 +97,33 @@ def test_settings_for_embeddings_are_tried_on_pairs_that_nothing_reports(
     own.print_table(results)
     variants = [line.split(" | ")[0] for line in capsys.readouterr().out.splitlines()[-2:]]
     assert variants == ["| base (1 pairs)", "| strong (1 pairs)"]
+
+
+def test_glyphs_are_two_domains_of_the_same_classes_and_the_same_every_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("matplotlib", reason="it brings the font")
+    monkeypatch.syspath_prepend(FOLDER / "studies")
+    glyphs = importlib.import_module("glyphs")
+    assert {len(set(glyphs.CLASSES[kind])) for kind in ("letters", "symbols")} == {31}
+    monkeypatch.setattr(glyphs, "CLASSES", {"symbols": "☀☂", "scenes": "xx"})
+    monkeypatch.setattr(glyphs, "SIZES", {"p": (3, 5), "q": (2, 4)})
+    rng = np.random.default_rng(0)
+    for i in range(2):
+        Image.fromarray(rng.integers(0, 256, (40, 30, 3), dtype=np.uint8)).save(tmp_path / f"{i}.jpg")
+    for kind in ("symbols", "scenes"):
+        (x, y), (again, _), (other, other_y) = (glyphs.draw(kind, domain, tmp_path) for domain in "ppq")
+        assert x.shape == (len(y), 3, 128, 128)
+        assert (x == again).all()
+        assert x.mean() != other.mean()
+        assert set(y) == set(other_y)
+
+
+def test_a_reversed_shift_leaves_a_tenth_of_the_other_end_and_never_too_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(FOLDER / "studies")
+    own = importlib.import_module("own")
+    source, target = (own.wanted(np.full(31, 100), "reversed", side) for side in (True, False))
+    assert source.tolist() == target[::-1].tolist()
+    assert (target[0], target[-1]) == (100, 10)
+    few = [own.wanted(np.full(31, 5), "reversed", side).min() for side in (True, False)]
+    assert few == [3, 2]

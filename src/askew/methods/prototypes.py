@@ -14,7 +14,7 @@ from askew.methods.base import ClosedForm
 
 @dataclass(frozen=True, kw_only=True)
 class Prototypes(ClosedForm):
-    """One prototype per class: the mean of its source features, moved with the domain; then spherical k-means, anchored.
+    """One prototype per class: the mean of its source features, moved with the domain; then anchored spherical k-means.
 
     Assumes: features that separate the classes in both domains, such as a large pre-trained network's, and domains that
         differ by an offset before all. Little about q(y): a class may have any share of the target, or none, when its
