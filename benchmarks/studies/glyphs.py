@@ -117,7 +117,7 @@ def in_the_wild(char: str, thing: Thing, kind: str, rng: np.random.Generator) ->
 
 
 def new_thing(faces: Sequence[Path], photo: Picture, rng: np.random.Generator) -> Thing:
-    face, grey = faces[rng.integers(len(faces))], np.asarray(photo.resize((1, 1)))[0, 0].mean()
+    face, grey = faces[int(rng.integers(len(faces)))], np.asarray(photo.resize((1, 1)))[0, 0].mean()
     while abs(np.mean(ink := tuple(int(v) for v in rng.integers(0, 256, 3))) - grey) <= 70:
         pass  # it would be hard to see
     return Thing(face, ink, photo, rng.uniform(0.5, 0.85))
@@ -165,7 +165,7 @@ def embed(x: NDArray[np.uint8], backbone: str, weights: str) -> NDArray[np.float
     """Means over each picture and its corners. (n, d)"""
     network = frozen(backbone_spec(f"{CROPS}{backbone}", weights, SHAPE), SHAPE)
     with torch.inference_mode(), fast_backbones(network, SHAPE, 32):
-        rows = torch.cat([network(some).flatten(1) for some in torch.from_numpy(x).split(32)])
+        rows = torch.cat([network(some).flatten(1) for some in torch.split(torch.from_numpy(x), 32)])
     found: NDArray[np.float32] = rows.float().numpy()
     return found
 
