@@ -45,6 +45,8 @@ class Choice:
     tests: list[DomainOutputs]
     """With the images as the target that accuracy is measured on."""
     y: Labels
+    weights: list[float]
+    """How much each counts in what is handed out."""
 
     def accuracy(self, answers: Floats) -> float:
         """Per-class mean in %. (n, c)"""
@@ -125,8 +127,8 @@ def with_ensemble(network: ScoredNetwork, ensemble: Labels) -> ScoredNetwork:
 
 # --- rules of what is handed out ---
 
-Mix = Callable[[Sequence[ScoredNetwork], list[Floats]], Floats]
-"""From scored networks and their calibrated logits to one array of answers."""
+Mix = Callable[[Sequence[ScoredNetwork], list[Floats], list[float]], Floats]
+"""From scored networks, their calibrated logits and how much each counts to one array of answers."""
 
 
 def best(networks: Sequence[ScoredNetwork], most: int) -> list[int]:
@@ -141,25 +143,21 @@ def above_average(networks: Sequence[ScoredNetwork]) -> list[int]:
     return [int(i) + 1 for i in np.flatnonzero(ranks >= ranks.mean())]
 
 
-def mean(logits: list[Floats], members: Sequence[int], weights: Sequence[float] | None = None) -> Floats:
-    found: Floats = np.average([logits[i] for i in members], axis=0, weights=weights)
+def mean(answers: list[Floats], members: Sequence[int], weights: Sequence[float]) -> Floats:
+    found: Floats = np.average([answers[i] for i in members], axis=0, weights=[weights[i] for i in members])
     return found
 
 
-def by_rank(networks: Sequence[ScoredNetwork], logits: list[Floats]) -> Floats:
-    members = choose_several(networks)
-    return mean(logits, members, [rank_sums(networks)[i] for i in members])
-
-
 MIXES: Mapping[str, Mix] = {
-    "as it is": lambda networks, logits: mean(logits, choose_several(networks)),
-    "mean of probabilities": lambda networks, logits: mean([softmax(z) for z in logits], choose_several(networks)),
-    "weights by rank": by_rank,
-    "the best one": lambda networks, logits: mean(logits, best(networks, 1)),
-    "the best two": lambda networks, logits: mean(logits, best(networks, 2)),
-    "the best three": lambda networks, logits: mean(logits, best(networks, 3)),
-    "at least the mean of the adapted": lambda networks, logits: mean(logits, above_average(networks)),
-    "all adapted": lambda networks, logits: mean(logits, range(1, len(networks))),
+    "as it is": lambda nets, z, w: mean(z, choose_several(nets, w), w),
+    "all count alike": lambda nets, z, w: mean(z, choose_several(nets), np.ones(len(z)).tolist()),
+    "mean of probabilities": lambda nets, z, w: mean([softmax(one) for one in z], choose_several(nets, w), w),
+    "weights by rank": lambda nets, z, w: mean(z, choose_several(nets, w), rank_sums(nets).tolist()),
+    "the best one": lambda nets, z, w: mean(z, best(nets, 1), w),
+    "the best two": lambda nets, z, w: mean(z, best(nets, 2), w),
+    "the best three": lambda nets, z, w: mean(z, best(nets, 3), w),
+    "at least the mean of the adapted": lambda nets, z, w: mean(z, above_average(nets), w),
+    "all adapted": lambda nets, z, w: mean(z, range(1, len(nets)), w),
 }
 
 
@@ -169,13 +167,13 @@ MIXES: Mapping[str, Mix] = {
 def frozen(embeddings: Path, runs: Path, pairs: str, shift: str, seeds: int) -> Iterator[Choice]:
     for seed, pair in itertools.product(range(seeds), PAIRS[pairs]):
         _, outputs, y = train_all(AUTO["rows"], {}, embeddings, pair, shift, seed, runs)
-        yield Choice("-".join(pair), outputs, outputs, y)
+        yield Choice("-".join(pair), outputs, outputs, y, [one.weight for one in AUTO["rows"]])
 
 
 def finished(runs: Sequence[Path], data: Path | None) -> Iterator[Choice]:
     for key, candidates in read_choices(runs, data).items():
         outputs, tests = [one.outputs for one in candidates], [one.test for one in candidates]
-        yield Choice(key[0], outputs, tests, candidates[0].test_y)
+        yield Choice(key[0], outputs, tests, candidates[0].test_y, [one.weight for one in candidates])
 
 
 def study(choices: Iterator[Choice]) -> None:
@@ -183,15 +181,16 @@ def study(choices: Iterator[Choice]) -> None:
     answers: dict[str, list[Answer]] = {name: [] for name in RULES}
     regrets: dict[str, dict[str, list[float]]] = {name: {} for name in MIXES}
     for choice in choices:
-        single = score_networks(choice.outputs)
-        ensemble = [choice.outputs[i] for i in choose_several(single)]
+        single, weights = score_networks(choice.outputs), choice.weights
+        members = choose_several(single, weights)
+        ensemble = mean_outputs([choice.outputs[i] for i in members], [weights[i] for i in members])
         logits = [at_temperature(test, temperature(test)).target for test in choice.tests]
         known = [choice.accuracy(z) for z in logits]
         for name, mix in MIXES.items():
-            regrets[name].setdefault(choice.task, []).append(max(known) - choice.accuracy(mix(single, logits)))
-        known.append(choice.accuracy(MIXES["as it is"](single, logits)))
+            regrets[name].setdefault(choice.task, []).append(max(known) - choice.accuracy(mix(single, logits, weights)))
+        known.append(choice.accuracy(MIXES["as it is"](single, logits, weights)))
         truths += [truth_of(after - known[0]) for after in known[1:]]
-        for verdict, shown in judged([*single, score_another(single, mean_outputs(ensemble))]):
+        for verdict, shown in judged([*single, score_another(single, ensemble)]):
             for name, rule in RULES.items():
                 answers[name].append("hurt" if verdict.collapsed else rule(shown))
     print_verdicts(answers, truths)
