@@ -168,6 +168,20 @@ def test_a_network_that_finds_classes_which_an_unreliable_one_missed_has_not_col
     assert (found.verdict, found.collapsed) == ("helped", False)
 
 
+def test_a_network_that_finds_one_frequent_class_and_all_the_others_has_not_collapsed(good: World) -> None:
+    """Three fifths of the target are a class that source-only took for several others."""
+    z, most = good.outputs.target.copy(), np.arange(len(good.outputs.target)) % 5 < 3
+    z[most] = 60 * np.eye(10)[5] + z[most] / 100
+    frequent = DomainOutputs.of(good.outputs.source_val, good.outputs.source_val_y, z, EVEN)
+    taken = z.copy()
+    taken[most] = 60 * np.eye(10)[np.arange(most.sum()) % 4] + z[most] / 100
+    source_only = DomainOutputs.of(good.outputs.source_val, good.outputs.source_val_y, taken, EVEN)
+    found = judge_transfer(source_only, frequent, resamples=2)
+    assert found.far > COLLAPSED
+    assert frequent.predicted_distribution.max() > source_only.predicted_distribution.max() + 0.1
+    assert not found.collapsed
+
+
 def test_far_is_the_total_variation_to_the_nearest_plausible_prior(good: World) -> None:
     """The target's own network predicts what it predicts; half of it in one class is half as far as all of it."""
     outputs = good.outputs

@@ -27,8 +27,8 @@ it is no harm; set on development tasks too, where 0.5 to 0.65 make no differenc
 ROWS = 500
 """Most target images in each half that an interval is made from."""
 COLLAPSED = 0.5
-"""Total variation from every plausible prior at which a network that predicts fewer classes than before has
-collapsed."""
+"""What a collapse takes: total variation from every plausible prior beyond it, and an effective number of predicted
+classes below this share of what it was."""
 
 
 @dataclass(frozen=True)
@@ -173,12 +173,18 @@ def plausible_priors(source_only: DomainOutputs) -> list[Floats]:
 def _collapse(source_only: DomainOutputs, adapted: DomainOutputs, plausible: Sequence[Floats]) -> tuple[float, bool]:
     """How far the predicted distribution is from every plausible prior, and whether that is a collapse.
 
-    An unreliable source-only makes all of these wrong; so a network whose commonest class became rarer did
-    not collapse.
+    An unreliable source-only makes all of these wrong, and a target may have one frequent class; so a network that
+    predicts about as many classes as before did not collapse.
     """
     before, after = source_only.predicted_distribution, adapted.predicted_distribution
     far = float(min(np.abs(after - prior).sum() / 2 for prior in plausible))
-    return far, bool(far > COLLAPSED and after.max() > before.max())
+    return far, far > COLLAPSED and _effective_classes(after) < COLLAPSED * _effective_classes(before)
+
+
+def _effective_classes(shares: Floats) -> float:
+    """How many classes of equal shares would have the same entropy: e^H."""
+    some = shares[shares > 0]
+    return float(np.exp(-(some * np.log(some)).sum()))
 
 
 # --- words ---
