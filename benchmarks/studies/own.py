@@ -229,7 +229,7 @@ def claimed(networks: list[ScoredNetwork], names: list[str], y: NDArray[np.int64
 def trained(candidate: Candidate, variant: dict[str, Any], setup: Setup, seed: int, runs: Path) -> DomainOutputs:
     """Train one method, unless that was done before, and return its outputs."""
     how = Execution(open_root(runs), torch.device("cpu"))
-    training = dict(setup.training) | dict(candidate.training)
+    training = candidate.trained_with(setup.training, len(setup.task.training_data.classes))
     hyper = variant.get("hyper", {}).get(candidate.method, {})
     request = RunRequest(setup.task.name, candidate.method, seed, shift="natural", hyper=hyper, training=training)
     run = plan_run(request, setup.task, setup.network)

@@ -41,6 +41,14 @@ def test_auto_trains_source_only_first_and_chooses_among_all(made: Adapted) -> N
     assert len({t.run.key for t in found.trained[:-1]}) == len(ON_EMBEDDINGS)
 
 
+def test_mcc_on_rows_sees_every_class_twice_in_a_batch_unless_the_user_wants_another() -> None:
+    mcc = next(one for one in AUTO["rows"] if one.method == "mcc")
+    assert [mcc.trained_with({}, classes).get("batch") for classes in (7, 16, 31, 345)] == [None, None, 62, 128]
+    assert mcc.trained_with({"batch": 24, "lr": 0.1}, 31) == {"batch": 24, "lr": 0.1}
+    others = [one for one in AUTO["rows"] if one is not mcc] + list(AUTO["pictures"])
+    assert not any("batch" in one.trained_with({}, 31) for one in others)
+
+
 def test_the_ensemble_of_the_adapted_networks_is_a_candidate_and_becomes_one_model(
     made: Adapted, tmp_path: Path
 ) -> None:

@@ -166,7 +166,7 @@ class AdaptiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return AUTO[kind]
 
     def _run(self, candidate: Candidate, task: Task, seed: int) -> Run:
-        training = dict(candidate.training) | dict(self.training or {})
+        training = candidate.trained_with({}, len(task.training_data.classes)) | dict(self.training or {})
         request = RunRequest(
             task.name, candidate.method, seed, shift="natural", hyper=candidate.hyper, training=training
         )

@@ -155,7 +155,7 @@ def train(
     """Every candidate's run, in its folder, and why others failed; source-only may not fail."""
     runs = []
     for candidate in candidates:
-        training = dict(setup.training) | dict(candidate.training)
+        training = candidate.trained_with(setup.training, len(setup.task.training_data.classes))
         one = RunRequest(
             setup.task.name, candidate.method, request.seed, shift="natural", hyper=candidate.hyper, training=training
         )

@@ -35,6 +35,8 @@ QUICK_IMAGES = 200
 FEW_IMAGES = 10_000
 """Images up to which a frozen network sees the corners of each as well, which takes five times as long."""
 QUICK = {"pretrain": 200, "rounds": 4, "round": 40}
+USUAL_BATCH, LARGEST_BATCH = 32, 128
+"""Images of each domain in a step on rows: usually, and at most where a candidate needs room for many classes."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,13 @@ class Candidate:
     """Whether it is trained with labels of the target that the user gave."""
     weight: float = 1.0
     """How much its network counts beside others: in the choice of those whose mean is handed out, and in that mean."""
+    per_class: int = 0
+    """Images of each class that a batch has room for: it grows where classes are many."""
+
+    def trained_with(self, training: Mapping[str, Any], classes: int) -> dict[str, Any]:
+        """Training settings for so many classes: what the user wants, and what makes the candidate."""
+        room = min(self.per_class * classes, LARGEST_BATCH)
+        return ({"batch": room} if room > USUAL_BATCH else {}) | dict(training) | dict(self.training)
 
 
 SOURCE_ONLY = Candidate("source", "source")
@@ -58,8 +67,10 @@ ENSEMBLE = Candidate("ensemble", "ensemble")
 BALANCED_COAL = Candidate("coal, balanced target", "coal", {"target_sampler": "balanced"})
 COAL, MCC, TEACHER = (Candidate(name, name) for name in ("coal", "mcc", "teacher"))
 AUTO: Mapping[str, tuple[Candidate, ...]] = {
+    # MCC compares the classes of a batch: one of 32 images would show each of 31 classes once, or not at all.
     "rows": (
-        SOURCE_ONLY, BALANCED_COAL, MCC, TEACHER, Candidate("prototypes", "prototypes", {"net": "bare"}),
+        SOURCE_ONLY, BALANCED_COAL, replace(MCC, per_class=2), TEACHER,
+        Candidate("prototypes", "prototypes", {"net": "bare"}),
     ),
     "images": (SOURCE_ONLY, Candidate("fixmatch", "fixmatch"), TEACHER),
     # Fine-tuned with random views, the teacher is the best single one on nearly every development task (results/trust).
