@@ -22,7 +22,7 @@ from unittest import mock
 import numpy as np
 from claims import count, truth_of
 from judge import read_choices
-from own import PAIRS, train_all
+from own import PAIRS, SHIFTS, train_all
 
 from askew.adaptation.setup import AUTO
 from askew.evaluation import verdict as verdicts
@@ -223,7 +223,7 @@ def main() -> None:
     one.add_argument("embeddings", type=Path)
     one.add_argument("--runs", type=Path, required=True)
     one.add_argument("--pairs", choices=PAIRS, default="development")
-    one.add_argument("--shift", choices=("rs-ut", "natural"), default="rs-ut")
+    one.add_argument("--shift", choices=SHIFTS, default="rs-ut")
     one.add_argument("--seeds", type=int, default=1)
     two = commands.add_parser("finished")
     two.add_argument("runs", type=Path, nargs="+")
