@@ -1,6 +1,6 @@
 """Compare settings for your own data, and methods with their peers: frozen embeddings of PACS, pair by pair of domains.
 
-    python benchmarks/studies/own.py embed PACS EMBEDDINGS --backbone resnet50.v1 --weights FILE.safetensors
+    python benchmarks/studies/own.py embed PACS EMBEDDINGS --weights FILE.safetensors
     python benchmarks/studies/own.py sensors EMBEDDINGS
     python benchmarks/studies/own.py try benchmarks/studies/own.toml EMBEDDINGS --out RESULTS.jsonl [--shard 0/2]
     python benchmarks/studies/own.py try benchmarks/studies/own-auto.toml EMBEDDINGS --out REPORTED.jsonl --auto \
@@ -8,15 +8,15 @@
     python benchmarks/studies/own.py table RESULTS.jsonl
     python benchmarks/studies/own.py pairs REPORTED.jsonl
 
-`embed` writes one array per domain. `try` trains every method that `askew adapt` does, with every variant of the file
-([NAME] with train, hyper of each method, backbone and methods, over the committed settings), on every pair under RS-UT
-or as they are, and scores it with the target labels: to choose settings on the development pairs, which no table
-reports, and to report the four others. With `--auto` also what is handed out without labels, and peers: scikit-learn's
-logistic regression, k-means on the target from the source's class means, and, where it is installed (pip install
-'askew[benchmarks]'), three methods of skada. `sensors` makes two domains that are not pictures. Interrupted, it
-resumes. `table` compares variants as means over pairs; `pairs` prints every pair of one shift, how far the choice is
-from the best, and how far what users are told holds. Shards can run in parallel. (Embeddings are not a benchmark's
-task, so this is not a grid of `askew bench`.)
+`embed` writes an array per domain, and one per draw of it. `try` trains every method that `askew adapt` does, with
+every variant of the file ([NAME] with train, hyper of each method, backbone and methods, over the committed settings),
+on every pair under RS-UT or as they are, and scores it with the target labels: to choose settings on the development
+pairs, which no table reports, and to report the four others. With `--auto` also what is handed out without labels, and
+peers: scikit-learn's logistic regression, k-means on the target from the source's class means, and, where it is
+installed (pip install 'askew[benchmarks]'), three methods of skada. `sensors` makes two domains that are not pictures.
+Interrupted, it resumes. `table` compares variants as means over pairs; `pairs` prints every pair of one shift, how far
+the choice is from the best, and how far what users are told holds. Shards can run in parallel. (Embeddings are not a
+benchmark's task, so this is not a grid of `askew bench`.)
 """
 
 from __future__ import annotations
@@ -36,12 +36,13 @@ import torch
 from claims import count, prior_errors, truth_of
 from numpy.typing import NDArray
 
-from askew.adaptation.embeddings import frozen
+from askew.adaptation.embeddings import backbone_spec, embed_rows
 from askew.adaptation.pipeline import read_outputs
 from askew.adaptation.setup import AUTO, AdaptRequest, Candidate, Setup, set_up
 from askew.cli.progress import watch
 from askew.data import label_shift
-from askew.data.custom import read_domain
+from askew.data.custom import list_pictures
+from askew.data.decode import decode
 from askew.data.task import Task
 from askew.evaluation.calibration import mean_outputs
 from askew.evaluation.diagnosis import diagnose
@@ -49,7 +50,7 @@ from askew.evaluation.metrics import score
 from askew.evaluation.outputs import DomainOutputs
 from askew.evaluation.validators import ScoredNetwork, choose_several, score_another, score_networks
 from askew.evaluation.verdict import judge_transfers
-from askew.nets.spec import NetSpec, file_hash
+from askew.nets.adabn import NORMS
 from askew.runs.config import RunRequest, plan_run
 from askew.runs.execute import Execution, execute
 from askew.runs.root import open_root
@@ -66,21 +67,28 @@ PAIRS = {
 """Rows are no pictures: handwritten digits as 64 numbers, and as a second sensor would measure them. Many classes are
 those that glyphs.py draws, to develop on."""
 SHIFTS = ("rs-ut", "natural", "reversed")
+ROLES = ("source", "target")
 
 
-def embed(pacs: Path, out: Path, backbone: str, weights: str) -> None:
-    """One .npz per domain: one row of the backbone's features per image, and the classes' names."""
+def embed(pacs: Path, out: Path, backbone: str, weights: str, side: int, domains: Sequence[str]) -> None:
+    """One row per picture, and the classes' names, as `askew adapt` embeds a domain: DOMAIN.npz, and one file more for
+    each draw of it, since batch statistics of a domain hang on which pictures it has."""
     out.mkdir(parents=True, exist_ok=True)
-    file = weights not in ("hub", "none")
-    spec = NetSpec(name=backbone, weights=weights, weights_hash=file_hash(Path(weights)) if file else "")
-    for domain in DOMAINS:
-        side = read_domain(pacs / domain, "source")
-        network = frozen(spec, side.shape)
-        parts = (torch.from_numpy(np.ascontiguousarray(side.x[i : i + 32])) for i in range(0, len(side.names), 32))
-        with torch.no_grad():
-            rows = torch.cat([network(part).flatten(1) for part in parts])
-        np.savez(out / f"{domain}.npz", x=rows.numpy(), y=np.array(side.labels))
-        print(domain, tuple(rows.shape), flush=True)
+    shape = (3, side, side)
+    spec = backbone_spec(backbone, weights, shape)
+    for domain in domains:
+        listing = list_pictures(pacs / domain, "source")
+        assert listing is not None
+        names = np.array([Path(path).parent.name for path in listing.paths])
+        _, y = np.unique(names, return_inverse=True)
+        x = np.stack([decode(listing.root / path, shape) for path in listing.paths])
+        draws = [("", np.arange(len(x)))]
+        for role in ROLES if NORMS in backbone else ():
+            rows = label_shift.draw(y, wanted(np.bincount(y), "rs-ut", role == "source"), 0)
+            draws.append((f".rs-ut.{role}", rows))
+        for name, rows in draws:
+            np.savez(out / f"{domain}{name}.npz", x=embed_rows(x[rows], spec, torch.device("cpu")), y=names[rows])
+            print(f"{domain}{name}", len(rows), flush=True)
 
 
 def sensors(out: Path) -> None:
@@ -102,10 +110,12 @@ def sensors(out: Path) -> None:
 def draw(embeddings: Path, pair: tuple[str, str], shift: str, folder: Path) -> tuple[Path, Path, NDArray[np.int64]]:
     """A pair of domains under a shift: two files to adapt with, and the labels of the second."""
     files, y = [], np.zeros(0, dtype=np.int64)
-    for domain in pair:
-        array = np.load(embeddings / f"{domain}.npz")
+    for domain, role in zip(pair, ROLES, strict=True):
+        drawn = embeddings / f"{domain}.{shift}.{role}.npz"
+        array = np.load(drawn if drawn.exists() else embeddings / f"{domain}.npz")
         _, y = np.unique(array["y"], return_inverse=True)
-        rows = label_shift.draw(y, wanted(np.bincount(y), shift, domain == pair[0]), 0)
+        counts = np.bincount(y)
+        rows = label_shift.draw(y, counts if drawn.exists() else wanted(counts, shift, role == "source"), 0)
         files.append(folder / f"{domain}.npz")
         labels = {"y": array["y"][rows]} if domain == pair[0] else {}
         np.savez(files[-1], x=array["x"][rows], **labels)
@@ -329,8 +339,10 @@ def main() -> None:
     one = commands.add_parser("embed")
     one.add_argument("pacs", type=Path)
     one.add_argument("embeddings", type=Path)
-    one.add_argument("--backbone", default="resnet50.v1")
+    one.add_argument("--backbone", default="crops:norms:resnet50.v1")
     one.add_argument("--weights", default="hub")
+    one.add_argument("--side", type=int, default=128, help="Side of the decoded pictures.")
+    one.add_argument("--domains", nargs="+", choices=DOMAINS, default=DOMAINS)
     rows = commands.add_parser("sensors")
     rows.add_argument("embeddings", type=Path)
     two = commands.add_parser("try")
@@ -350,7 +362,7 @@ def main() -> None:
     args = parser.parse_args()
     match args.command:
         case "embed":
-            embed(args.pacs, args.embeddings, args.backbone, args.weights)
+            embed(args.pacs, args.embeddings, args.backbone, args.weights, args.side, args.domains)
         case "sensors":
             sensors(args.embeddings)
         case "try":

@@ -230,7 +230,7 @@ def set_up_rows(
 
 
 def with_training(setup: Setup, training: Mapping[str, Any]) -> Setup:
-    return Setup(setup.data, setup.task, setup.network, setup.backbone, dict(setup.training) | dict(training))
+    return Setup(setup.data, setup.task, setup.network, setup.embedders, dict(setup.training) | dict(training))
 
 
 def drawing(how: Training, setup: Setup, domains: Mapping[str, Domain], pair: tuple[str, str]) -> Any:

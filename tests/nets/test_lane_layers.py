@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 import askew.nets
-from askew.nets import lane_layers as layers_in_lanes
-from askew.nets.lane_layers import (
+from askew.nets.lanes import layers as layers_in_lanes
+from askew.nets.lanes.layers import (
     TOLERATED,
     WrongKernelWarning,
     by_products,
@@ -167,8 +167,8 @@ def test_a_form_with_a_wrong_gradient_is_a_distance_apart() -> None:
 def test_a_kernel_that_is_wrong_on_this_machine_is_not_used_and_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     for wrong, used in ((one_by_one, True), (WrongGradient.apply, False)):
         fake = SimpleNamespace(Conv=SimpleNamespace(apply=wrong), NormReluPool=SimpleNamespace(apply=None))
-        monkeypatch.setattr(askew.nets, "lane_kernels", fake, raising=False)
-        monkeypatch.setitem(sys.modules, "askew.nets.lane_kernels", fake)
+        monkeypatch.setattr(askew.nets.lanes, "kernels", fake, raising=False)
+        monkeypatch.setitem(sys.modules, "askew.nets.lanes.kernels", fake)
         layers_in_lanes._tried.cache_clear()
         warned = contextlib.nullcontext() if used else pytest.warns(WrongKernelWarning, match="convolution of .* off")
         with warned:

@@ -17,8 +17,8 @@ from askew.data.domains import Labeled
 from askew.data.task import TrainingData
 from askew.methods import SourceOnly, make_method
 from askew.methods.base import Batch, Losses, State
-from askew.nets import lane_layers
 from askew.nets.augment import Views, make_view
+from askew.nets.lanes import layers as lane_layers
 from askew.nets.network import Net
 from askew.nets.spec import NetSpec
 from askew.runs.config import RunRequest, prepare
@@ -30,7 +30,7 @@ from askew.training.run import Run, Stage
 from askew.training.snapshot import Checkpoint, Snapshot
 from askew.training.trainer import fit, run_net
 
-kernels = pytest.importorskip("askew.nets.lane_kernels", reason="Triton is missing", exc_type=ImportError)
+kernels = pytest.importorskip("askew.nets.lanes.kernels", reason="Triton is missing", exc_type=ImportError)
 pytestmark = pytest.mark.gpu
 CUDA = torch.device("cuda")
 PUBLISHED = [method for method in TRAINED if method != "teacher"]

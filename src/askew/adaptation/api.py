@@ -21,7 +21,7 @@ from askew.adaptation.given import GivenLabels, GivenShares
 from askew.adaptation.pipeline import adapt as adapt_steps
 from askew.adaptation.pipeline import train
 from askew.adaptation.results import AdaptationResult, DiagnosisResult
-from askew.adaptation.setup import SOURCE_ONLY, AdaptRequest, check_out, read_domains, set_up
+from askew.adaptation.setup import SOURCE_ONLY, AdaptRequest, read_domains, set_up
 from askew.core.device import pick_device
 from askew.core.errors import UserError
 from askew.core.files import temporary_folder
@@ -40,6 +40,7 @@ from askew.nets.modules import backbone_name
 from askew.runs.config import Training
 from askew.runs.execute import Progress
 from askew.runs.journal import Journal
+from askew.runs.root import check_out
 
 Returned = TypeVar("Returned")
 Watch = Callable[[Generator[Progress, None, Any]], Any]

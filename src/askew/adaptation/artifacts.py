@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
-from askew.adaptation.embeddings import frozen
+from askew.adaptation.embeddings import Embedders
 from askew.adaptation.findings import adaptation_findings
 from askew.adaptation.pipeline import Adaptation
 from askew.adaptation.report import render_report
@@ -25,6 +26,7 @@ from askew.inference.ensemble import join, with_source_statistics
 from askew.inference.model_card import TargetPrior
 from askew.inference.predictor import Predictor
 from askew.inference.writers import write_predictions_csv
+from askew.nets.adabn import STATISTICS
 from askew.nets.network import keeps_source_statistics
 from askew.runs.root import open_root
 
@@ -41,7 +43,7 @@ def write_artifacts(found: Adaptation, out: Path) -> None:
 
 def predictor(found: Adaptation) -> Predictor:
     """The chosen network, from images (or rows) to classes; a frozen backbone is part of it."""
-    prior, backbone = found.diagnosis.target_prior, found.setup.backbone
+    prior, embedders = found.diagnosis.target_prior, found.setup.embedders
     estimate = TargetPrior(
         tuple(prior.prior.tolist()), prior.estimator, tuple(prior.low.tolist()), tuple(prior.high.tolist())
     )
@@ -54,16 +56,31 @@ def predictor(found: Adaptation) -> Predictor:
     plain = join(models, temperatures, shares) if found.winner.members else models[0]
     bias = tuple((found.temperature * found.bias).tolist()) if found.bias.any() else ()
     card = dataclasses.replace(plain.card, temperature=found.temperature, bias=bias)
-    if backbone is None:
+    if embedders is None:
         return Predictor(card, plain.weights, "cpu")
     shape = tuple(found.setup.data.task.training_data.source.x.shape[1:])
-    weights = {f"features.0.{name}": value for name, value in frozen(backbone, shape).state_dict().items()}
+    weights = _frozen_weights(embedders)
     for name, value in plain.weights.items():
         weights[name.replace("features.", "features.1.", 1) if name.startswith("features.") else name] = value
-    if keeps_source_statistics(weights):  # the frozen part has the same for both domains
+    split = keeps_source_statistics(weights)
+    if split:  # of one part; others have the same for both domains
         weights = with_source_statistics(weights)
-    net = dataclasses.replace(card.net, name=f"{backbone.name}+{card.net.name}", crop=backbone.crop)
+    backbone = embedders.target.spec
+    net = dataclasses.replace(
+        card.net, name=f"{backbone.name}+{card.net.name}", crop=backbone.crop, norm="split" if split else card.net.norm
+    )
     return Predictor(dataclasses.replace(card, net=net, shape=shape), weights, "cpu")
+
+
+def _frozen_weights(embedders: Embedders) -> dict[str, Tensor]:
+    """The backbone as the target sees it, and with the source's own batch statistics where it has any."""
+    of_source, of_target = (one.network.state_dict() for one in (embedders.source, embedders.target))
+    weights = {f"features.0.{name}": value.cpu() for name, value in of_target.items()}
+    for name, value in of_source.items() if embedders.source is not embedders.target else ():
+        stem, _, leaf = f"features.0.{name}".rpartition(".")
+        if leaf in STATISTICS:
+            weights[f"{stem}.source_{leaf}"] = value.cpu()
+    return weights
 
 
 def summary(found: Adaptation) -> dict[str, Any]:

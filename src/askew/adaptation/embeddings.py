@@ -14,6 +14,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from importlib.metadata import version
 from itertools import chain, islice
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -30,8 +31,9 @@ from askew.data.image_lists import USUAL, Columns, Listing
 from askew.data.paths import cache_folder
 from askew.data.row_cache import RowCache, content_hashes
 from askew.data.task import Task, TrainingData
+from askew.nets.adabn import NORM_IMAGES, NORMS, domain_norms, in_batches
 from askew.nets.augment import NO_VIEWS, Views, make_view
-from askew.nets.backbones import CROPS, seen_side
+from askew.nets.backbones import CROPS, plain_name, seen_side
 from askew.nets.forward import channels_last, fast_backbones, fast_bfloat16
 from askew.nets.modules import OWN_PREFIX
 from askew.nets.network import build
@@ -69,7 +71,7 @@ def weights_file(weights: str) -> Path | None:
 def backbone_spec(name: str, weights: str, shape: tuple[int, ...], crop: int = 224) -> NetSpec:
     """A backbone with its starting weights; UserError if they cannot be had."""
     file = weights_file(weights)
-    if file is not None and name.removeprefix(CROPS).startswith(OWN_PREFIX):
+    if file is not None and plain_name(name).startswith(OWN_PREFIX):
         raise UserError("A backbone of your own brings its weights.", "leave --weights out, and load them in its code.")
     spec = NetSpec(name=name, weights=weights, weights_hash="" if file is None else file_hash(file), crop=crop)
     frozen(spec, shape)
@@ -83,6 +85,18 @@ def picture_embedder(
     spec = NetSpec(name=name)
     shape = picture_shape(spec)
     return Embedder(backbone_spec(name, weights, shape, crop=seen_side(spec)), shape, device, views, count)
+
+
+def picture_embedders(name: str, weights: str, device: torch.device) -> Embedders:
+    """The same for the pictures of two domains."""
+    one = picture_embedder(name, weights, device)
+    return embedders(one.spec, one.shape, device)
+
+
+def embedders(spec: NetSpec, shape: tuple[int, ...], device: torch.device) -> Embedders:
+    """An embedder for each domain, or one for both where nothing in it depends on the domain."""
+    source = Embedder(spec, shape, device)
+    return Embedders(source, Embedder(spec, shape, device) if NORMS in spec.name else source)
 
 
 def embed_pictures(
@@ -104,12 +118,13 @@ def embed_rows(x: Rows, spec: NetSpec, device: torch.device) -> Embedding:
     return embedder.rows(x)
 
 
-def embedded(task: Task, embedder: Embedder) -> Generator[Progress, None, Task]:
+def embedded(task: Task, both: Embedders) -> Generator[Progress, None, Task]:
     """The same task with rows of the network's features in place of its images. Stopped, it goes on where it was."""
     data = task.training_data
-    splits = (data.source.x, data.source_val.x, data.target.x)
-    yield from embedder.learn_rows(splits)
-    source, held_out, target = (embedder.rows(x) for x in splits)
+    yield from both.source.learn_rows((data.source.x, data.source_val.x))
+    yield from both.target.learn_rows((data.target.x,))
+    source, held_out = (both.source.rows(x) for x in (data.source.x, data.source_val.x))
+    target = both.target.rows(data.target.x)
     images = Unlabeled(target)
     rows = TrainingData(
         Labeled(source, data.source.y), Labeled(held_out, data.source_val.y), images, images, data.classes
@@ -117,8 +132,18 @@ def embedded(task: Task, embedder: Embedder) -> Generator[Progress, None, Task]:
     return Task("own/rows", rows, None, task.notes)
 
 
+class Embedders(NamedTuple):
+    """One frozen network for each domain: the same one, but for batch statistics of the domain where it has them."""
+
+    source: Embedder
+    target: Embedder
+
+
 class Embedder:
-    """A frozen network, and what it computed here or before."""
+    """A frozen network, and what it computed here or before.
+
+    Where the network has batch statistics of a domain, they are those of the images that it is first to learn.
+    """
 
     def __init__(
         self, spec: NetSpec, shape: tuple[int, ...], device: torch.device, views: Views = NO_VIEWS, count: int = 0
@@ -126,12 +151,16 @@ class Embedder:
         """`count` random views of each image are embedded too, as `views` says."""
         self.spec, self.shape, self.device = spec, shape, device
         self.how, self.count = views, count
-        images, of_views = self._names()
-        self._stores = [RowCache(cache_folder() / "embeddings" / name) for name in (images, of_views)]
+        self.statistics: Embedding | None = None
+        """Of the domain, once it is known. (s,)"""
+        self._open_stores()
 
     @functools.cached_property
     def network(self) -> nn.Module:
-        return frozen(self.spec, self.shape).to(self.device)
+        network = frozen(self.spec, self.shape).to(self.device)
+        if (norms := domain_norms(network)) is not None and self.statistics is not None:
+            norms.set_statistics(torch.from_numpy(self.statistics).to(self.device))
+        return network
 
     def rows(self, x: Rows) -> Embedding:
         """Embeddings of images that were learnt. (n, …) → (n, d)"""
@@ -177,6 +206,7 @@ class Embedder:
 
     def learn(self, images: Mapping[int, Callable[[], Row]]) -> Generator[Progress, None, dict[int, str]]:
         """Embed images, by their hashes, that are not known yet; why others cannot be read."""
+        yield from self._learn_statistics(images)
         wanted = [[(h, 0) for h in images], [(h, v) for h in images for v in range(1, self.count + 1)]]
         lacking = {h for store, keys in zip(self._stores, wanted, strict=True) for h, _ in store.find(keys)}
         todo = [(h, get) for h, get in images.items() if h in lacking]
@@ -185,7 +215,9 @@ class Embedder:
         if not todo:
             return {}
         broken: dict[int, str] = {}
-        passes = (1 + self.count) * (5 if self.spec.name.startswith(CROPS) else 1)
+        passes = (
+            (1 + self.count) * (5 if self.spec.name.startswith(CROPS) else 1) * (1 if self.statistics is None else 2)
+        )
         rows = _BATCH if len(todo) * passes >= _MANY else 0
         try:
             with decoding(), fast_backbones(self.network, self.shape, rows):
@@ -199,6 +231,32 @@ class Embedder:
             for store in self._stores:
                 store.flush()
         return broken
+
+    def _learn_statistics(self, images: Mapping[int, Callable[[], Row]]) -> Generator[Progress, None, None]:
+        """Find or estimate the domain's batch statistics, once; without batch norms there are none."""
+        if self.statistics is not None or NORMS not in self.spec.name:
+            return
+        some = sorted(images)[:NORM_IMAGES]  # by their hashes, so at random, and the same in any order
+        digest = hashlib.blake2b(np.array(some, dtype="<u8").tobytes(), digest_size=8).digest()
+        store, key = _store(f"{self._names()[0]}-norms"), (int.from_bytes(digest, "little"), 0)
+        if store.find([key]):
+            yield Progress("statistics", f"batch statistics by {self.spec.name}", 0, len(some), {})
+            store.add([key], self._estimate([images[h] for h in some])[None])
+            store.flush()
+        self.statistics = store.rows[key]
+        self._open_stores()
+
+    def _estimate(self, images: Sequence[Callable[[], Row]]) -> Embedding:
+        """The statistics of a domain, by some of its images. (s,)"""
+        norms = domain_norms(self.network)
+        with decoding():
+            loaded = [x for _, x in load_ahead(list(enumerate(images)), len(images)) if not isinstance(x, str)]
+        if norms is None or not loaded:
+            return np.zeros(0, dtype=np.float32)
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=fast_bfloat16(self.device)):
+            norms.estimate(x.to(self.device) for x in in_batches(np.stack(loaded)))
+        found: Embedding = norms.statistics.float().cpu().numpy()
+        return found
 
     def _embed(self, pixels: Mapping[int, Row]) -> None:
         """One batch and its views."""
@@ -222,12 +280,21 @@ class Embedder:
             rows: Embedding = self.network(x).flatten(1).float().cpu().numpy()
         return rows
 
+    def _open_stores(self) -> None:
+        self._stores = [_store(name) for name in self._names()]
+
     def _names(self) -> tuple[str, str]:
-        """Hashes of all that embeddings hang on: the network, the shape of images, the arithmetic; and their views."""
+        """Hashes of all that embeddings hang on: the network, the shape of images, the arithmetic, the domain; and
+        their views."""
         spec = dataclasses.asdict(self.spec) | ({"weights": ""} if self.spec.weights_hash else {})
-        library = "timm" if self.spec.name.removeprefix(CROPS).startswith("timm:") else "torchvision"
+        library = "timm" if plain_name(self.spec.name).startswith("timm:") else "torchvision"
         hub = f"{library} {version(library)}" if self.spec.weights == "hub" else ""  # which weights that means
-        network = [spec, hub, self.shape, fast_bfloat16(self.device)]
+        domain = [] if self.statistics is None else [hashlib.sha256(self.statistics.tobytes()).hexdigest()]
+        network = [spec, hub, self.shape, fast_bfloat16(self.device), *domain]
         texts = (json.dumps(about, sort_keys=True) for about in (network, [*network, self.how.describe()]))
         images, views = (hashlib.sha256(text.encode()).hexdigest()[:16] for text in texts)
         return images, f"{views}-views"
+
+
+def _store(name: str) -> RowCache:
+    return RowCache(cache_folder() / "embeddings" / name)

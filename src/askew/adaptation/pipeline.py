@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from askew.adaptation.given import TargetLabels, taught
-from askew.adaptation.setup import ENSEMBLE, SOURCE_ONLY, AdaptRequest, Candidate, Setup, check_out, set_up
+from askew.adaptation.setup import ENSEMBLE, SOURCE_ONLY, AdaptRequest, Candidate, Setup, set_up
 from askew.core.errors import UserError, unknown
 from askew.core.files import Damaged, Unwritable, read_tensors, sweep
 from askew.core.options import checked
@@ -28,7 +28,7 @@ from askew.inference.ensemble import joins
 from askew.nets.network import fetch_weights
 from askew.runs.config import RunRequest, Training, plan_run
 from askew.runs.execute import Execution, Progress, execute
-from askew.runs.root import open_root
+from askew.runs.root import check_out, open_root
 from askew.runs.store import RunFolder
 from askew.training.run import Run
 

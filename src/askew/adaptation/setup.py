@@ -9,10 +9,9 @@ from typing import Any
 
 import torch
 
-from askew.adaptation.embeddings import Embedder, backbone_spec, embedded, picture_embedder, weights_file
+from askew.adaptation.embeddings import Embedders, backbone_spec, embedded, embedders, picture_embedders, weights_file
 from askew.adaptation.given import GivenLabels, GivenShares, TargetLabels, read_prior, read_truth
 from askew.core.errors import UserError
-from askew.core.files import is_temporary
 from askew.core.options import whole_number
 from askew.core.tracking import Maker
 from askew.data.custom import CustomData, CustomDomain, OpenPictures, load_custom_data, open_decoded, open_unread
@@ -22,12 +21,13 @@ from askew.data.image_lists import LISTS, USUAL, Columns, Listing
 from askew.data.task import Task
 from askew.evaluation.logits import Floats
 from askew.methods import make_method, method_class
-from askew.nets.backbones import CROPS
+from askew.nets.adabn import NORMS
+from askew.nets.backbones import CROPS, plain_name
 from askew.nets.modules import OWN_PREFIX, backbone_name
 from askew.nets.small import OWN
 from askew.nets.spec import NetSpec
 from askew.runs.execute import Progress
-from askew.runs.root import MARKER, is_unmarked, open_root
+from askew.runs.root import open_root
 from askew.runs.tune import trials
 
 QUICK_IMAGES = 200
@@ -143,8 +143,8 @@ class Setup:
     task: Task
     """With embeddings in place of images where the backbone is frozen."""
     network: str
-    backbone: NetSpec | None
-    """The frozen one below the network."""
+    embedders: Embedders | None
+    """The frozen backbone below the network, for each domain."""
     training: Mapping[str, Any]
     labels: TargetLabels | None = None
     """Those of target images that the user has."""
@@ -155,38 +155,30 @@ class Setup:
         return request.candidates("rows" if self.task.training_data.source.x.ndim == 2 else self.data.kind)
 
     @property
+    def backbone(self) -> NetSpec | None:
+        """The frozen one below the network."""
+        return None if self.embedders is None else self.embedders.target.spec
+
+    @property
     def description(self) -> str:
         """The network in a few words."""
         if self.backbone is not None:
-            name, corners = self.backbone.name.removeprefix(CROPS), self.backbone.name.startswith(CROPS)
-            return f"{self.network} on embeddings of a frozen {name}{', corners too' if corners else ''}"
+            name, corners = self.backbone.name, ", corners too" if CROPS in self.backbone.name else ""
+            return f"{self.network} on embeddings of a frozen {plain_name(name)}{corners}"
         if self.data.kind == "rows":
             return f"{self.network} on rows of {self.data.source.shape[0]} numbers"
         return f"{self.network}, all of it trained"
 
 
-def check_out(out: Path) -> None:
-    """UserError if `out` is somebody else's; writes nothing."""
-    if out.exists() and not out.is_dir():
-        raise UserError(f"{out} is a file, not a folder.", "choose another folder with -o.")
-    runs = out / "runs"
-    if (runs / MARKER).exists() or not out.is_dir():
-        return
-    if not all(is_temporary(p) or (p == runs and is_unmarked(p)) for p in out.iterdir()):
-        raise UserError(
-            f"The folder {out} holds other things and was not made by askew.", "choose a new or empty folder with -o."
-        )
-
-
 def set_up(request: AdaptRequest, out: Path, device: torch.device) -> Generator[Progress, None, Setup]:
     """Read both domains and what is known of the target, choose a network, and compute embeddings if it is frozen."""
-    embedder = None
+    both = None
     if _streams(request, device):
-        data, embedder = yield from _stream(request, out, device)
+        data, both = yield from _stream(request, out, device)
     else:
         data = read_domains(request)
     labels, prior = _known(request, data)
-    setup = yield from _network(request, data, embedder, out, device)
+    setup = yield from _network(request, data, both, out, device)
     return replace(setup, labels=labels, prior=prior)
 
 
@@ -204,16 +196,15 @@ def _known(request: AdaptRequest, data: CustomData) -> tuple[TargetLabels | None
 
 
 def _network(
-    request: AdaptRequest, data: CustomData, embedder: Embedder | None, out: Path, device: torch.device
+    request: AdaptRequest, data: CustomData, both: Embedders | None, out: Path, device: torch.device
 ) -> Generator[Progress, None, Setup]:
     """The network that suits the data, and embeddings where it is frozen."""
     weights_file(request.weights)  # a wrong name is a mistake also where no weights are needed
     asked = backbone_name(request.backbone)
     own = asked.startswith(OWN_PREFIX)
     training = (QUICK if request.quick else {}) | dict(request.training)
-    if embedder is not None:
-        task = yield from embedded(data.task, embedder)
-        return Setup(data, task, "mlp", embedder.spec, training)
+    if both is not None:
+        return Setup(data, (yield from embedded(data.task, both)), "mlp", both, training)
     if data.kind == "rows" and not own:
         if request.backbone not in ("", "mlp", "bare"):
             raise UserError(
@@ -232,14 +223,16 @@ def _network(
     images = len(splits.source) + len(splits.source_val) + len(splits.target)
     spec = backbone_spec(_frozen_network(name, request, images), request.weights, shape)
     open_root(out / "runs")  # marks the folder as ours, so that work stopped from here on can go on
-    embedder = Embedder(spec, shape, device)
-    return Setup(data, (yield from embedded(data.task, embedder)), "mlp", spec, training)
+    both = embedders(spec, shape, device)
+    return Setup(data, (yield from embedded(data.task, both)), "mlp", both, training)
 
 
 def _frozen_network(name: str, request: AdaptRequest, images: int) -> str:
-    """The network that embeds so many images: it sees the corners of each too, where there is time for them."""
-    plain = request.quick or images > FEW_IMAGES or name.startswith((CROPS, OWN_PREFIX))
-    return name if plain else f"{CROPS}{name}"
+    """The network that embeds so many images: by the domain's batch statistics too; and the corners of each, where
+    there is time for them."""
+    if name.startswith((CROPS, NORMS, OWN_PREFIX)):
+        return name
+    return f"{'' if request.quick or images > FEW_IMAGES else CROPS}{NORMS}{name}"
 
 
 def _fine_tunes(request: AdaptRequest, device: torch.device) -> bool:
@@ -262,7 +255,7 @@ def _picture_network(request: AdaptRequest, device: torch.device) -> str:
 
 def _stream(
     request: AdaptRequest, out: Path, device: torch.device
-) -> Generator[Progress, None, tuple[CustomData, Embedder]]:
+) -> Generator[Progress, None, tuple[CustomData, Embedders]]:
     """Both domains, and what has embedded all of their pictures."""
     listings: list[Listing] = []
 
@@ -274,10 +267,12 @@ def _stream(
     network = _frozen_network(
         _picture_network(request, device), request, sum(len(listing.paths) for listing in listings)
     )
-    embedder = picture_embedder(network, request.weights, device)
+    both = picture_embedders(network, request.weights, device)
     open_root(out / "runs")  # marks the folder as ours, so that work stopped from here on can go on
-    opened = dict(zip(listings, (yield from embedder.open_listings(listings)), strict=True))
-    return read_domains(request, opened.__getitem__), embedder
+    opened = {}
+    for listing, embedder in zip(listings, both, strict=True):
+        (opened[listing],) = yield from embedder.open_listings([listing])
+    return read_domains(request, opened.__getitem__), both
 
 
 def _tuning(request: AdaptRequest, data: CustomData) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from askew.inference.inputs import as_input
 from askew.inference.model_card import TargetPrior
 from askew.inference.predictor import Predictor, load
 from askew.methods.losses import cross_entropy, entropy
+from askew.nets.adabn import NORM_IMAGES, domain_norms, in_batches
 from askew.nets.forward import forward_in_chunks
 from askew.nets.layers import CosineHead
 from askew.nets.network import Net
@@ -121,13 +122,15 @@ def adapt_again(
 def _inputs(net: Net, model: Predictor, domain: CustomDomain) -> tuple[Tensor, nn.Module]:
     """What the trained part of the features sees of each image, and that part.
 
-    A backbone that was frozen stays so, and embeds the images once.
+    A backbone that was frozen stays so, but for statistics of the domain, and embeds the images once.
     """
     features: Any = net["features"]
     if not on_backbone(model.card.net.name):
         return torch.from_numpy(np.ascontiguousarray(as_input(np.asarray(domain.x), model.card))), features
     below: Callable[[Tensor], Tensor] = lambda x: features[0](x).flatten(1)  # noqa: E731
     net.eval()
+    if (norms := domain_norms(features[0])) is not None:
+        norms.estimate(x.to(model.device) for x in in_batches(np.asarray(domain.x[:NORM_IMAGES])))
     return torch.from_numpy(forward_in_chunks(below, domain.x, model.device)), features[1]
 
 

@@ -169,8 +169,8 @@ def adapt(
 
     Writes a model, predictions for the target and a report. `askew adapt --model OUT TARGET` adapts a model again.
     """
-    from askew.adaptation.setup import check_out
     from askew.core.tracking import checked_trackers
+    from askew.runs.root import check_out
 
     if (target is None) != (known.model is not None):
         raise UserError(

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from askew.core.errors import UserError, unknown
+from askew.nets.adabn import NORMS, TwoNorms, batch_norms
 from askew.nets.layers import Crop, Dropout, NormKeeper, Pixels
 from askew.nets.modules import OWN_PREFIX, own_backbone
 from askew.nets.small import OWN, WHOLE, own_features, side_by_side
@@ -59,21 +60,36 @@ def corners(x: Tensor, side: tuple[int, int]) -> tuple[Tensor, ...]:
 
 
 class Crops(nn.Module):
-    """The mean of a network's features over images and their corners, at the size it sees. (n, k, h, w) → (n, d)"""
+    """The mean of a network's features over images and their corners, at the size it sees. (n, k, h, w) → (n, d)
+
+    Where it has two sets of batch statistics, an image is seen by both, but a corner by one: six looks and not ten.
+    """
 
     def __init__(self, body: nn.Module, side: tuple[int, int]) -> None:
         super().__init__()
         self.body, self.side = body, side
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.stack([self.body(view) for view in (x, *corners(x, self.side))]).mean(dim=0)
+        first, second, third, last = corners(x, self.side)
+        if not isinstance(self.body, TwoNorms):
+            return torch.stack([self.body(view) for view in (x, first, second, third, last)]).mean(dim=0)
+        looks = [self.body.body(view) for view in (x, second, third)]
+        with self.body.kept():
+            looks += [self.body.body(view) for view in (x, first, last)]
+        return torch.stack(looks).mean(dim=0)
+
+
+def plain_name(name: str) -> str:
+    """A network's name without what says how it looks at images."""
+    return name.removeprefix(CROPS).removeprefix(NORMS)
 
 
 def backbone(spec: NetSpec, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
     """Any torchvision model by name (`resnet50`), or timm's by `timm:NAME`; layers of ours may follow: `resnet50+mlp`.
 
     `resnet50.v1` is the original ResNet: stride 2 on the first 1x1 convolution of a stage, not on the 3x3.
-    `crops:resnet50` is the mean over an image and its corners.
+    `crops:resnet50` is the mean over an image and its corners, `norms:resnet50` that over two sets of batch statistics,
+    if it has any.
     """
     if WHOLE in spec.name:
         return side_by_side(spec.name.split(WHOLE), lambda name: backbone(dataclasses.replace(spec, name=name), shape))
@@ -85,16 +101,23 @@ def backbone(spec: NetSpec, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
         top, width = own_features(above, (width,))
         return nn.Sequential(body, top), width
     crop = spec.crop if len(shape) == 3 and 0 < spec.crop < min(shape[1:]) else 0
-    if spec.name.startswith(CROPS) and len(shape) == 3:
-        body, width = backbone(dataclasses.replace(spec, name=spec.name.removeprefix(CROPS)), shape)
-        return Crops(body, (crop, crop) if crop else (shape[1], shape[2])), width
+    if spec.name.startswith((CROPS, NORMS)) and len(shape) == 3:
+        how, _, name = spec.name.partition(":")
+        body, width = backbone(dataclasses.replace(spec, name=name), shape)
+        if f"{how}:" == CROPS:
+            return Crops(body, (crop, crop) if crop else (shape[1], shape[2])), width
+        return TwoNorms(body) if isinstance(body, Backbone) and batch_norms(body) else body, width
     if spec.name.startswith(OWN_PREFIX):
         body, width = own_backbone(spec, shape)
         _own_chance(body)
         return body, width
     if len(shape) != 3:
         raise UserError(f"The network {spec.name} takes images, found rows of {shape[0]} numbers.", "use mlp or bare.")
-    size = (crop, crop) if crop else (shape[1], shape[2])
+    return _published(spec, crop, (crop, crop) if crop else (shape[1], shape[2]))
+
+
+def _published(spec: NetSpec, crop: int, size: tuple[int, int]) -> tuple[Backbone, int]:
+    """A model of one of the libraries, for images of a size."""
     library, _, model = spec.name.rpartition(":")
     form = _timm_form(model, size) if library == "timm" else None
     body = _torchvision(model, spec) if form is None else _timm(model, spec, form)
@@ -110,7 +133,7 @@ def backbone(spec: NetSpec, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
 
 def seen_side(spec: NetSpec) -> int:
     """Side of the square that the network sees of a large picture: the crop, or its own size if it takes no other."""
-    library, _, model = spec.name.removeprefix(CROPS).rpartition(":")
+    library, _, model = plain_name(spec.name).rpartition(":")
     return max(_timm_form(model, (spec.crop, spec.crop)).size) if library == "timm" and spec.crop else spec.crop
 
 

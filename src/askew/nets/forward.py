@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from askew.core.device import LANE_ROWS, PREDICT_NUMBERS, PREDICT_ROWS
+from askew.nets.adabn import TwoNorms
 from askew.nets.backbones import Backbone
 
 Forward = Callable[[Tensor], Tensor]
@@ -75,16 +76,26 @@ def fast_backbones(network: nn.Module, shape: tuple[int, ...], rows: int = 0) ->
     to make.
     """
     found = [module for module in network.modules() if isinstance(module, Backbone) and module.fast is None]
+    twice = [module for module in network.modules() if isinstance(module, TwoNorms) and module.body in found]
     try:
-        for module in found:
-            device = next(network.parameters()).device
-            if fast_bfloat16(device):
-                fused = _fused(module, (rows, *shape)) if rows and device.type == "cpu" else None
-                module.fast = functools.partial(_in_bfloat16, module.body, fused, rows)
+        if found and fast_bfloat16(next(network.parameters()).device):
+            for module in found:
+                _quicken(module, rows, shape)
+            for both in twice:
+                with both.kept():  # fused layers hold the statistics that they were made with
+                    _quicken(both.body, rows, shape)
         yield
     finally:
         for module in found:
             module.fast = None
+        for both in twice:
+            both.kept_fast = None
+
+
+def _quicken(module: Backbone, rows: int, shape: tuple[int, ...]) -> None:
+    on_cpu = next(module.parameters()).device.type == "cpu"
+    fused = _fused(module, (rows, *shape)) if rows and on_cpu else None
+    module.fast = functools.partial(_in_bfloat16, module.body, fused, rows)
 
 
 @functools.cache

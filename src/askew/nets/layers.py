@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from askew.core import random
-from askew.nets import lane_layers
+from askew.nets.lanes import layers as lane_layers
 
 
 class NormKeeper(nn.Module):
@@ -128,7 +128,7 @@ class Contrast(nn.Module):
         return (c - mean) / (std + 1e-3)
 
 
-# --- layers that lanes compute their own way (askew.nets.lane_layers), once told that they are in lanes ---
+# --- layers that lanes compute their own way (askew.nets.lanes.layers), once told that they are in lanes ---
 
 
 class Conv(nn.Conv2d):

@@ -14,6 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from askew.core import random
 from askew.core.errors import UserError
+from askew.nets.adabn import STATISTICS
 from askew.nets.backbones import backbone
 from askew.nets.layers import CosineHead, Crop, Dropout, LinearHead
 from askew.nets.small import is_own, own_features
@@ -21,9 +22,6 @@ from askew.nets.spec import NetSpec
 
 TEACHER_LAYERS = 500
 """Added to the numbers of a teacher's dropout layers, which key their masks."""
-
-
-_STATISTICS = ("running_mean", "running_var")
 
 
 class Teacher(nn.Module):
@@ -62,7 +60,7 @@ class Net(nn.ModuleDict):
         self._step_key = torch.zeros((), dtype=torch.int64)
         self._norms = [m for m in self["features"].modules() if isinstance(m, _BatchNorm)] if split_norm else []
         for norm in self._norms:
-            for name in _STATISTICS:
+            for name in STATISTICS:
                 norm.register_buffer(f"source_{name}", getattr(norm, name).clone())
         if teacher:
             self["teacher"] = Teacher(self["features"], self["head"])
@@ -80,7 +78,7 @@ class Net(nn.ModuleDict):
     def _swap_statistics(self) -> None:
         for norm in self._norms:
             own = norm._buffers
-            for name in _STATISTICS:
+            for name in STATISTICS:
                 own[name], own[f"source_{name}"] = own[f"source_{name}"], own[name]
 
     def averaged(self) -> list[tuple[str, str]]:

@@ -28,6 +28,19 @@ def check_root(path: Path) -> Path:
     return path
 
 
+def check_out(out: Path) -> None:
+    """UserError if the folder of an adaptation, whose runs are in `runs`, is somebody else's; writes nothing."""
+    if out.exists() and not out.is_dir():
+        raise UserError(f"{out} is a file, not a folder.", "choose another folder with -o.")
+    runs = out / "runs"
+    if (runs / MARKER).exists() or not out.is_dir():
+        return
+    if not all(files.is_temporary(p) or (p == runs and is_unmarked(p)) for p in out.iterdir()):
+        raise UserError(
+            f"The folder {out} holds other things and was not made by askew.", "choose a new or empty folder with -o."
+        )
+
+
 def is_unmarked(path: Path) -> bool:
     """Whether a folder is empty, but for what a process left that was killed while it marked the folder as ours."""
     return path.is_dir() and all(files.is_temporary(p) or p.name.startswith(f".{MARKER}.") for p in path.iterdir())

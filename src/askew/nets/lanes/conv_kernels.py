@@ -1,6 +1,6 @@
 """Triton kernels for stacked layers on a GPU: convolutions without patches in memory.
 
-Activations are (lanes, channels, images, height, width), contiguous but for a convolution's input. `lane_layers`
+Activations are (lanes, channels, images, height, width), contiguous but for a convolution's input. `lanes.layers`
 computes the same with torch's own functions, and is what these are tested against: by the tests, and once per shape on
 the machine they run on. Sides of images are not `constexpr`, though that is faster: Triton 3.6 then makes code for some
 of them (16 pixels, pools of 3 and 2; 32 → 48 channels) that computes wrong gradients.

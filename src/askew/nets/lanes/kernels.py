@@ -1,6 +1,6 @@
 """Triton kernels for stacked layers on a GPU: norm, ReLU and pool in one; with `Conv`, all that lanes use.
 
-Activations are (lanes, channels, images, height, width), contiguous but for a convolution's input. `lane_layers`
+Activations are (lanes, channels, images, height, width), contiguous but for a convolution's input. `lanes.layers`
 computes the same with torch's own functions, and is what these are tested against: by the tests, and once per shape on
 the machine they run on. Sides of images are not `constexpr`, though that is faster: Triton 3.6 then makes code for some
 of them (16 pixels, pools of 3 and 2; 32 → 48 channels) that computes wrong gradients.
@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from askew.nets.lane_conv_kernels import Conv
+from askew.nets.lanes.conv_kernels import Conv
 
 __all__ = ["Conv", "NormReluPool"]
 

@@ -4,7 +4,7 @@ A stacked activation (lanes, images, channels, …) lies in memory as (lanes, ch
 one batched product of weights and patches, whose outcome lies there in the same order; a channel's batch statistics
 are over one stretch of memory, and all lanes' channels together are the channels of one ordinary batch norm. What vmap
 makes of these layers by itself (a convolution of many groups, transpositions around every layer) is slower. On a GPU
-with Triton, askew.nets.lane_kernels does without laying out any patches.
+with Triton, askew.nets.lanes.kernels does without laying out any patches.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _has_triton() -> bool:
 
 
 def _by_kernels(layer: str, tensors: Sequence[Tensor], *options: object) -> bool:
-    """Whether askew.nets.lane_kernels can do it: they know float32 on a GPU, and are tried before they are trusted."""
+    """Whether askew.nets.lanes.kernels can do it: they know float32 on a GPU, and are tried before they are trusted."""
     x = tensors[0]
     if not x.is_cuda or x.dtype != torch.float32 or not _has_triton():
         return False
@@ -85,11 +85,11 @@ def _by_kernels(layer: str, tensors: Sequence[Tensor], *options: object) -> bool
 
 @cache
 def _tried(layer: str, shapes: tuple[tuple[int, ...], ...], options: tuple[object, ...], device: torch.device) -> bool:
-    from askew.nets import lane_kernels
+    from askew.nets.lanes import kernels
 
     forms: dict[str, tuple[Form, Form]] = {
-        "convolution": (lane_kernels.Conv.apply, one_by_one),
-        "norm": (_with_own_statistics(lane_kernels.NormReluPool.apply), _with_own_statistics(normed)),
+        "convolution": (kernels.Conv.apply, one_by_one),
+        "norm": (_with_own_statistics(kernels.NormReluPool.apply), _with_own_statistics(normed)),
     }
     trains = layer == "convolution" or bool(options[-1])
     apart = distance(*forms[layer], shapes, options, device, gradients=trains)
@@ -151,9 +151,9 @@ def _fastest(x: Tensor, weight: Tensor, bias: Tensor, padding: int, in_bfloat16:
     if x.is_cuda and cin >= 64:
         return one_by_one
     if _by_kernels("convolution", (x, weight, bias), padding):
-        from askew.nets import lane_kernels
+        from askew.nets.lanes import kernels
 
-        return lane_kernels.Conv.apply
+        return kernels.Conv.apply
     return by_products
 
 
@@ -250,9 +250,9 @@ class _NormReluPool(_Stacked):
         if rows:
             x = x[..., None, None]
         if _by_kernels("norm", (x, weight, bias), momentum, eps, pool, training):
-            from askew.nets import lane_kernels
+            from askew.nets.lanes import kernels
 
-            out: Tensor = lane_kernels.NormReluPool.apply(  # type: ignore[no-untyped-call]
+            out: Tensor = kernels.NormReluPool.apply(  # type: ignore[no-untyped-call]
                 x, weight, bias, mean, var, momentum, eps, pool, training
             )
         else:

@@ -1,0 +1,1 @@
+"""Layers of many networks at once, each with weights of its own."""
