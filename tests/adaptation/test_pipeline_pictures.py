@@ -96,8 +96,7 @@ def test_embedding_that_was_stopped_goes_on_with_the_next_pictures(
     first.write_bytes(first.read_bytes()[:-1])  # damaged since: computed anew
     again = [step.step for step in adapt(request, tmp_path / "out", CPU) if step.key == "embeddings"]
     assert again[0] == 4, "those of the sound file are there"
-    assert max(again) == 10
-    assert again[-1] == 4, "then the target's"
+    assert max(again) == 14, "the target's come after the source's"
     assert all(files()[p] == stamp for p, stamp in kept.items() if p != first)
 
 

@@ -27,6 +27,7 @@ from askew.nets.modules import OWN_PREFIX, backbone_name
 from askew.nets.small import OWN
 from askew.nets.spec import NetSpec
 from askew.runs.execute import Progress
+from askew.runs.journal import part_of
 from askew.runs.root import open_root
 from askew.runs.tune import trials
 
@@ -264,14 +265,14 @@ def _stream(
         return open_unread(listing)
 
     _known(request, read_domains(request, listed))  # what is wrong is an error before the work
-    network = _frozen_network(
-        _picture_network(request, device), request, sum(len(listing.paths) for listing in listings)
-    )
+    images = sum(len(listing.paths) for listing in listings)
+    network = _frozen_network(_picture_network(request, device), request, images)
     both = picture_embedders(network, request.weights, device)
     open_root(out / "runs")  # marks the folder as ours, so that work stopped from here on can go on
-    opened = {}
+    opened, done = {}, 0
     for listing, embedder in zip(listings, both, strict=True):
-        (opened[listing],) = yield from embedder.open_listings([listing])
+        (opened[listing],) = yield from part_of(embedder.open_listings([listing]), "embeddings", done, images)
+        done += len(listing.paths)
     return read_domains(request, opened.__getitem__), both
 
 

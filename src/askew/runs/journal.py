@@ -88,4 +88,17 @@ class Journal:
 
 
 def _trains(step: Progress) -> bool:
-    return step.key not in ("reading", "embeddings", "choice")
+    return step.key not in ("reading", "statistics", "embeddings", "choice")
+
+
+def part_of(
+    work: Generator[Progress, None, Returned], key: str, before: int, steps: int
+) -> Generator[Progress, None, Returned]:
+    """The same work, whose stage of that key is a part of a longer one: so many steps were before, of so many."""
+    while True:
+        try:
+            step = next(work)
+        except StopIteration as end:
+            returned: Returned = end.value
+            return returned
+        yield replace(step, step=before + step.step, steps=steps) if step.key == key else step
