@@ -8,7 +8,7 @@
 31 classes, of which domain p has 22 to 54 pictures of 128 pixels each and q 12 to 35. Letters and symbols are dark on
 light paper in p, and in q coloured, turned, blurred and noisy before a faint photograph, each class as five objects
 seen again and again. `scenes` are no glyphs: a class is one photograph, in p its parts, in q what is left of them with
-few colours and strong edges. Embeddings are means over a picture and its corners, as `askew adapt` has them. Letters
+few colours and strong edges. Embeddings are means over a picture and its corners. Letters
 take the fonts of the packages that docs/dependencies.md names, symbols matplotlib's.
 """
 

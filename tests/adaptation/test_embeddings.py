@@ -14,8 +14,9 @@ from adaptations import CPU, finish
 from conftest import Command
 from PIL import Image
 
-from askew.adaptation.embeddings import Embedder, embed_pictures, picture_shape
+from askew.adaptation.embeddings import Embedder, embed_pictures, embedders, picture_shape
 from askew.core.errors import UserError
+from askew.nets.adabn import domain_norms
 from askew.nets.augment import Views
 from askew.nets.spec import NetSpec
 from askew.runs.execute import Progress
@@ -59,6 +60,29 @@ def test_a_picture_is_embedded_once_wherever_it_lies(
     second = Embedder(SPEC, SHAPE, CPU)
     again = finish(embed_pictures(moved, second))
     np.testing.assert_array_equal(second.rows(again.x), first.rows(domain.x)[3:])
+
+
+def test_statistics_are_those_of_the_domain_and_estimated_once(
+    folder: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = NetSpec(name="norms:shufflenet_v2_x0_5", crop=32)
+    both = embedders(spec, SHAPE, CPU)
+    whole, half = (finish(embed_pictures(place, one)) for place, one in zip((folder, folder / "a"), both, strict=True))
+    assert both.source.statistics is not None
+    assert both.target.statistics is not None
+    assert not np.allclose(both.source.statistics, both.target.statistics)
+    assert not np.allclose(both.source.rows(whole.x)[:3], both.target.rows(half.x)), "the same pictures, seen otherwise"
+    norms = domain_norms(both.target.network)
+    assert norms is not None
+    assert norms.statistics.numpy() == pytest.approx(both.target.statistics)
+    monkeypatch.setattr("askew.adaptation.embeddings.decode", fails)
+    again = Embedder(spec, SHAPE, CPU)
+    assert (again.rows(finish(embed_pictures(folder / "a", again)).x) == both.target.rows(half.x)).all()
+    later = domain_norms(again.network)
+    assert later is not None
+    assert later.statistics.equal(norms.statistics), "a network that is made later has them too"
+    one = embedders(SPEC, SHAPE, CPU)
+    assert one.source is one.target, "without statistics of a domain, one serves both"
 
 
 def test_views_of_a_picture_are_its_own_and_more_of_them_add_to_those_that_are_known(

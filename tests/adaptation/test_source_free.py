@@ -23,6 +23,7 @@ from askew.core.errors import UserError
 from askew.data.custom import CustomDomain, read_domain
 from askew.inference.predictor import Predictor, load
 from askew.methods.base import Method
+from askew.nets.adabn import domain_norms
 from askew.nets.spec import NetSpec
 
 LONG = [
@@ -108,6 +109,19 @@ def test_a_frozen_backbone_stays_as_it_is_and_the_layers_above_it_adapt(tmp_path
     same = {name: torch.equal(value, found.predictor.weights[name]) for name, value in model.weights.items()}
     assert all(kept for name, kept in same.items() if name.startswith(("features.0.", "head.")))
     assert not all(same.values())
+
+
+def test_statistics_of_the_domain_become_those_of_the_new_one(tmp_path: Path) -> None:
+    model = predictor("norms:resnet18+mlp", (3, 32, 32))
+    model.save(tmp_path / "model")
+    x = small_images(6, 3, 32, 32)
+    work = adapt_again(tmp_path / "model", images(tmp_path / "t.npz", x), {"rounds": 1, "round": 2, "batch": 4}, 0, CPU)
+    before, after = (domain_norms(one.classifier) for one in (model, finish(work).predictor))
+    assert before is not None
+    assert after is not None
+    assert (before.statistics - after.statistics).abs().max() > 0.01
+    before.estimate([torch.from_numpy(x)])
+    torch.testing.assert_close(before.statistics, after.statistics, rtol=1e-3, atol=1e-4)
 
 
 def test_prototypes_on_bare_rows_move_to_the_target_and_a_linear_layer_has_nothing_to_adapt(tmp_path: Path) -> None:

@@ -16,19 +16,13 @@ def work(n: int) -> Generator[Progress, None, str]:
 
 
 def test_a_stage_of_two_parts_counts_on_and_other_stages_stay_as_they_are() -> None:
-    seen: list[tuple[str, int, int]] = []
-
     def both() -> Generator[Progress, None, list[str]]:
         first = yield from part_of(work(2), "embeddings", 0, 5)
         return [first, (yield from part_of(work(3), "embeddings", 2, 5))]
 
-    steps = both()
-    while True:
-        try:
-            step = next(steps)
-        except StopIteration as end:
-            assert end.value == ["2 embedded", "3 embedded"]
-            break
-        seen.append((step.key, step.step, step.steps))
+    def told() -> Generator[Progress, None, None]:
+        assert (yield from both()) == ["2 embedded", "3 embedded"]
+
+    seen = [(step.key, step.step, step.steps) for step in told()]
     assert [s for s in seen if s[0] == "reading"] == [("reading", 0, 2), ("reading", 0, 3)]
     assert [s[1:] for s in seen if s[0] == "embeddings"] == [(0, 5), (1, 5), (2, 5), (2, 5), (3, 5), (4, 5), (5, 5)]
