@@ -91,7 +91,7 @@ def test_by_default_a_method_is_chosen_without_labels() -> None:
     model = AdaptiveClassifier(device="cpu", training=SHORT | {"pretrain": 60}).fit_domains(XS, YS, XT)
     assert model.method == "auto"
     assert list(model.scores_) == [candidate.name for candidate in AUTO["rows"]]
-    assert model.method_ in model.scores_
+    assert set(model.method_.split(" + ")) <= set(model.scores_)
     assert (model.predict(XT) == YT).mean() > 0.8
     with pytest.raises(UserError, match="the method is auto"):
         AdaptiveClassifier(hyper={"alpha": 1}).fit_domains(XS, YS, XT)
@@ -123,8 +123,8 @@ def test_names_and_marks_go_together_in_an_array_of_objects() -> None:
 
 
 def test_the_target_has_a_say_and_its_mix_is_estimated() -> None:
-    adapted = short(training={"pretrain": 40, "rounds": 2, "round": 10}).fit_domains(XS, YS, XT)
-    alone = short(training={"pretrain": 40, "rounds": 2, "round": 10}).fit(XS, YS)
+    training = {"pretrain": 40, "rounds": 2, "round": 10, "norm": "joint"}  # so short, statistics do not settle
+    adapted, alone = short(training=training).fit_domains(XS, YS, XT), short(training=training).fit(XS, YS)
     assert not np.allclose(adapted.predict_proba(XT), alone.predict_proba(XT), atol=1e-3)
     assert (adapted.predict(XT) == YT).mean() > 0.9
     assert adapted.target_prior_ == pytest.approx([0.7, 0.2, 0.1], abs=0.1)

@@ -139,18 +139,21 @@ def test_a_quick_look_takes_some_pictures_and_one_method(
     assert setup.backbone == NetSpec(name="norms:resnet18", crop=32), "nobody waits for corners"
 
 
-@pytest.mark.parametrize(("most", "name"), [(6, "crops:norms:resnet18"), (5, "norms:resnet18")])
-def test_corners_are_seen_where_images_are_few(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_backbone: None, most: int, name: str
+@pytest.mark.parametrize(
+    ("most", "method", "name"),
+    [(6, "coal", "crops:norms:resnet18"), (5, "coal", "norms:resnet18"), (6, "source", "crops:resnet18")],
+)
+def test_corners_are_seen_where_images_are_few_and_statistics_are_the_domains_where_it_is_adapted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_backbone: None, most: int, method: str, name: str
 ) -> None:
     monkeypatch.setattr(adapting, "FEW_IMAGES", most)
     x = np.random.default_rng(0).integers(0, 255, (4, 40, 40, 3)).astype(np.uint8)
     np.savez(tmp_path / "s.npz", x=x, y=[0, 1] * 2)
     np.savez(tmp_path / "t.npz", x=x[:2])
-    arrays = AdaptRequest(tmp_path / "s.npz", tmp_path / "t.npz", "source", "resnet18", "none")
+    arrays = AdaptRequest(tmp_path / "s.npz", tmp_path / "t.npz", method, "resnet18", "none")
     pictures = AdaptRequest(
         photographs(tmp_path / "s", ("red", "green"), 2, 90), photographs(tmp_path / "t", ("red",), 2, 0),
-        "source", "resnet18", "none",
+        method, "resnet18", "none",
     )  # fmt: skip
     for number, request in enumerate((arrays, pictures)):
         backbone = finish(set_up(request, tmp_path / f"out {number}", CPU)).backbone

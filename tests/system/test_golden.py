@@ -89,7 +89,7 @@ def test_a_model_of_before_predicts_what_it_predicted() -> None:
 def test_an_adaptation_of_before_is_gone_on_with_and_not_done_again(cli: Command, tmp_path: Path) -> None:
     out = shutil.copytree(GOLDEN / "adaptation", tmp_path / "out")
     weights = {p: p.stat().st_mtime_ns for p in out.glob("runs/*/weights.safetensors")}
-    short = ("-t", "pretrain=20", "-t", "rounds=2", "-t", "round=10", "-t", "batch=12")
+    short = ("-t", "pretrain=20", "-t", "rounds=2", "-t", "round=10", "-t", "batch=12", "-t", "norm=joint")  # as then
     paths = (GOLDEN / "source.npz", GOLDEN / "target.npz", "-o", out)
     answer = cli("adapt", *paths, "--backbone", "bare", "--method", "coal", *short)
     assert answer.code == 0, answer.err

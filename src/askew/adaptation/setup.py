@@ -229,11 +229,12 @@ def _network(
 
 
 def _frozen_network(name: str, request: AdaptRequest, images: int) -> str:
-    """The network that embeds so many images: by the domain's batch statistics too; and the corners of each, where
-    there is time for them."""
+    """The network that embeds so many images: by the domain's batch statistics too, unless nothing is to be adapted;
+    and the corners of each, where there is time for them."""
     if name.startswith((CROPS, NORMS, OWN_PREFIX)):
         return name
-    return f"{'' if request.quick or images > FEW_IMAGES else CROPS}{NORMS}{name}"
+    corners = "" if request.quick or images > FEW_IMAGES else CROPS
+    return f"{corners}{'' if request.method == SOURCE_ONLY.name else NORMS}{name}"
 
 
 def _fine_tunes(request: AdaptRequest, device: torch.device) -> bool:
