@@ -171,8 +171,6 @@ class Embedder:
         found = self._stores[1].rows
         return np.stack([[found[h, v] for v in range(1, self.count + 1)] for h in row_hashes(x).tolist()])
 
-    # --- reading ---
-
     def open_listings(self, listings: Sequence[Listing]) -> Generator[Progress, None, list[Pictures]]:
         """Embed listed pictures in a stream; the pictures, without those that cannot be read."""
         paths = [[listing.root / path for path in listing.paths] for listing in listings]
@@ -201,8 +199,6 @@ class Embedder:
             images |= {h: functools.partial(x.__getitem__, i) for i, h in enumerate(row_hashes(x).tolist())}
         for h, why in (yield from self.learn(images)).items():
             raise UserError(f"The image {h:016x} cannot be read any more: {why}.", "start again.")
-
-    # --- computing ---
 
     def learn(self, images: Mapping[int, Callable[[], Row]]) -> Generator[Progress, None, dict[int, str]]:
         """Embed images, by their hashes, that are not known yet; why others cannot be read."""
@@ -240,9 +236,11 @@ class Embedder:
         digest = hashlib.blake2b(np.array(some, dtype="<u8").tobytes(), digest_size=8).digest()
         store, key = _store(f"{self._names()[0]}-norms"), (int.from_bytes(digest, "little"), 0)
         if store.find([key]):
-            yield Progress("statistics", f"batch statistics by {self.spec.name}", 0, len(some), {})
+            label = f"batch statistics by {self.spec.name}"
+            yield Progress("statistics", label, 0, len(some), {})
             store.add([key], self._estimate([images[h] for h in some])[None])
             store.flush()
+            yield Progress("statistics", label, len(some), len(some), {})
         self.statistics = store.rows[key]
         self._open_stores()
 
