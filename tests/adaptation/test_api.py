@@ -113,7 +113,7 @@ def test_what_is_known_of_the_target_is_used() -> None:
 
 def test_a_diagnosis_names_what_differs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(diagnosis.diagnose.__kwdefaults__, "resamples", 200)  # the shift of so few rows is just seen
-    joint = LENGTH | {"norm": "joint"}  # statistics of each domain hide what differs
+    joint = LENGTH | {"norm": "joint"}  # with statistics of each domain, so few rows show no shift
     model = askew.adapt((XS, YS), XT, method=COAL(alpha=0.2), training=joint, device="cpu")
     found = askew.diagnose((XS, YS), XT, model=model)
     assert found.kind in ("label", "feature", "both")

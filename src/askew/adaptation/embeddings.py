@@ -211,9 +211,7 @@ class Embedder:
         if not todo:
             return {}
         broken: dict[int, str] = {}
-        passes = (
-            (1 + self.count) * (5 if self.spec.name.startswith(CROPS) else 1) * (1 if self.statistics is None else 2)
-        )
+        passes = (1 + self.count) * (1 + 4 * (CROPS in self.spec.name) + (NORMS in self.spec.name))
         rows = _BATCH if len(todo) * passes >= _MANY else 0
         try:
             with decoding(), fast_backbones(self.network, self.shape, rows):

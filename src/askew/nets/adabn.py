@@ -62,10 +62,8 @@ class TwoNorms(nn.Module):
         norms = batch_norms(self.body)
         before = [(norm.momentum, norm.num_batches_tracked) for norm in norms]
         for norm in norms:
-            norm.momentum, norm.num_batches_tracked = (
-                None,
-                torch.zeros((), dtype=torch.int64, device=norm.weight.device),
-            )
+            norm.momentum = None  # a plain mean over the batches
+            norm.num_batches_tracked = torch.zeros((), dtype=torch.int64, device=norm.weight.device)
             norm.train()
         with torch.no_grad():
             for x in batches:
