@@ -1,15 +1,16 @@
-"""Draw and embed two domains of many classes with few pictures, to develop on: letters, symbols, parts of photographs.
+"""Draw two domains of many classes with few pictures, to develop on: letters, symbols, parts of photographs.
 
-    python benchmarks/studies/glyphs.py letters EMBEDDINGS --photos PACS/photo --weights FILE.safetensors
+    python benchmarks/studies/glyphs.py letters PICTURES --photos PACS/photo
     python benchmarks/studies/glyphs.py letters --photos PACS/photo --sheet FOLDER
+    python benchmarks/studies/own.py embed PICTURES EMBEDDINGS --weights FILE.safetensors --shift reversed
     python benchmarks/studies/own.py try benchmarks/studies/committed.toml EMBEDDINGS --out R.jsonl --auto \
         --pairs many --shift reversed
 
 31 classes, of which domain p has 22 to 54 pictures of 128 pixels each and q 12 to 35. Letters and symbols are dark on
 light paper in p, and in q coloured, turned, blurred and noisy before a faint photograph, each class as five objects
 seen again and again. `scenes` are no glyphs: a class is one photograph, in p its parts, in q what is left of them with
-few colours and strong edges. Embeddings are means over a picture and its corners. Letters
-take the fonts of the packages that docs/dependencies.md names, symbols matplotlib's.
+few colours and strong edges. Letters take the fonts of the packages that docs/dependencies.md names, symbols
+matplotlib's.
 """
 
 from __future__ import annotations
@@ -20,16 +21,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageEnhance, ImageFilter, ImageFont, ImageOps
 
-from askew.adaptation.embeddings import backbone_spec, frozen
-from askew.nets.backbones import CROPS
-from askew.nets.forward import fast_backbones
-
 SIDE = 128
-SHAPE = (3, SIDE, SIDE)
 CLASSES = {
     "letters": "ABCDEFGHIJKLMNPQRSTUVWXYZ234679",
     "symbols": "☀☁☂☃★☎☘☠☢☮☯♔♘♛♠♣♥♫⚒⚓⚔⚖⚙⚛✂✈✉✌✎❀❄",
@@ -161,13 +156,11 @@ def draw(kind: str, domain: str, photos: Path) -> tuple[NDArray[np.uint8], NDArr
     return np.stack(pictures), np.array(classes)
 
 
-def embed(x: NDArray[np.uint8], backbone: str, weights: str) -> NDArray[np.float32]:
-    """Means over each picture and its corners. (n, d)"""
-    network = frozen(backbone_spec(f"{CROPS}{backbone}", weights, SHAPE), SHAPE)
-    with torch.inference_mode(), fast_backbones(network, SHAPE, 32):
-        rows = torch.cat([network(some).flatten(1) for some in torch.split(torch.from_numpy(x), 32)])
-    found: NDArray[np.float32] = rows.float().numpy()
-    return found
+def save(x: NDArray[np.uint8], y: NDArray[np.str_], folder: Path) -> None:
+    """One folder per class."""
+    for i, (picture, name) in enumerate(zip(x, y, strict=True)):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        Image.fromarray(picture.transpose(1, 2, 0)).save(folder / name / f"{i:04d}.png")
 
 
 def sheet(x: NDArray[np.uint8]) -> Picture:
@@ -181,11 +174,9 @@ def sheet(x: NDArray[np.uint8]) -> Picture:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kind", choices=CLASSES)
-    parser.add_argument("embeddings", type=Path, nargs="?", help="Folder for one .npz file per domain.")
+    parser.add_argument("pictures", type=Path, nargs="?", help="Folder for one folder per domain.")
     parser.add_argument("--photos", type=Path, required=True, help="Folder of photographs: PACS's.")
     parser.add_argument("--sheet", type=Path, help="Folder for a picture of some pictures of each domain.")
-    parser.add_argument("--backbone", default="resnet50.v1")
-    parser.add_argument("--weights", default="hub")
     args = parser.parse_args()
     for domain in SIZES:
         x, y = draw(args.kind, domain, args.photos)
@@ -193,9 +184,8 @@ def main() -> None:
         if args.sheet:
             args.sheet.mkdir(parents=True, exist_ok=True)
             sheet(x).save(args.sheet / f"{args.kind}_{domain}.png")
-        if args.embeddings:
-            args.embeddings.mkdir(parents=True, exist_ok=True)
-            np.savez(args.embeddings / f"{args.kind}_{domain}.npz", x=embed(x, args.backbone, args.weights), y=y)
+        if args.pictures:
+            save(x, y, args.pictures / f"{args.kind}_{domain}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Compare settings for your own data, and methods with their peers: frozen embeddings of PACS, pair by pair of domains.
+"""Compare settings for your own data, and methods with their peers: frozen embeddings of pictures, by pairs of domains.
 
     python benchmarks/studies/own.py embed PACS EMBEDDINGS --weights FILE.safetensors
     python benchmarks/studies/own.py sensors EMBEDDINGS
@@ -51,18 +51,20 @@ from askew.evaluation.outputs import DomainOutputs
 from askew.evaluation.validators import ScoredNetwork, choose_several, score_another, score_networks
 from askew.evaluation.verdict import judge_transfers
 from askew.nets.adabn import NORMS
+from askew.nets.spec import NetSpec
 from askew.runs.config import RunRequest, plan_run
 from askew.runs.execute import Execution, execute
 from askew.runs.root import open_root
 
 DOMAINS = ("art_painting", "cartoon", "photo", "sketch")
 REPORTED = {("photo", "sketch"), ("cartoon", "photo"), ("sketch", "photo"), ("photo", "cartoon")}
+MANY = ("letters", "symbols", "scenes")
 PAIRS = {
     "development": [pair for pair in itertools.permutations(DOMAINS, 2) if pair not in REPORTED],
     "reported": sorted(REPORTED),
     "rows": [("first_sensor", "second_sensor"), ("second_sensor", "first_sensor")],
     "digits": [("usps", "mnist")],
-    "many": [(f"{kind}_{a}", f"{kind}_{b}") for kind in ("letters", "symbols", "scenes") for a, b in ("pq", "qp")],
+    "many": [(f"{kind}_{a}", f"{kind}_{b}") for kind in MANY for a, b in ("pq", "qp")],
 }
 """Rows are no pictures: handwritten digits as 64 numbers, and as a second sensor would measure them. Many classes are
 those that glyphs.py draws, to develop on."""
@@ -70,25 +72,23 @@ SHIFTS = ("rs-ut", "natural", "reversed")
 ROLES = ("source", "target")
 
 
-def embed(pacs: Path, out: Path, backbone: str, weights: str, side: int, domains: Sequence[str]) -> None:
-    """One row per picture, and the classes' names, as `askew adapt` embeds a domain: DOMAIN.npz, and one file more for
-    each draw of it, since batch statistics of a domain hang on which pictures it has."""
+def embed(pictures: Path, out: Path, spec: NetSpec, side: int, shift: str, device: torch.device) -> None:
+    """One row per picture of each domain, a folder with one folder per class, as `askew adapt` embeds it: DOMAIN.npz,
+    and a file more for each role under the shift, since batch statistics of a domain hang on which pictures it has."""
     out.mkdir(parents=True, exist_ok=True)
-    shape = (3, side, side)
-    spec = backbone_spec(backbone, weights, shape)
-    for domain in domains:
-        listing = list_pictures(pacs / domain, "source")
+    for domain in sorted(folder for folder in pictures.iterdir() if folder.is_dir()):
+        listing = list_pictures(domain, "source")
         assert listing is not None
         names = np.array([Path(path).parent.name for path in listing.paths])
         _, y = np.unique(names, return_inverse=True)
-        x = np.stack([decode(listing.root / path, shape) for path in listing.paths])
+        x = np.stack([decode(listing.root / path, (3, side, side)) for path in listing.paths])
         draws = [("", np.arange(len(x)))]
-        for role in ROLES if NORMS in backbone else ():
-            rows = label_shift.draw(y, wanted(np.bincount(y), "rs-ut", role == "source"), 0)
-            draws.append((f".rs-ut.{role}", rows))
+        for role in ROLES if NORMS in spec.name else ():
+            rows = label_shift.draw(y, wanted(np.bincount(y), shift, role == "source"), 0)
+            draws.append((f".{shift}.{role}", rows))
         for name, rows in draws:
-            np.savez(out / f"{domain}{name}.npz", x=embed_rows(x[rows], spec, torch.device("cpu")), y=names[rows])
-            print(f"{domain}{name}", len(rows), flush=True)
+            np.savez(out / f"{domain.name}{name}.npz", x=embed_rows(x[rows], spec, device), y=names[rows])
+            print(f"{domain.name}{name}", len(rows), flush=True)
 
 
 def sensors(out: Path) -> None:
@@ -337,12 +337,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     one = commands.add_parser("embed")
-    one.add_argument("pacs", type=Path)
+    one.add_argument("pictures", type=Path)
     one.add_argument("embeddings", type=Path)
     one.add_argument("--backbone", default="crops:norms:resnet50.v1")
     one.add_argument("--weights", default="hub")
     one.add_argument("--side", type=int, default=128, help="Side of the decoded pictures.")
-    one.add_argument("--domains", nargs="+", choices=DOMAINS, default=DOMAINS)
+    one.add_argument("--shift", choices=SHIFTS, default="rs-ut")
+    one.add_argument("--device", default="cpu")
     rows = commands.add_parser("sensors")
     rows.add_argument("embeddings", type=Path)
     two = commands.add_parser("try")
@@ -362,7 +363,8 @@ def main() -> None:
     args = parser.parse_args()
     match args.command:
         case "embed":
-            embed(args.pacs, args.embeddings, args.backbone, args.weights, args.side, args.domains)
+            spec = backbone_spec(args.backbone, args.weights, (3, args.side, args.side))
+            embed(args.pictures, args.embeddings, spec, args.side, args.shift, torch.device(args.device))
         case "sensors":
             sensors(args.embeddings)
         case "try":

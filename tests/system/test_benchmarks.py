@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from askew.core.options import checked
@@ -80,7 +81,8 @@ def test_settings_for_embeddings_are_tried_on_pairs_that_nothing_reports(
         for i in range(6):
             picture = Image.fromarray(rng.integers(0, 256, (16, 16, 3), dtype=np.uint8))
             picture.save(tmp_path / "pacs" / domain / kind / f"{i}.png")
-    own.embed(tmp_path / "pacs", tmp_path / "rows", "norms:resnet18", "none", 32, own.DOMAINS)
+    spec = own.backbone_spec("norms:resnet18", "none", (3, 32, 32))
+    own.embed(tmp_path / "pacs", tmp_path / "rows", spec, 32, "rs-ut", torch.device("cpu"))
     rows = np.load(tmp_path / "rows" / "sketch.npz")
     assert rows["x"].shape == (12, 512)
     assert sorted(set(rows["y"].tolist())) == ["cat", "dog"]
