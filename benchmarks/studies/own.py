@@ -195,7 +195,9 @@ def trials(
     claims: dict[str, dict[str, Any]] = {}
     if auto:
         networks = score_networks(outputs)
-        found["auto"] = mean_outputs([outputs[i] for i in choose_several(networks)])
+        weights = [one.weight for one in candidates]
+        several = choose_several(networks, weights)
+        found["auto"] = mean_outputs([outputs[i] for i in several], [weights[i] for i in several])
         claims = claimed([*networks, score_another(networks, found["auto"])], list(found), y)
     predicted = {name: of_network.target_uniform.argmax(axis=1) for name, of_network in found.items()}
     predicted |= peers(setup.task) if auto else {}
@@ -241,6 +243,7 @@ def trained(candidate: Candidate, variant: dict[str, Any], setup: Setup, seed: i
     how = Execution(open_root(runs), torch.device("cpu"))
     training = candidate.trained_with(setup.training, len(setup.task.training_data.classes))
     hyper = variant.get("hyper", {}).get(candidate.method, {})
+    seed += candidate.later
     request = RunRequest(setup.task.name, candidate.method, seed, shift="natural", hyper=hyper, training=training)
     run = plan_run(request, setup.task, setup.network)
     for _ in execute(run, setup.task, how):

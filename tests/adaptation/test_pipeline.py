@@ -45,7 +45,7 @@ def test_mcc_on_rows_sees_every_class_twice_in_a_batch_unless_the_user_wants_ano
     mcc = next(one for one in AUTO["rows"] if one.method == "mcc")
     assert [mcc.trained_with({}, classes).get("batch") for classes in (7, 16, 31, 345)] == [None, None, 62, 128]
     assert mcc.trained_with({"batch": 24, "lr": 0.1}, 31) == {"batch": 24, "lr": 0.1}
-    others = [one for one in AUTO["rows"] if one is not mcc] + list(AUTO["pictures"])
+    others = [one for one in AUTO["rows"] if one.method != "mcc"] + list(AUTO["pictures"])
     assert not any("batch" in one.trained_with({}, 31) for one in others)
 
 

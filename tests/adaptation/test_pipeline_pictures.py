@@ -195,7 +195,7 @@ def test_what_stands_on_a_backbone_is_a_network_of_rows() -> None:
     assert parts["features"].eval()(torch.zeros(2, 3, 32, 32, dtype=torch.uint8)).shape == (2, 256)
     with pytest.raises(UserError, match=r"There is no network 'resnet18\+mini'") as caught:
         build(NetSpec(name="resnet18+mini"), (3, 32, 32), 2, 0)
-    assert caught.value.hint == "what follows a + is mlp, bottleneck or bare."
+    assert caught.value.hint == "after a +: mlp, bottleneck, bare or centred."
 
 
 def test_weights_that_cannot_be_had_are_refused_with_what_to_do(

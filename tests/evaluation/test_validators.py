@@ -221,10 +221,10 @@ def test_the_best_network_is_chosen_wherever_it_stands() -> None:
         assert order[choose(score_networks([worlds[i].outputs for i in order]))] == 2
 
 
-def test_adapted_networks_of_at_least_average_ranks_join_and_a_heavier_one_sooner(
+def test_an_adapted_network_whose_ranks_are_far_below_average_does_not_join_unless_it_counts_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(validators, "rank_sums", lambda networks: np.array([6.0, 10.0, 4.0, 8.0]))  # mean 7
+    monkeypatch.setattr(validators, "rank_sums", lambda networks: np.array([6.0, 10.0, 4.0, 6.0]))  # mean 6.5
     networks = [score_network(world(50, 50).outputs)] * 4
     assert choose_several(networks) == [1, 3]
     assert choose_several(networks, [2, 1, 2, 1]) == [1, 2, 3], "source-only joins nobody"

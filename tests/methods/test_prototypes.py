@@ -33,7 +33,7 @@ def written_out(xs: np.ndarray, ys: np.ndarray, xt: np.ndarray, anchor: float, s
 def test_the_head_is_that_of_the_formula(anchor: float, steps: int) -> None:
     rng = np.random.default_rng(0)
     xs, xt, ys = rng.normal(size=(30, 5)), rng.normal(size=(40, 5)) + 0.3, np.arange(30) % 3
-    w = Prototypes(anchor=anchor, steps=steps).fit_head(*map(torch.from_numpy, (xs, ys, xt)), 3)
+    w = Prototypes(anchor=anchor, steps=steps).fit(*map(torch.from_numpy, (xs, ys, xt)), 3).weight
     assert w.numpy() == pytest.approx(written_out(xs, ys, xt, anchor, steps), abs=1e-12)
 
 
@@ -41,7 +41,7 @@ def test_a_class_that_the_target_lacks_stays_where_it_began() -> None:
     ys = torch.arange(30) % 3
     fs = torch.eye(3)[ys].double() + 0.01 * torch.rand(30, 3, dtype=torch.float64)
     ft = fs[ys < 2]
-    w, still = (Prototypes(steps=steps).fit_head(fs, ys, ft, 3) for steps in (20, 0))
+    w, still = (Prototypes(steps=steps).fit(fs, ys, ft, 3).weight for steps in (20, 0))
     torch.testing.assert_close(w[2], still[2])
     assert set((ft @ w.T).argmax(dim=1).tolist()) == {0, 1}
 
@@ -54,7 +54,7 @@ def test_many_classes_far_from_their_source_keep_their_images_however_few() -> N
     ys, yt = np.repeat(np.arange(30), 5), np.repeat(np.arange(30), sizes)
     xs = centres[ys] + 0.3 * rng.normal(size=(len(ys), 64))
     xt = centres[yt] + offset + 0.3 * rng.normal(size=(len(yt), 64))
-    w = Prototypes().fit_head(*map(torch.from_numpy, (xs, ys, xt)), 30).numpy()
+    w = Prototypes().fit(*map(torch.from_numpy, (xs, ys, xt)), 30).weight.numpy()
     right = (unit(xt) @ w.T).argmax(axis=1) == yt
     assert np.mean([right[yt == k].mean() for k in range(30)]) > 0.9
 
@@ -67,7 +67,7 @@ def test_a_run_has_the_head_of_its_features(make_run: MakeRun, training_data: Tr
     run = make_run(Prototypes(), net="bare", pretrain=0)
     *_, last = fit(run, training_data, torch.device("cpu"))
     source, target = (torch.from_numpy(np.asarray(x)) for x in (training_data.source.x, training_data.target.x))
-    wanted = Prototypes().fit_head(source, torch.from_numpy(training_data.source.y), target, 3)
+    wanted = Prototypes().fit(source, torch.from_numpy(training_data.source.y), target, 3).weight
     torch.testing.assert_close(last.weights()["head.prototypes.weight"], wanted)
     assert last.training_prior.tolist() == pytest.approx([1 / 3] * 3)
 

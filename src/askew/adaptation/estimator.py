@@ -167,6 +167,7 @@ class AdaptiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _run(self, candidate: Candidate, task: Task, seed: int) -> Run:
         training = candidate.trained_with({}, len(task.training_data.classes)) | dict(self.training or {})
+        seed += candidate.later
         request = RunRequest(
             task.name, candidate.method, seed, shift="natural", hyper=candidate.hyper, training=training
         )

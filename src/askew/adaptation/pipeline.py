@@ -157,8 +157,9 @@ def train(
     for candidate in candidates:
         training = candidate.trained_with(setup.training, len(setup.task.training_data.classes))
         one = RunRequest(
-            setup.task.name, candidate.method, request.seed, shift="natural", hyper=candidate.hyper, training=training
-        )
+            setup.task.name, candidate.method, request.seed + candidate.later, shift="natural", hyper=candidate.hyper,
+            training=training,
+        )  # fmt: skip
         runs.append((candidate, run := plan_run(one, setup.task, setup.network)))
         if not RunFolder(out / "runs" / run.key).done:
             fetch_weights(run.net, tuple(setup.task.training_data.source.x.shape[1:]))

@@ -216,6 +216,8 @@ class Pool:
 
 VALIDATION_SHARE = 0.1
 """Share of a source class that is held out, where no images outside the draw are left."""
+FEW = 5
+"""Images of a class of one's own data from which on some are held out: of three, one is worth more in training."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -286,9 +288,11 @@ def make_task(
 
 
 def make_unlabeled_task(name: str, source: Labeled, target: Unlabeled, classes: tuple[str, ...], seed: int = 0) -> Task:
-    """A task without test labels: of each source class with n > 1 images, ⌈n / 10⌉ are held out for validation."""
+    """A task without test labels: of each source class with n ≥ FEW images, ⌈n / 10⌉ are held out for validation; if
+    no class has so many, of each with two."""
     sizes = source.sizes(len(classes))
-    share = np.where(sizes > 1, np.ceil(VALIDATION_SHARE * sizes), 0).astype(np.int64)
+    enough = sizes >= (FEW if sizes.max() >= FEW else 2)
+    share = np.where(enough, np.ceil(VALIDATION_SHARE * sizes), 0).astype(np.int64)
     held = label_shift.draw(source.y, share, seed)
     rest = np.setdiff1d(np.arange(len(source)), held)
     return Task(name, TrainingData(source.take(rest), source.take(held), target, target, classes), None)

@@ -22,6 +22,7 @@ from askew.methods.etn import ETN
 from askew.methods.fdann import FDANN
 from askew.methods.fixmatch import FixMatch
 from askew.methods.jan import JAN
+from askew.methods.lda import DiscriminantAnalysis
 from askew.methods.mcc import MCC
 from askew.methods.mcd import MCD
 from askew.methods.mdd import MDD
@@ -35,7 +36,7 @@ from askew.methods.uan import UAN
 GROUPS: dict[str, tuple[type[Method], ...]] = {
     "paper": (SourceOnly, DAN, JAN, DANN, MCD, BSP, BBSE, PADA, ETN, UAN, FDANN, COAL),
     "further": (CDAN, MDD, MCC, FixMatch, SENTRY),
-    "ours": (PriorAwareTeacher, Prototypes),
+    "ours": (PriorAwareTeacher, Prototypes, DiscriminantAnalysis),
 }
 """The twelve that the COAL paper compares, others that were published, and our own."""
 PAPER = tuple(cls.id for cls in GROUPS["paper"])
@@ -64,6 +65,7 @@ __all__ = [
     "PAPER",
     "SENTRY",
     "UAN",
+    "DiscriminantAnalysis",
     "FixMatch",
     "PriorAwareTeacher",
     "Prototypes",

@@ -158,16 +158,29 @@ class Method:
         return logits
 
 
+class LinearFit(NamedTuple):
+    """A head that was computed: W (f − centre of f's domain) + b."""
+
+    weight: Tensor
+    """(c, d)"""
+    bias: Tensor | None = None
+    """(c,)"""
+    source_centre: Tensor | None = None
+    """None: nothing is taken from the features. (d,)"""
+    target_centre: Tensor | None = None
+    """(d,)"""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ClosedForm(Method):
     """Base of methods that compute their head from the features of all images at once, without gradients."""
 
-    def fit_head(self, fs: Tensor, ys: Tensor, ft: Tensor, classes: int) -> Tensor:
-        """Weights of the head. (n_s, d), (n_s,), (n_t, d) → (c, d)"""
-        raise TypeError(f"{type(self).__name__} defines no fit_head")
+    def fit(self, fs: Tensor, ys: Tensor, ft: Tensor, classes: int) -> LinearFit:
+        """The head. (n_s, d), (n_s,), (n_t, d)"""
+        raise TypeError(f"{type(self).__name__} defines no fit")
 
     def training_prior(self, source_prior: Tensor, state: State) -> Tensor:
-        """Uniform: a prototype does not tell how many images it was made of."""
+        """Uniform: a class's mean does not tell how many images it was made of."""
         return torch.full_like(source_prior, 1 / len(source_prior))
 
 

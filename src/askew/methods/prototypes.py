@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from askew.core.options import Between, Search
-from askew.methods.base import ClosedForm
+from askew.methods.base import ClosedForm, LinearFit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class Prototypes(ClosedForm):
     steps: Annotated[int, Between(0, 1000)] = 20
     """How often images are assigned; 0: the nearest mean of the source, moved."""
 
-    def fit_head(self, fs: Tensor, ys: Tensor, ft: Tensor, classes: int) -> Tensor:
+    def fit(self, fs: Tensor, ys: Tensor, ft: Tensor, classes: int) -> LinearFit:
         fs, ft = F.normalize(fs, dim=1), F.normalize(ft, dim=1)
         of_class = F.one_hot(ys, classes).to(fs.dtype)
         means = of_class.T @ fs / of_class.sum(dim=0)[:, None].clamp(min=1)
@@ -46,4 +46,4 @@ class Prototypes(ClosedForm):
         for _ in range(self.steps):
             near = F.one_hot((ft @ w.T).argmax(dim=1), classes).to(ft.dtype)
             w = F.normalize(self.anchor * start + F.normalize(near.T @ ft, dim=1), dim=1)
-        return w
+        return LinearFit(w)

@@ -95,8 +95,8 @@ def backbone(spec: NetSpec, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
         return side_by_side(spec.name.split(WHOLE), lambda name: backbone(dataclasses.replace(spec, name=name), shape))
     below, plus, above = spec.name.partition("+")
     if plus:
-        if "|" not in above and above not in ("mlp", "bottleneck", "bare"):
-            raise UserError(f"There is no network '{spec.name}'.", "what follows a + is mlp, bottleneck or bare.")
+        if "|" not in above and above not in ("mlp", "bottleneck", "bare", "centred"):
+            raise UserError(f"There is no network '{spec.name}'.", "after a +: mlp, bottleneck, bare or centred.")
         body, width = backbone(dataclasses.replace(spec, name=below), shape)
         top, width = own_features(above, (width,))
         return nn.Sequential(body, top), width

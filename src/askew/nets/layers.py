@@ -186,6 +186,33 @@ def _norm_in_lanes(norm: NormRelu1d | NormReluPool2d, x: Tensor, pool: lane_laye
     return lane_layers.norm_relu_pool(x, norm.weight, norm.bias, mean, var, momentum, norm.eps, pool, norm.training)
 
 
+class UnitLength(nn.Module):
+    """f/‖f‖"""
+
+    def forward(self, f: Tensor) -> Tensor:
+        return F.normalize(f, dim=-1)
+
+
+class Centre(nn.BatchNorm1d):
+    """f less the mean of its domain: a batch norm of means alone, with the same statistics under the same names."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width, affine=False)
+
+    def forward(self, f: Tensor) -> Tensor:
+        if self.training and self.running_mean is not None and self.momentum is not None:
+            self.running_mean.lerp_(f.detach().mean(dim=0), self.momentum)
+            return f - f.mean(dim=0)
+        return f if self.running_mean is None else f - self.running_mean
+
+    def move(self, source: Tensor, target: Tensor) -> None:
+        """Take more from the features of each domain than is taken now from the target's. (d,), (d,)"""
+        now = self.get_buffer("running_mean").clone()
+        for name, centre in (("running_mean", target), ("source_running_mean", source)):
+            if name in self._buffers:  # the source's only where statistics are kept apart
+                self.get_buffer(name).copy_(now + centre.to(now))
+
+
 def conv(cin: int, cout: int, padding: int = 0, pool: lane_layers.Pool = lane_layers.NO_POOL) -> list[nn.Module]:
     return [Conv(cin, cout, 5, padding=padding), NormReluPool2d(cout, pool)]
 
@@ -203,11 +230,11 @@ def dense_stack(width: int, depth: int) -> nn.Sequential:
 class LinearHead(Linear):
     """logits = W f + b."""
 
-    def set_weight(self, weight: Tensor) -> None:
-        """Take these weights, without a bias. (c, d)"""
+    def set_weight(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        """Take these weights. (c, d), (c,)"""
         with torch.no_grad():
             self.weight.copy_(weight)
-            self.bias.zero_()
+            self.bias.copy_(torch.zeros(len(weight)) if bias is None else bias)
 
 
 class CosineHead(nn.Module):
@@ -218,8 +245,10 @@ class CosineHead(nn.Module):
         self.prototypes = nn.Linear(width, classes, bias=False)
         self.temperature = temperature
 
-    def set_weight(self, weight: Tensor) -> None:
-        """Take these prototypes. (c, d)"""
+    def set_weight(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        """Take these prototypes, which have no bias. (c, d)"""
+        if bias is not None:
+            raise ValueError("a cosine head has no bias")
         with torch.no_grad():
             self.prototypes.weight.copy_(weight)
 

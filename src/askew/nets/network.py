@@ -7,6 +7,7 @@ import dataclasses
 import functools
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +17,7 @@ from askew.core import random
 from askew.core.errors import UserError
 from askew.nets.adabn import STATISTICS
 from askew.nets.backbones import backbone
-from askew.nets.layers import CosineHead, Crop, Dropout, LinearHead
+from askew.nets.layers import Centre, CosineHead, Crop, Dropout, LinearHead
 from askew.nets.small import is_own, own_features
 from askew.nets.spec import NetSpec
 
@@ -94,6 +95,20 @@ class Net(nn.ModuleDict):
             return []
         mine = [name for name, _ in self.named_buffers() if name.startswith("teacher.") and ".running_" in name]
         return [(name, name.removeprefix("teacher.")) for name in mine]
+
+    def set_head(
+        self, weight: Tensor, bias: Tensor | None, source_centre: Tensor | None, target_centre: Tensor | None
+    ) -> None:
+        """Take a head W (f − centre) + b of features f as they are now: by a centre of each domain where features are
+        centred at the end, else by the target's. (c, d), (c,), (d,), (d,)"""
+        head: Any = self["head"]
+        last = list(self["features"].modules())[-1]
+        if target_centre is not None and source_centre is not None:
+            if isinstance(last, Centre):
+                last.move(source_centre, target_centre)
+            else:
+                bias = (0 if bias is None else bias) - weight @ target_centre
+        head.set_weight(weight, bias)
 
     def share_step_key(self) -> None:
         """Give all dropouts and crops one clock on the device they are on, so that setting it is one copy."""

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from askew.core.errors import UserError
-from askew.nets.layers import Contrast, conv, dense, plus_minus_one
+from askew.nets.layers import Centre, Contrast, UnitLength, conv, dense, plus_minus_one
 
 
 def digits_28(shape: tuple[int, ...]) -> tuple[nn.Module, int]:
@@ -71,6 +71,12 @@ def bare(shape: tuple[int, ...]) -> tuple[nn.Module, int]:
     return nn.Identity(), width
 
 
+def centred(shape: tuple[int, ...]) -> tuple[nn.Module, int]:
+    """Rows of unit length, less the mean of their domain."""
+    (width,) = _expect(shape, "centred", (None,))
+    return nn.Sequential(UnitLength(), Centre(width)), width
+
+
 OWN: Mapping[str, Callable[[tuple[int, ...]], tuple[nn.Module, int]]] = {
     "digits-28": digits_28,
     "digits-32": digits_32,
@@ -78,6 +84,7 @@ OWN: Mapping[str, Callable[[tuple[int, ...]], tuple[nn.Module, int]]] = {
     "mlp": mlp,
     "bottleneck": bottleneck,
     "bare": bare,
+    "centred": centred,
 }
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -147,8 +147,7 @@ class Trainer(Loop[Snapshot]):
             self.forward(domain, lambda net, x: net["features"](x).flatten(1), self.net.width)
             for domain in (self.feed.source, self.feed.target)
         )
-        head: Any = self.net["head"]
-        head.set_weight(method.fit_head(fs, self.feed.ys, ft, self.feed.classes))
+        self.net.set_head(*method.fit(fs, self.feed.ys, ft, self.feed.classes))
         self.clock.fill_(self.stage.steps)
         yield self.look(self.stage.steps, self.stage.steps)
 
