@@ -154,14 +154,20 @@ def test_validation_takes_a_tenth_of_a_class_that_was_drawn_whole_and_says_so() 
 
 
 @pytest.mark.parametrize(
-    ("images", "held_out"), [(1, 0), (2, 1), (3, 1), (8, 1), (9, 1), (10, 1), (11, 2), (15, 2), (70, 7), (79, 8)]
+    ("images", "held_out"), [(1, 0), (2, 0), (4, 0), (5, 1), (9, 1), (10, 1), (11, 2), (15, 2), (70, 7), (79, 8)]
 )
-def test_of_ones_own_data_a_tenth_of_each_class_rounded_up_is_held_out(images: int, held_out: int) -> None:
+def test_of_ones_own_data_a_tenth_of_each_class_rounded_up_is_held_out_unless_it_is_small(images: int, held_out: int) -> None:
     y = np.repeat([0, 1], [20, images])
     source = Labeled(np.zeros((len(y), 4), dtype=np.float32), y)
     data = make_unlabeled_task("own/rows", source, Unlabeled(source.x), ("a", "b")).training_data
     assert data.source_val.sizes(2).tolist() == [2, held_out]
     assert data.source.sizes(2).tolist() == [18, images - held_out]
+
+
+def test_where_every_class_is_small_one_image_of_each_is_held_out() -> None:
+    source = Labeled(np.zeros((8, 4), dtype=np.float32), np.array([0, 0, 0, 0, 1, 1, 1, 2]))
+    data = make_unlabeled_task("own/rows", source, Unlabeled(source.x), ("a", "b", "c")).training_data
+    assert data.source_val.sizes(3).tolist() == [1, 1, 0]
 
 
 def test_spare_images_spare_the_draw() -> None:
