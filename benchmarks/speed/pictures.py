@@ -36,10 +36,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from askew.adaptation.embeddings import frozen
 from askew.core.device import pick_device
 from askew.data.decode import PictureFiles
 from askew.data.image_lists import Listing, read_folder
+from askew.inference.embeddings import frozen
 from askew.inference.model_card import ModelCard
 from askew.inference.predict_files import write_predictions
 from askew.inference.predictor import Predictor

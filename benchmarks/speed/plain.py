@@ -13,7 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from askew.nets.layers import CosineHead, Critic, Dropout
+from askew.nets.heads import CosineHead, Critic
+from askew.nets.layers import Dropout
 from askew.nets.network import build
 from askew.nets.spec import NetSpec
 from askew.training.batches import Feed

@@ -38,9 +38,10 @@ import torch
 from numpy.typing import NDArray
 from own import PAIRS, draw
 
+from askew.adaptation.candidates import SOURCE_ONLY, Candidate
 from askew.adaptation.given import TAUGHT, TargetLabels, taught
 from askew.adaptation.pipeline import Trained, prefer, teach, train, with_ensemble
-from askew.adaptation.setup import SOURCE_ONLY, AdaptRequest, Candidate, Setup, set_up
+from askew.adaptation.setup import AdaptRequest, Setup, set_up
 from askew.adaptation.source_free import adapt_again
 from askew.cli.progress import watch
 from askew.data.benchmarks.digit_files import read_part

@@ -21,7 +21,7 @@ import numpy as np
 from claims import count, prior_errors, truth_of
 from scipy.stats import rankdata
 
-from askew.adaptation.setup import AUTO as CANDIDATES
+from askew.adaptation.candidates import AUTO as CANDIDATES
 from askew.core.files import read_tensors
 from askew.data.benchmarks import load_task
 from askew.data.task import Task

@@ -27,6 +27,7 @@ import json
 import tempfile
 import tomllib
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -36,9 +37,9 @@ import torch
 from claims import count, prior_errors, truth_of
 from numpy.typing import NDArray
 
-from askew.adaptation.embeddings import backbone_spec, embed_rows
+from askew.adaptation.candidates import AUTO, Candidate
 from askew.adaptation.pipeline import read_outputs
-from askew.adaptation.setup import AUTO, AdaptRequest, Candidate, Setup, set_up
+from askew.adaptation.setup import AdaptRequest, Setup, set_up
 from askew.cli.progress import watch
 from askew.data import label_shift
 from askew.data.custom import list_pictures
@@ -50,9 +51,9 @@ from askew.evaluation.metrics import score
 from askew.evaluation.outputs import DomainOutputs
 from askew.evaluation.validators import ScoredNetwork, choose_several, score_another, score_networks
 from askew.evaluation.verdict import judge_transfers
+from askew.inference.embeddings import backbone_spec, embed_rows
 from askew.nets.adabn import NORMS
 from askew.nets.spec import NetSpec
-from askew.runs.config import RunRequest, plan_run
 from askew.runs.execute import Execution, execute
 from askew.runs.root import open_root
 
@@ -241,11 +242,8 @@ def claimed(networks: list[ScoredNetwork], names: list[str], y: NDArray[np.int64
 def trained(candidate: Candidate, variant: dict[str, Any], setup: Setup, seed: int, runs: Path) -> DomainOutputs:
     """Train one method, unless that was done before, and return its outputs."""
     how = Execution(open_root(runs), torch.device("cpu"))
-    training = candidate.trained_with(setup.training, len(setup.task.training_data.classes))
-    hyper = variant.get("hyper", {}).get(candidate.method, {})
-    seed += candidate.later
-    request = RunRequest(setup.task.name, candidate.method, seed, shift="natural", hyper=hyper, training=training)
-    run = plan_run(request, setup.task, setup.network)
+    candidate = replace(candidate, hyper=variant.get("hyper", {}).get(candidate.method, {}))
+    run = candidate.run(setup.task, setup.network, setup.training, seed)
     for _ in execute(run, setup.task, how):
         pass
     return read_outputs(how.root / run.key)

@@ -24,7 +24,7 @@ from claims import count, truth_of
 from judge import read_choices
 from own import PAIRS, SHIFTS, train_all
 
-from askew.adaptation.setup import AUTO
+from askew.adaptation.candidates import AUTO
 from askew.evaluation import verdict as verdicts
 from askew.evaluation.calibration import at_temperature, mean_outputs, temperature
 from askew.evaluation.logits import Floats, Labels, softmax

@@ -32,8 +32,8 @@ from numpy.typing import NDArray
 from own import DOMAINS, PAIRS, draw, trained
 from torch import Tensor
 
-from askew.adaptation.embeddings import backbone_spec, frozen, picture_shape
-from askew.adaptation.setup import AUTO, AdaptRequest, Setup, set_up
+from askew.adaptation.candidates import AUTO
+from askew.adaptation.setup import AdaptRequest, Setup, set_up
 from askew.cli.progress import watch
 from askew.core import random
 from askew.data.custom import list_pictures
@@ -42,6 +42,7 @@ from askew.evaluation.calibration import mean_outputs
 from askew.evaluation.metrics import score
 from askew.evaluation.outputs import DomainOutputs
 from askew.evaluation.validators import choose_several, score_networks
+from askew.inference.embeddings import backbone_spec, frozen, picture_shape
 from askew.methods.base import Batch, Method
 from askew.nets.augment import Views, make_view
 from askew.nets.backbones import corners

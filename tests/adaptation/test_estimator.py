@@ -17,7 +17,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import askew
 from askew import AdaptiveClassifier
-from askew.adaptation.setup import AUTO, Candidate
+from askew.adaptation.candidates import AUTO, Candidate
 from askew.core.errors import UserError
 from askew.data.task import Task
 from askew.inference.predictor import Predictor

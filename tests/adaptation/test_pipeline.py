@@ -16,9 +16,10 @@ from askew.adaptation import pipeline as adapting
 from askew.adaptation.api import diagnosed
 from askew.adaptation.artifacts import predictor, summary, write_artifacts
 from askew.adaptation.audit import audit
+from askew.adaptation.candidates import AUTO
 from askew.adaptation.findings import adaptation_findings
 from askew.adaptation.pipeline import Adaptation, adapt
-from askew.adaptation.setup import AUTO, AdaptRequest
+from askew.adaptation.setup import AdaptRequest
 from askew.core.errors import UserError
 from askew.evaluation import scores
 from askew.evaluation.calibration import temperature

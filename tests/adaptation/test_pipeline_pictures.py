@@ -13,16 +13,17 @@ import torch
 from adaptations import CPU, LENGTH, finish
 from PIL import Image
 
-from askew.adaptation import embeddings, pipeline
+from askew.adaptation import pipeline
 from askew.adaptation import setup as adapting
 from askew.adaptation.artifacts import predictor
-from askew.adaptation.embeddings import embedded, embedders, frozen
 from askew.adaptation.findings import adaptation_findings
 from askew.adaptation.pipeline import adapt, with_ensemble
 from askew.adaptation.setup import AdaptRequest, set_up
 from askew.core.errors import UserError
 from askew.evaluation.logits import softmax
 from askew.evaluation.validators import score_networks
+from askew.inference import embeddings
+from askew.inference.embeddings import embedded, embedders, frozen
 from askew.inference.predictor import load
 from askew.nets.network import build
 from askew.nets.spec import NetSpec
@@ -78,7 +79,7 @@ def test_embedding_that_was_stopped_goes_on_with_the_next_pictures(
 ) -> None:
     source, target = photographs(tmp_path / "s", ("red", "green"), 5, 90), photographs(tmp_path / "t", ("red",), 4, 0)
     request = AdaptRequest(source, target, "source", "resnet18", "none", training=LENGTH)
-    monkeypatch.setattr("askew.adaptation.embeddings._BATCH", 4)
+    monkeypatch.setattr("askew.inference.embeddings._BATCH", 4)
     monkeypatch.setattr("askew.data.row_cache.FILE_ROWS", 4)
     monkeypatch.setenv("ASKEW_CACHE", str(tmp_path / "cache"))
     work = adapt(request, tmp_path / "out", CPU)

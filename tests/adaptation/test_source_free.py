@@ -16,8 +16,9 @@ from small_models import card, predictor
 from small_models import images as small_images
 
 from askew.adaptation import source_free
+from askew.adaptation.candidates import SOURCE_ONLY
 from askew.adaptation.pipeline import train
-from askew.adaptation.setup import SOURCE_ONLY, AdaptRequest, set_up
+from askew.adaptation.setup import AdaptRequest, set_up
 from askew.adaptation.source_free import adapt_again, prototype_labels
 from askew.core.errors import UserError
 from askew.data.custom import CustomDomain, read_domain

@@ -156,7 +156,7 @@ def test_validation_takes_a_tenth_of_a_class_that_was_drawn_whole_and_says_so() 
 @pytest.mark.parametrize(
     ("images", "held_out"), [(1, 0), (2, 0), (4, 0), (5, 1), (9, 1), (10, 1), (11, 2), (15, 2), (70, 7), (79, 8)]
 )
-def test_of_ones_own_data_a_tenth_of_each_class_rounded_up_is_held_out_unless_it_is_small(images: int, held_out: int) -> None:
+def test_of_ones_own_data_a_tenth_of_each_class_rounded_up_is_held_out_unless_few(images: int, held_out: int) -> None:
     y = np.repeat([0, 1], [20, images])
     source = Labeled(np.zeros((len(y), 4), dtype=np.float32), y)
     data = make_unlabeled_task("own/rows", source, Unlabeled(source.x), ("a", "b")).training_data

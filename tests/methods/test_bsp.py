@@ -12,7 +12,7 @@ from torch import Tensor
 from askew.methods.base import Shape
 from askew.methods.bsp import BSP
 from askew.methods.dann import DANN
-from askew.nets.layers import ConditionalCritic, Critic
+from askew.nets.heads import ConditionalCritic, Critic
 from askew.testing import check_method
 
 

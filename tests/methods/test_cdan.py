@@ -12,7 +12,7 @@ from formula import HIDDEN, RAMP, Formula, T, assert_is, domain, given, zero
 from askew.methods.base import Shape
 from askew.methods.bsp import BSP
 from askew.methods.cdan import CDAN
-from askew.nets.layers import LinearHead
+from askew.nets.heads import LinearHead
 from askew.testing import check_method
 
 

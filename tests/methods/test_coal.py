@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from askew.methods.base import Batch, Losses, State, both
 from askew.methods.coal import COAL
-from askew.nets.layers import CosineHead
+from askew.nets.heads import CosineHead
 from askew.nets.network import Net
 from askew.testing import check_method
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from askew.methods.base import Batch
 from askew.methods.dan import DAN
-from askew.nets.layers import LinearHead
+from askew.nets.heads import LinearHead
 from askew.nets.network import Net
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from askew.methods.base import Batch
 from askew.methods.fdann import FDANN
-from askew.nets.layers import LinearHead
+from askew.nets.heads import LinearHead
 from askew.nets.network import Net
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from askew.methods.base import Batch, Shape
 from askew.methods.source import SourceOnly
-from askew.nets.layers import LinearHead
+from askew.nets.heads import LinearHead
 from askew.nets.network import Net
 from askew.testing import check_method
 

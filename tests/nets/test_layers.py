@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from askew.core.random import key
-from askew.nets.layers import ConditionalCritic, Critic, Crop, Dropout, dense_stack
+from askew.nets.heads import ConditionalCritic, Critic
+from askew.nets.layers import Crop, Dropout, dense_stack
 from askew.nets.network import Net
 
 

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from askew.core.errors import UserError
 from askew.core.random import key
 from askew.nets import layers
-from askew.nets.layers import CosineHead, Dropout, LinearHead, Pixels
+from askew.nets.heads import CosineHead, LinearHead
+from askew.nets.layers import Dropout, Pixels
 from askew.nets.network import Net, build, check
 from askew.nets.spec import NetSpec, file_hash
 

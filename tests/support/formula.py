@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from askew.methods.base import Batch, Losses, Method, Shape
-from askew.nets.layers import LinearHead
+from askew.nets.heads import LinearHead
 from askew.nets.network import Net
 
 NS, NT, D, W, C, HIDDEN = 9, 7, 5, 4, 3, 6

@@ -16,12 +16,12 @@ from torch import nn
 from askew.adaptation.artifacts import write_artifacts
 from askew.adaptation.audit import Audit, target_names
 from askew.adaptation.audit import audit as audit_folder
-from askew.adaptation.embeddings import backbone_spec, embed_pictures, embed_rows, picture_embedder
+from askew.adaptation.candidates import SOURCE_ONLY
 from askew.adaptation.given import GivenLabels, GivenShares
 from askew.adaptation.pipeline import adapt as adapt_steps
 from askew.adaptation.pipeline import train
 from askew.adaptation.results import AdaptationResult, DiagnosisResult
-from askew.adaptation.setup import SOURCE_ONLY, AdaptRequest, read_domains, set_up
+from askew.adaptation.setup import AdaptRequest, read_domains, set_up
 from askew.core.device import pick_device
 from askew.core.errors import UserError
 from askew.core.files import temporary_folder
@@ -33,6 +33,7 @@ from askew.data.objects import as_domain
 from askew.evaluation.diagnosis import Diagnosis
 from askew.evaluation.diagnosis import diagnose as diagnose_outputs
 from askew.evaluation.outputs import DomainOutputs
+from askew.inference.embeddings import backbone_spec, embed_pictures, embed_rows, picture_embedder
 from askew.inference.predictor import Predictor, load
 from askew.methods import named
 from askew.methods.base import Method

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from askew.adaptation.embeddings import Embedders
 from askew.adaptation.findings import adaptation_findings
 from askew.adaptation.pipeline import Adaptation
 from askew.adaptation.report import render_report
@@ -22,6 +21,7 @@ from askew.data.custom import CustomDomain
 from askew.data.image_lists import Columns
 from askew.data.paths import require_file
 from askew.evaluation.calibration import temperature
+from askew.inference.embeddings import Embedders
 from askew.inference.ensemble import join, with_source_statistics
 from askew.inference.model_card import TargetPrior
 from askew.inference.predictor import Predictor

@@ -14,7 +14,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from askew.adaptation.setup import AUTO, SOURCE_ONLY, Candidate
+from askew.adaptation.candidates import AUTO, SOURCE_ONLY, Candidate
 from askew.core.device import pick_device
 from askew.core.errors import UserError
 from askew.data.domains import Labeled, Unlabeled
@@ -30,7 +30,6 @@ from askew.inference.predictor import Predictor, Prior
 from askew.methods import method_class, named
 from askew.methods.base import Method
 from askew.nets.network import predicting_weights
-from askew.runs.config import RunRequest, plan_run
 from askew.training.run import Run
 from askew.training.snapshot import NotFinite, Snapshot
 from askew.training.trainer import fit
@@ -166,12 +165,7 @@ class AdaptiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return AUTO[kind]
 
     def _run(self, candidate: Candidate, task: Task, seed: int) -> Run:
-        training = candidate.trained_with({}, len(task.training_data.classes)) | dict(self.training or {})
-        seed += candidate.later
-        request = RunRequest(
-            task.name, candidate.method, seed, shift="natural", hyper=candidate.hyper, training=training
-        )
-        return plan_run(request, task, self.net)
+        return candidate.run(task, self.net, self.training or {}, seed)
 
     def _keep(
         self,

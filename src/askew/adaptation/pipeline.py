@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from askew.adaptation.candidates import ENSEMBLE, SOURCE_ONLY, Candidate
 from askew.adaptation.given import TargetLabels, taught
-from askew.adaptation.setup import ENSEMBLE, SOURCE_ONLY, AdaptRequest, Candidate, Setup, set_up
+from askew.adaptation.setup import AdaptRequest, Setup, set_up
 from askew.core.errors import UserError, unknown
 from askew.core.files import Damaged, Unwritable, read_tensors, sweep
 from askew.core.options import checked
@@ -26,7 +27,7 @@ from askew.evaluation.validators import ScoredNetwork, choose, choose_several, s
 from askew.evaluation.verdict import Verdict, judge_transfers
 from askew.inference.ensemble import joins
 from askew.nets.network import fetch_weights
-from askew.runs.config import RunRequest, Training, plan_run
+from askew.runs.config import Training
 from askew.runs.execute import Execution, Progress, execute
 from askew.runs.root import check_out, open_root
 from askew.runs.store import RunFolder
@@ -155,12 +156,7 @@ def train(
     """Every candidate's run, in its folder, and why others failed; source-only may not fail."""
     runs = []
     for candidate in candidates:
-        training = candidate.trained_with(setup.training, len(setup.task.training_data.classes))
-        one = RunRequest(
-            setup.task.name, candidate.method, request.seed + candidate.later, shift="natural", hyper=candidate.hyper,
-            training=training,
-        )  # fmt: skip
-        runs.append((candidate, run := plan_run(one, setup.task, setup.network)))
+        runs.append((candidate, run := candidate.run(setup.task, setup.network, setup.training, request.seed)))
         if not RunFolder(out / "runs" / run.key).done:
             fetch_weights(run.net, tuple(setup.task.training_data.source.x.shape[1:]))
     how = Execution(open_root(out / "runs"), device, log=request.log)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from askew.adaptation.embeddings import Embedders, backbone_spec, embedded, embedders, picture_embedders, weights_file
+from askew.adaptation.candidates import AUTO, QUICK_AUTO, SOURCE_ONLY, Candidate
 from askew.adaptation.given import GivenLabels, GivenShares, TargetLabels, read_prior, read_truth
 from askew.core.errors import UserError
 from askew.core.options import whole_number
@@ -20,6 +20,7 @@ from askew.data.image_cache import Pictures
 from askew.data.image_lists import LISTS, USUAL, Columns, Listing
 from askew.data.task import Task
 from askew.evaluation.logits import Floats
+from askew.inference.embeddings import Embedders, backbone_spec, embedded, embedders, picture_embedders, weights_file
 from askew.methods import make_method, method_class
 from askew.nets.adabn import NORMS
 from askew.nets.backbones import CROPS, plain_name
@@ -36,63 +37,6 @@ QUICK_IMAGES = 200
 FEW_IMAGES = 10_000
 """Images up to which a frozen network sees the corners of each as well, which takes five times as long."""
 QUICK = {"pretrain": 200, "rounds": 4, "round": 40}
-USUAL_BATCH, LARGEST_BATCH = 32, 128
-"""Images of each domain in a step on rows: usually, and at most where a candidate needs room for many classes."""
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """One way to train; the first candidate is always source-only, which the others have to beat."""
-
-    name: str
-    method: str
-    training: Mapping[str, Any] = field(default_factory=dict)
-    hyper: Mapping[str, Any] = field(default_factory=dict)
-    """Hyper-parameters of the method that differ from the settings."""
-    taught: bool = False
-    """Whether it is trained with labels of the target that the user gave."""
-    weight: float = 1.0
-    """How much its network counts beside others: in the choice of those whose mean is handed out, and in that mean."""
-    per_class: int = 0
-    """Images of each class that a batch has room for: it grows where classes are many."""
-    later: int = 0
-    """Added to the seed: a method is trained a second time by another."""
-
-    def trained_with(self, training: Mapping[str, Any], classes: int) -> dict[str, Any]:
-        """Training settings for so many classes: what the user wants, and what makes the candidate."""
-        room = min(self.per_class * classes, LARGEST_BATCH)
-        return ({"batch": room} if room > USUAL_BATCH else {}) | dict(training) | dict(self.training)
-
-
-SOURCE_ONLY = Candidate("source", "source")
-ENSEMBLE = Candidate("ensemble", "ensemble")
-"""The mean of the better adapted networks, which is not trained."""
-BALANCED_COAL = Candidate("coal, balanced target", "coal", {"target_sampler": "balanced"})
-COAL, MCC, TEACHER = (Candidate(name, name) for name in ("coal", "mcc", "teacher"))
-# MCC compares the classes of a batch: one of 32 images would show each of 31 classes once, or not at all.
-MCC_ON_ROWS = replace(MCC, per_class=2)
-# As good as the others by itself, it errs elsewhere: the only one that is not a network trained by gradients.
-LDA = Candidate("lda", "lda", {"net": "centred", "norm": "split"}, weight=2)
-
-
-def _again(candidate: Candidate) -> Candidate:
-    """The same with other starting weights and batches: two networks are better than one, and hang less on chance."""
-    return replace(candidate, name=f"{candidate.name}, second run", later=1_000_000)
-
-
-AUTO: Mapping[str, tuple[Candidate, ...]] = {
-    "rows": (
-        SOURCE_ONLY, BALANCED_COAL, MCC_ON_ROWS, TEACHER, LDA, Candidate("prototypes", "prototypes", {"net": "bare"}),
-        _again(BALANCED_COAL), _again(MCC_ON_ROWS),
-    ),
-    "images": (SOURCE_ONLY, Candidate("fixmatch", "fixmatch"), TEACHER),
-    # Fine-tuned with random views, the teacher is the best single one on nearly every development task (results/trust).
-    "pictures": (SOURCE_ONLY, COAL, MCC, replace(TEACHER, weight=2)),
-}  # fmt: skip
-"""What `auto` trains and chooses among, by kind of data: embeddings and other rows, small images, pictures."""
-QUICK_AUTO = {
-    "rows": (SOURCE_ONLY, BALANCED_COAL, LDA), "images": (SOURCE_ONLY, TEACHER), "pictures": (SOURCE_ONLY, MCC)
-}  # fmt: skip
 
 
 @dataclass(frozen=True)

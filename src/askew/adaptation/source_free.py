@@ -30,7 +30,7 @@ from askew.inference.predictor import Predictor, load
 from askew.methods.losses import cross_entropy, entropy
 from askew.nets.adabn import NORM_IMAGES, domain_norms, in_batches
 from askew.nets.forward import forward_in_chunks
-from askew.nets.layers import CosineHead
+from askew.nets.heads import CosineHead
 from askew.nets.network import Net
 from askew.nets.small import is_own, on_backbone
 from askew.runs.execute import Progress

@@ -27,8 +27,8 @@ from askew.cli.terminal import print_json, print_note
 from askew.core.errors import UserError
 
 if TYPE_CHECKING:
-    from askew.adaptation.embeddings import Embedder
     from askew.data.custom import CustomDomain
+    from askew.inference.embeddings import Embedder
     from askew.inference.predict_files import PredictionCounts
     from askew.inference.predictor import Predictor, Prior
 
@@ -213,10 +213,10 @@ def embed(
     as_json: AsJson = False,
 ) -> None:
     """Embed images with a frozen network, each once: other commands find the embeddings by the images' content."""
-    from askew.adaptation.embeddings import embed_pictures, picture_embedder
     from askew.cli.progress import watch
     from askew.core.device import pick_device
     from askew.data.image_lists import Columns
+    from askew.inference.embeddings import embed_pictures, picture_embedder
     from askew.nets.augment import Views
 
     _check_embed(file, backbone)

@@ -288,11 +288,9 @@ def make_task(
 
 
 def make_unlabeled_task(name: str, source: Labeled, target: Unlabeled, classes: tuple[str, ...], seed: int = 0) -> Task:
-    """A task without test labels: of each source class with n ≥ FEW images, ⌈n / 10⌉ are held out for validation; if
-    no class has so many, of each with two."""
+    """A task without test labels: ⌈n / 10⌉ of a source class of n ≥ FEW images are held out, n > 1 if all are few."""
     sizes = source.sizes(len(classes))
-    enough = sizes >= (FEW if sizes.max() >= FEW else 2)
-    share = np.where(enough, np.ceil(VALIDATION_SHARE * sizes), 0).astype(np.int64)
+    share = np.ceil(VALIDATION_SHARE * sizes * (sizes >= (FEW if sizes.max() >= FEW else 2))).astype(np.int64)
     held = label_shift.draw(source.y, share, seed)
     rest = np.setdiff1d(np.arange(len(source)), held)
     return Task(name, TrainingData(source.take(rest), source.take(held), target, target, classes), None)

@@ -11,7 +11,7 @@ from askew.core.options import Between, Search
 from askew.methods.base import Batch, Losses, Method, Shape, State, both
 from askew.methods.cdan import conditional_domain_loss
 from askew.methods.losses import cross_entropy, domain_loss, ramp, reverse_grad, top_singular_square
-from askew.nets.layers import ConditionalCritic, Critic
+from askew.nets.heads import ConditionalCritic, Critic
 from askew.nets.network import Net
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from askew.core.options import Between, Search
 from askew.methods.base import Batch, Losses, Method, Shape, State, both
 from askew.methods.losses import certainty, cross_entropy, domain_loss, mean_one, ramp, reverse_grad
-from askew.nets.layers import ConditionalCritic
+from askew.nets.heads import ConditionalCritic
 from askew.nets.network import Net
 
 

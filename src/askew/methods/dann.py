@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from askew.core.options import Between, Search
 from askew.methods.base import Batch, Losses, Method, Shape, State, both, verdicts
 from askew.methods.losses import cross_entropy, domain_loss, ramp
-from askew.nets.layers import Critic
+from askew.nets.heads import Critic
 from askew.nets.network import Net
 
 

@@ -19,7 +19,7 @@ from askew.methods.losses import (
     one_vs_rest,
     ramp,
 )
-from askew.nets.layers import Critic, LinearHead
+from askew.nets.heads import Critic, LinearHead
 from askew.nets.network import Net
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from askew.core.options import Between, Search
 from askew.methods.base import Batch, Losses, Method, Shape, State, both, verdicts
 from askew.methods.losses import cross_entropy, domain_loss, mean_one, ramp, row_entropy, unit_range
-from askew.nets.layers import Critic
+from askew.nets.heads import Critic
 from askew.nets.network import Net
 
 

@@ -17,7 +17,8 @@ from askew.core import random
 from askew.core.errors import UserError
 from askew.nets.adabn import STATISTICS
 from askew.nets.backbones import backbone
-from askew.nets.layers import Centre, CosineHead, Crop, Dropout, LinearHead
+from askew.nets.heads import CosineHead, LinearHead
+from askew.nets.layers import Centre, Crop, Dropout
 from askew.nets.small import is_own, own_features
 from askew.nets.spec import NetSpec
 

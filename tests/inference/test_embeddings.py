@@ -14,8 +14,8 @@ from adaptations import CPU, finish
 from conftest import Command
 from PIL import Image
 
-from askew.adaptation.embeddings import Embedder, embed_pictures, embedders, picture_shape
 from askew.core.errors import UserError
+from askew.inference.embeddings import Embedder, embed_pictures, embedders, picture_shape
 from askew.nets.adabn import domain_norms
 from askew.nets.augment import Views
 from askew.nets.spec import NetSpec
@@ -56,7 +56,7 @@ def test_a_picture_is_embedded_once_wherever_it_lies(
     assert domain.labels == ("a",) * 3 + ("b",) * 3
     assert [p.name for p in own_cache.iterdir()] == ["embeddings"], "no decoded picture is kept"
     moved = shutil.copytree(folder / "b", folder.parent / "moved")
-    monkeypatch.setattr("askew.adaptation.embeddings.decode", fails)
+    monkeypatch.setattr("askew.inference.embeddings.decode", fails)
     second = Embedder(SPEC, SHAPE, CPU)
     again = finish(embed_pictures(moved, second))
     np.testing.assert_array_equal(second.rows(again.x), first.rows(domain.x)[3:])
@@ -75,7 +75,7 @@ def test_statistics_are_those_of_the_domain_and_estimated_once(
     norms = domain_norms(both.target.network)
     assert norms is not None
     assert norms.statistics.numpy() == pytest.approx(both.target.statistics)
-    monkeypatch.setattr("askew.adaptation.embeddings.decode", fails)
+    monkeypatch.setattr("askew.inference.embeddings.decode", fails)
     again = Embedder(spec, SHAPE, CPU)
     assert (again.rows(finish(embed_pictures(folder / "a", again)).x) == both.target.rows(half.x)).all()
     later = domain_norms(again.network)
@@ -133,7 +133,7 @@ def test_the_embed_command_writes_what_adapt_reads_and_does_nothing_twice(
         assert {name: arrays[name].shape for name in arrays} == {
             "x": (6, 1024), "names": (6,), "y": (6,), "views": (6, 1, 1024),
         }  # fmt: skip
-    monkeypatch.setattr("askew.adaptation.embeddings.decode", fails)
+    monkeypatch.setattr("askew.inference.embeddings.decode", fails)
     assert "embeddings of 6 images in the cache" in cli("embed", folder, *options).err
     assert "Embeddings are written to a .npz file" in cli("embed", folder, "-o", "rows.csv", *options).err
     assert cli("embed", folder, "--backbone", "mini").code == 2

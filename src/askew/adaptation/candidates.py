@@ -1,0 +1,75 @@
+"""What `askew adapt` trains and chooses among, by kind of data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from askew.data.task import Task
+from askew.runs.config import RunRequest, plan_run
+from askew.training.run import Run
+
+USUAL_BATCH, LARGEST_BATCH = 32, 128
+"""Images of each domain in a step on rows: usually, and at most where a candidate needs room for many classes."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to train; the first candidate is always source-only, which the others have to beat."""
+
+    name: str
+    method: str
+    training: Mapping[str, Any] = field(default_factory=dict)
+    hyper: Mapping[str, Any] = field(default_factory=dict)
+    """Hyper-parameters of the method that differ from the settings."""
+    taught: bool = False
+    """Whether it is trained with labels of the target that the user gave."""
+    weight: float = 1.0
+    """How much its network counts beside others: in the choice of those whose mean is handed out, and in that mean."""
+    per_class: int = 0
+    """Images of each class that a batch has room for: it grows where classes are many."""
+    later: int = 0
+    """Added to the seed: a method is trained a second time by another."""
+
+    def trained_with(self, training: Mapping[str, Any], classes: int) -> dict[str, Any]:
+        """Training settings for so many classes: what the user wants, and what makes the candidate."""
+        room = min(self.per_class * classes, LARGEST_BATCH)
+        return ({"batch": room} if room > USUAL_BATCH else {}) | dict(training) | dict(self.training)
+
+    def run(self, task: Task, network: str, training: Mapping[str, Any], seed: int) -> Run:
+        """Its run on a task of one's own."""
+        training, seed = self.trained_with(training, len(task.training_data.classes)), seed + self.later
+        request = RunRequest(task.name, self.method, seed, shift="natural", hyper=self.hyper, training=training)
+        return plan_run(request, task, network)
+
+
+SOURCE_ONLY = Candidate("source", "source")
+ENSEMBLE = Candidate("ensemble", "ensemble")
+"""The mean of the better adapted networks, which is not trained."""
+BALANCED_COAL = Candidate("coal, balanced target", "coal", {"target_sampler": "balanced"})
+COAL, MCC, TEACHER = (Candidate(name, name) for name in ("coal", "mcc", "teacher"))
+# MCC compares the classes of a batch: one of 32 images would show each of 31 classes once, or not at all.
+MCC_ON_ROWS = replace(MCC, per_class=2)
+# As good as the others by itself, it errs elsewhere: the only one that is not a network trained by gradients.
+LDA = Candidate("lda", "lda", {"net": "centred", "norm": "split"}, weight=2)
+
+
+def _again(candidate: Candidate) -> Candidate:
+    """The same with other starting weights and batches: two networks are better than one, and hang less on chance."""
+    return replace(candidate, name=f"{candidate.name}, second run", later=1_000_000)
+
+
+AUTO: Mapping[str, tuple[Candidate, ...]] = {
+    "rows": (
+        SOURCE_ONLY, BALANCED_COAL, MCC_ON_ROWS, TEACHER, LDA, Candidate("prototypes", "prototypes", {"net": "bare"}),
+        _again(BALANCED_COAL), _again(MCC_ON_ROWS),
+    ),
+    "images": (SOURCE_ONLY, Candidate("fixmatch", "fixmatch"), TEACHER),
+    # Fine-tuned with random views, the teacher is the best single one on nearly every development task (results/trust).
+    "pictures": (SOURCE_ONLY, COAL, MCC, replace(TEACHER, weight=2)),
+}  # fmt: skip
+"""What `auto` trains and chooses among, by kind of data: embeddings and other rows, small images, pictures."""
+QUICK_AUTO = {
+    "rows": (SOURCE_ONLY, BALANCED_COAL, LDA), "images": (SOURCE_ONLY, TEACHER), "pictures": (SOURCE_ONLY, MCC)
+}  # fmt: skip
