@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,23 +14,19 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 import askew.nets
-from askew.nets.lanes import layers as layers_in_lanes
-from askew.nets.lanes.layers import (
-    TOLERATED,
-    WrongKernelWarning,
-    by_products,
-    distance,
-    grouped,
-    grouped_in_bfloat16,
-    one_by_one,
-)
+from askew.nets.lanes import trust
+from askew.nets.lanes.forms import by_products, grouped, one_by_one
+from askew.nets.lanes.trust import TOLERATED, WrongKernelWarning, distance
 from askew.nets.layers import Conv, Linear, NormRelu1d, NormReluPool2d
 
 LANES, N = 3, 4
 IMAGES, ROWS = (2, 9, 9), (5,)
 LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
-    "convolution": (lambda: Conv(2, 3, 5), IMAGES),
-    "padded convolution": (lambda: Conv(2, 3, 5, padding=2), IMAGES),
+    "convolution and norm": (lambda: nn.Sequential(Conv(2, 3, 5), NormReluPool2d(3)), IMAGES),
+    "padded convolution, norm and pool": (
+        lambda: nn.Sequential(Conv(2, 3, 5, padding=2), NormReluPool2d(3, (3, 2, 1))),
+        IMAGES,
+    ),
     "linear": (lambda: Linear(5, 3), ROWS),
     "norm of images": (lambda: NormReluPool2d(2), IMAGES),
     "norm and pool": (lambda: NormReluPool2d(2, (2, 2, 0)), IMAGES),
@@ -39,6 +34,14 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "norm of rows": (lambda: NormRelu1d(5), ROWS),
 }
 Tensors = dict[str, Tensor]
+
+
+def told(layer: nn.Module) -> nn.Module:
+    """A layer that knows it is in lanes."""
+    for module in layer.modules():
+        if hasattr(module, "in_lanes"):
+            module.in_lanes = True
+    return layer
 
 
 def stacked(layers: list[nn.Module]) -> tuple[Tensors, Tensors]:
@@ -60,8 +63,7 @@ def test_a_layer_in_lanes_is_the_layer_of_each_lane(name: str, training: bool, s
             nn.init.normal_(value)
     x = torch.randn(*(() if shared else (LANES,)), N, *shape, dtype=torch.float64, requires_grad=True)
     params, buffers = stacked(layers)
-    one = make().double().train(training)
-    one.in_lanes = True
+    one = told(make().double().train(training))
     out = vmap(lambda p, b, x: functional_call(one, (p, b), (x,)), in_dims=(0, 0, None if shared else 0))(
         params, buffers, x
     )
@@ -78,13 +80,9 @@ def test_a_layer_in_lanes_is_the_layer_of_each_lane(name: str, training: bool, s
         torch.testing.assert_close(value, torch.stack([dict(layer.named_buffers())[n] for layer in layers]))
 
 
-def test_in_bfloat16_convolutions_of_lanes_round_and_dense_layers_do_not() -> None:
-    """To copy a dense layer's weights takes longer than its product saves; activations between layers are float32."""
-    shapes = (LANES, 16, N, 9, 9), (LANES, 8, 16, 5, 5), (LANES, 8)
-    cpu = torch.device("cpu")
-    assert 0 < distance(grouped_in_bfloat16, one_by_one, shapes, (2,), cpu) < TOLERATED
-    dense = Linear(5, 3)
-    dense.in_lanes = True
+def test_dense_layers_in_lanes_do_not_round_to_bfloat16() -> None:
+    """To copy a dense layer's weights takes longer than its product saves."""
+    dense = told(Linear(5, 3))
     params, _ = stacked([Linear(5, 3) for _ in range(LANES)])
     x = torch.randn(LANES, N, 5)
     together = vmap(lambda p, x: functional_call(dense, (p,), (x,)))
@@ -95,12 +93,11 @@ def test_in_bfloat16_convolutions_of_lanes_round_and_dense_layers_do_not() -> No
 
 def test_gradients_of_stacked_weights_lie_in_memory_as_the_weights_do() -> None:
     """Else the optimiser has to lay them out anew, which costs as much as the step itself in a large layer."""
-    for name in ("convolution", "linear"):
+    for name in ("convolution and norm", "linear"):
         make, shape = LAYERS[name]
         layers = [make() for _ in range(LANES)]
         params, buffers = stacked(layers)
-        one = make()
-        one.in_lanes = True
+        one = told(make())
         out = vmap(lambda p, b, x, one=one: functional_call(one, (p, b), (x,)))(
             params, buffers, torch.randn(LANES, N, *shape)
         )
@@ -109,8 +106,7 @@ def test_gradients_of_stacked_weights_lie_in_memory_as_the_weights_do() -> None:
 
 
 def test_a_stacked_layer_outside_of_lanes_says_so() -> None:
-    layer = Linear(5, 3)
-    layer.in_lanes = True
+    layer = told(Linear(5, 3))
     with pytest.raises(AssertionError, match="under vmap only"):
         layer(torch.zeros(N, 5))
 
@@ -164,13 +160,46 @@ def test_a_form_with_a_wrong_gradient_is_a_distance_apart() -> None:
     assert distance(WrongGradient.apply, by_products, SHAPES, [2], torch.device("cpu")) > 10 * TOLERATED
 
 
+def with_convolution(monkeypatch: pytest.MonkeyPatch, form: Callable[..., Tensor]) -> None:
+    """Instead of the kernel, and nothing is known of it yet."""
+    zeros = torch.zeros(SHAPES[2])
+    conv = SimpleNamespace(apply=lambda x, kernel, padding, kept: form(x, kernel, zeros, padding))
+    other = SimpleNamespace(apply=None)
+    fake = SimpleNamespace(Conv=conv, NormReluPool=other, ConvNormReluPool=other)
+    monkeypatch.setattr(askew.nets.lanes, "kernels", fake, raising=False)
+    monkeypatch.setitem(sys.modules, "askew.nets.lanes.kernels", fake)
+    trust.tried.cache_clear()
+
+
+def is_used() -> bool:
+    return trust.tried("convolution", SHAPES[:2], (2, torch.float32), torch.device("cpu"))
+
+
+@pytest.fixture
+def forgotten() -> Iterator[None]:
+    """What a test found out about a kernel."""
+    yield
+    trust.tried.cache_clear()
+
+
+@pytest.mark.usefixtures("forgotten")
 def test_a_kernel_that_is_wrong_on_this_machine_is_not_used_and_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    for wrong, used in ((one_by_one, True), (WrongGradient.apply, False)):
-        fake = SimpleNamespace(Conv=SimpleNamespace(apply=wrong), NormReluPool=SimpleNamespace(apply=None))
-        monkeypatch.setattr(askew.nets.lanes, "kernels", fake, raising=False)
-        monkeypatch.setitem(sys.modules, "askew.nets.lanes.kernels", fake)
-        layers_in_lanes._tried.cache_clear()
-        warned = contextlib.nullcontext() if used else pytest.warns(WrongKernelWarning, match="convolution of .* off")
-        with warned:
-            assert layers_in_lanes._tried("convolution", SHAPES, (2,), torch.device("cpu")) == used
-    layers_in_lanes._tried.cache_clear()
+    with_convolution(monkeypatch, one_by_one)
+    assert is_used()
+    with_convolution(monkeypatch, WrongGradient.apply)
+    with pytest.warns(WrongKernelWarning, match="convolution of .* off"):
+        assert not is_used()
+
+
+@pytest.mark.usefixtures("forgotten")
+def test_a_kernel_that_this_machine_has_no_room_for_is_not_used_and_that_is_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    errors = pytest.importorskip("triton.runtime.errors", reason="Triton is missing")
+
+    def too_large(*args: object) -> Tensor:
+        raise errors.OutOfResources(147456, 101376, "shared memory")
+
+    with_convolution(monkeypatch, too_large)
+    with pytest.warns(WrongKernelWarning, match="convolution of .* does not run"):
+        assert not is_used()

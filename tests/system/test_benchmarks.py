@@ -37,6 +37,8 @@ def test_there_are_programs_and_grids() -> None:
 def test_a_program_starts_and_explains_itself(
     program: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    if program.name == "deep_conv.py":
+        pytest.importorskip("triton", reason="Triton is missing")
     monkeypatch.syspath_prepend(program.parent)
     monkeypatch.setattr(sys, "argv", [program.name, "--help"])
     with pytest.raises(SystemExit) as end:

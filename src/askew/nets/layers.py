@@ -132,15 +132,15 @@ class Contrast(nn.Module):
 
 
 class Conv(nn.Conv2d):
-    """A convolution of stride one with square kernels."""
+    """A convolution of stride one with square kernels, before a norm."""
 
     in_lanes = False
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor | lane_layers.Pending:  # type: ignore[override]
         if not self.in_lanes:
             return super().forward(x)
         assert self.bias is not None
-        return lane_layers.conv2d(x, self.weight, self.bias, int(self.padding[0]))
+        return lane_layers.Pending(x, self.weight, self.bias, int(self.padding[0]))
 
 
 class Linear(nn.Linear):
@@ -156,7 +156,7 @@ class NormRelu1d(nn.BatchNorm1d):
     in_lanes = False
 
     def forward(self, x: Tensor) -> Tensor:
-        return _norm_in_lanes(self, x, lane_layers.NO_POOL) if self.in_lanes else F.relu(super().forward(x))
+        return lane_layers.norm_relu_pool(self, x) if self.in_lanes else F.relu(super().forward(x))
 
 
 class NormReluPool2d(nn.BatchNorm2d):
@@ -168,22 +168,11 @@ class NormReluPool2d(nn.BatchNorm2d):
         super().__init__(channels)
         self.pool = pool
 
-    def forward(self, x: Tensor) -> Tensor:
-        if self.in_lanes:
-            return _norm_in_lanes(self, x, self.pool)
+    def forward(self, x: Tensor | lane_layers.Pending) -> Tensor:
+        if self.in_lanes or isinstance(x, lane_layers.Pending):
+            return lane_layers.norm_relu_pool(self, x, self.pool)
         x = F.relu(super().forward(x))
         return x if self.pool == lane_layers.NO_POOL else F.max_pool2d(x, *self.pool)
-
-
-def _norm_in_lanes(norm: NormRelu1d | NormReluPool2d, x: Tensor, pool: lane_layers.Pool) -> Tensor:
-    mean, var, batches, momentum = norm.running_mean, norm.running_var, norm.num_batches_tracked, norm.momentum
-    assert mean is not None
-    assert var is not None
-    assert batches is not None
-    assert momentum is not None
-    if norm.training:
-        batches.add_(1)
-    return lane_layers.norm_relu_pool(x, norm.weight, norm.bias, mean, var, momentum, norm.eps, pool, norm.training)
 
 
 class UnitLength(nn.Module):

@@ -1,0 +1,162 @@
+"""Kernels are tried before they are trusted: compared with torch's own layers, once per shape on the machine."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from functools import cache
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor
+
+from askew.nets.lanes.forms import Form, Pool, normed, one_by_one
+
+TOLERATED = 0.02
+"""How far a kernel may be from torch, as a share of the outcome: products in TF32 are 0.001 apart, wrong code 0.1."""
+Shape = tuple[int, ...]
+
+
+class WrongKernelWarning(UserWarning):
+    """A kernel cannot be compiled here, or computes something else than torch does, and is not used."""
+
+
+@cache
+def _has_triton() -> bool:
+    return find_spec("triton") is not None
+
+
+def _usable(x: Tensor, weight: Tensor, pool: Pool) -> bool:
+    """Whether there are kernels: of pools, for those whose pixels are in two windows along an axis at most."""
+    size, stride, padding = pool
+    known = size <= stride + padding and padding <= stride
+    return known and x.is_cuda and weight.dtype == torch.float32 and _has_triton()
+
+
+def _few(images: int) -> int:
+    """Enough to try with: code is compiled for multiples of 16, and for other numbers."""
+    return images if images <= 64 else 64 + images % 16
+
+
+def trusted_norm(x: Tensor, weight: Tensor, momentum: float, eps: float, pool: Pool, training: bool) -> bool:
+    """Whether the kernel of a norm may be used for (lanes, c, n, h, w)."""
+    if not _usable(x, weight, pool) or x.dtype != torch.float32:
+        return False
+    lanes, c, n, *side = x.shape
+    shapes = (lanes, c, _few(n), *side), weight.shape, weight.shape
+    return tried("norm", shapes, (momentum, eps, pool, training, x.dtype, False), x.device)
+
+
+def trusted_block(
+    x: Tensor, kernel: Tensor, padding: int, momentum: float, eps: float, pool: Pool, training: bool, kept: torch.dtype
+) -> bool:
+    """Whether those of a convolution with its norm may be used for (lanes, cin, n, h, w).
+
+    Value and gradient of either are compared by themselves, and the value of both: a pool that is undecided takes
+    rounding for an answer, so that the gradient of both says little.
+    """
+    if not _usable(x, kernel, pool):
+        return False
+    lanes, cin, n, *side = x.shape
+    cout, k = kernel.shape[1], kernel.shape[3]
+    few, row = _few(n), (lanes, cout)
+    images, outcome = (lanes, cin, few, *side), (lanes, cout, few, *(s + 2 * padding - k + 1 for s in side))
+    how = momentum, eps, pool, training
+    return (
+        tried("convolution", (images, kernel.shape), (padding, kept), x.device)
+        and tried("norm", (outcome, row, row), (*how, kept, True), x.device)
+        and tried("block", (images, kernel.shape, row, row, row), (padding, *how, kept), x.device)
+    )
+
+
+@cache
+def tried(layer: str, shapes: tuple[Shape, ...], options: tuple[object, ...], device: torch.device) -> bool:
+    from askew.nets.lanes import kernels
+
+    forms: dict[str, tuple[Form, Form]] = {
+        "convolution": (kernels.Conv.apply, _convolution),
+        "norm": (_norm_by(kernels.NormReluPool.apply), _norm_by(normed)),
+        "block": (_block_by(kernels.ConvNormReluPool.apply), _block_by(_block)),
+    }
+    trains = layer == "convolution" or (layer == "norm" and bool(options[3]))
+    try:
+        apart = distance(*forms[layer], shapes, options, device, gradients=trains)
+    except _triton_errors() as error:  # a GPU with less shared memory, or without bfloat16
+        wrong = f"does not run ({type(error).__name__})"
+    else:
+        if apart < TOLERATED:
+            return True
+        wrong = f"is {100 * apart:.0f} % off"
+    message = f"The kernel of a {layer} of {shapes[0]} {wrong} on this machine; torch's own is used."
+    warnings.warn(message, WrongKernelWarning, stacklevel=2)
+    return False
+
+
+def _triton_errors() -> tuple[type[Exception], ...]:
+    if not _has_triton():
+        return ()
+    from triton.errors import TritonError
+
+    return (TritonError,)
+
+
+def _convolution(x: Tensor, kernel: Tensor, padding: int, kept: torch.dtype) -> Tensor:
+    return one_by_one(x, kernel, kernel.new_zeros(kernel.shape[:2]), padding)
+
+
+def _statistics(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Running statistics that nobody looks at."""
+    return torch.zeros_like(weight), torch.ones_like(weight)
+
+
+def _norm_by(norm: Form) -> Form:
+    def form(
+        x: Tensor, weight: Tensor, bias: Tensor, momentum: float, eps: float, pool: Pool, training: bool,
+        kept: torch.dtype, last: bool,
+    ) -> Tensor:  # fmt: skip
+        """Of images that lie in memory as they will come, rounded as they will be."""
+        if last:
+            x = x.permute(0, 2, 3, 4, 1).contiguous().permute(0, 4, 1, 2, 3)
+        x = x.to(kept)
+        if norm is normed:
+            x = x.float()
+        return norm(x, weight, bias, *_statistics(weight), momentum, eps, pool, training).float()
+
+    return form
+
+
+def _block_by(block: Form) -> Form:
+    return lambda x, kernel, shift, weight, bias, *options: block(
+        x, kernel, shift, weight, bias, *_statistics(weight), *options
+    ).float()
+
+
+def _block(
+    x: Tensor, kernel: Tensor, shift: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, var: Tensor,
+    padding: int, momentum: float, eps: float, pool: Pool, training: bool, kept: torch.dtype,
+) -> Tensor:  # fmt: skip
+    return normed(one_by_one(x, kernel, shift, padding), weight, bias, mean, var, momentum, eps, pool, training)
+
+
+def distance(
+    form: Form,
+    reference: Form,
+    shapes: Sequence[tuple[int, ...]],
+    options: Sequence[object],
+    device: torch.device,
+    *,
+    gradients: bool = True,
+) -> float:
+    """How far two forms are apart for tensors of these shapes, as a share of the outcome or, if more, of a gradient."""
+    chance = torch.Generator(device).manual_seed(0)
+    tensors = [torch.randn(shape, generator=chance, device=device) for shape in shapes]
+    found: list[list[Tensor]] = []
+    weigh: Tensor | None = None
+    for way in (reference, form):
+        with torch.set_grad_enabled(gradients):
+            inputs = [value.clone().requires_grad_(gradients) for value in tensors]
+            out = way(*inputs, *options)
+        if weigh is None:
+            weigh = torch.randn(out.shape, generator=chance, device=device)
+        found.append([out.detach(), *(torch.autograd.grad(out, inputs, weigh) if gradients else ())])
+    return max(float((b - a).norm() / a.norm()) for a, b in zip(*found, strict=True))

@@ -1,0 +1,62 @@
+"""Lanes' Triton kernels on a processor, by Triton's interpreter: prints how far each is from torch's own layer.
+
+A program, since Triton asks once, when it is imported, whether to interpret.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ["TRITON_INTERPRET"] = "1"
+
+import torch
+import triton.runtime.interpreter as interpreter
+
+from askew.nets.lanes import conv_kernels, deep_kernels, planes, trust
+
+SINGLE, HALF = torch.float32, torch.float16
+LAYERS = [  # channels in and out, kernel, images, side, padding, pool, what is kept: few pixels, since each takes long
+    (1, 20, 5, 2, 8, 0, (2, 2, 0), HALF),
+    (3, 20, 3, 1, 5, 1, (3, 2, 1), SINGLE),
+    (16, 48, 3, 1, 5, 0, (2, 2, 0), HALF),
+    (16, 16, 3, 2, 5, 1, (3, 2, 1), SINGLE),
+]
+LANES = 2
+
+
+def loop_bounds_from_numpy() -> None:
+    """A number that a kernel is given is an array of one element, which numpy 2.4 no longer takes for a number."""
+    patch = interpreter._LangPatchScope.set_attr
+
+    def set_attr(self: object, owner: object, name: str, value: object) -> None:
+        patch(self, owner, name, (lambda tensor: int(tensor.handle.data.item())) if name == "__index__" else value)
+
+    interpreter._LangPatchScope.set_attr = set_attr
+
+
+def main() -> None:
+    loop_bounds_from_numpy()
+    torch.set_num_threads(1)
+    torch.backends.cudnn.allow_tf32 = False
+    for module in (conv_kernels, deep_kernels, planes):
+        module.SPLITS = 16  # sums in few parts, but in more than one
+    planes.ELEMENTS = 256
+    for tiles in deep_kernels.TILES.values():
+        tiles[SINGLE] = tiles[SINGLE]._replace(pixels=32)  # fewer than a layer has
+    distance = trust.distance
+
+    def printed(*args: object, **options: object) -> float:
+        found = distance(*args, **options)
+        print(found)
+        return found
+
+    trust.distance, trust._usable = printed, lambda x, weight, pool: True
+    for i, (cin, cout, k, n, side, padding, pool, kept) in enumerate(LAYERS):
+        x, kernel = torch.zeros(LANES, cin, n, side, side), torch.zeros(LANES, cout, cin, k, k)
+        for training in (True, False) if i == 0 else (True,):
+            trust.trusted_block(x, kernel, padding, 0.1, 1e-5, pool, training, kept)
+    trust.trusted_norm(torch.zeros(LANES, 20, 6, 1, 1), torch.zeros(LANES, 20), 0.1, 1e-5, (1, 1, 0), True)
+
+
+if __name__ == "__main__":
+    main()
