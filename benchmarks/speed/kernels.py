@@ -1,6 +1,6 @@
 """Where a step's time goes: the kernels of one step, as the profiler sees them.
 
-python benchmarks/speed/kernels.py digits/svhn-mnist [--method coal] [--lanes 8] [--data DATA] [--top 25]
+python benchmarks/speed/kernels.py digits/svhn-mnist [--method coal] [--lanes 8] [--data DATA | --random] [--top 25]
 """
 
 from __future__ import annotations
@@ -11,23 +11,26 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from speed import planned
 from timing import advance, seconds
 
-from askew.runs.config import RunRequest, prepare
 from askew.training.batches import Feed
 from askew.training.lanes import Lanes
 from askew.training.loop import Loop
 from askew.training.trainer import Trainer, run_net
 
+SHORT = 5
+"""Microseconds below which a kernel's launch counts more than its work."""
+
 
 def training_loop(args: argparse.Namespace, device: torch.device) -> Loop[Any]:
-    training = {"round": args.steps, "pretrain": 0}
-    run, task = prepare(RunRequest(args.task, args.method, data=args.data, training=training))
-    feed = Feed(task.training_data, device)
+    run, data = planned(args.task, args.method, args)
+    feed = Feed(data, device)
     if args.lanes > 1:
         runs = [dataclasses.replace(run, seed=seed) for seed in range(args.lanes)]
-        return Lanes(runs, [feed] * args.lanes, [run_net(r, task.training_data) for r in runs], True)
-    net = run_net(run, task.training_data).to(device)
+        nets = [run_net(run, data)] * args.lanes  # equal weights take as long as others, and less to make
+        return Lanes(runs, [feed] * args.lanes, nets, True)
+    net = run_net(run, data).to(device)
     net.share_step_key()
     return Trainer(run, len(run.plan) - 1, feed, net, True)
 
@@ -38,6 +41,8 @@ def main() -> None:
     parser.add_argument("--method", default="coal")
     parser.add_argument("--lanes", type=int, default=1)
     parser.add_argument("--data", type=Path)
+    parser.add_argument("--random", action="store_true", help="Random pixels instead of data.")
+    parser.add_argument("--precision", choices=["float32", "tf32", "bf16"], help="Default: the recipe's.")
     parser.add_argument("--top", type=int, default=25)
     parser.add_argument("--steps", type=int, default=20)
     args = parser.parse_args()
@@ -52,7 +57,11 @@ def main() -> None:
     found = sorted(profile.key_averages(), key=lambda e: -e.self_device_time_total)
     busy = sum(e.self_device_time_total for e in found) / 1000 / args.steps
     per = f"{args.lanes} lanes" if args.lanes > 1 else "one run"
-    print(f"{args.task} {args.method}, {per}: {took:.3f} ms per step, {busy:.3f} ms of it in kernels")
+    launches = sum(e.count for e in found) / args.steps
+    short = [e for e in found if e.self_device_time_total < SHORT * e.count]
+    small = sum(e.self_device_time_total for e in short) / 1000 / args.steps
+    print(f"{args.task} {args.method}, {per}: {took:.3f} ms per step, {busy:.3f} ms of it in {launches:.0f} kernels")
+    print(f"{small:8.4f} ms in the {sum(e.count for e in short) / args.steps:.0f} of less than {SHORT} µs each")
     for event in found[: args.top]:
         ms = event.self_device_time_total / 1000 / args.steps
         calls = event.count / args.steps

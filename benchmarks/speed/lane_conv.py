@@ -3,7 +3,7 @@
     python benchmarks/speed/lane_conv.py [--lanes 8,32,64] [--images 64] [--device auto] [--tf32] [--try-all]
     python benchmarks/speed/lane_conv.py --bf16 --lanes 64,16,5
 
-The forms are those that askew.nets.lanes.layers chooses from: all lanes as the groups of one convolution, one
+The forms are those of askew.nets.lanes.forms: all lanes as the groups of one convolution, one
 convolution after another, patches times weights as a batched product, and (on a GPU) a Triton kernel. cuDNN multiplies
 in TF32 by default, products only with --tf32; --try-all lets cuDNN try its kernels.
 
@@ -25,7 +25,8 @@ from timing import seconds
 from torch import Tensor
 
 from askew.core.device import pick_device
-from askew.nets.lanes.layers import TOLERATED, by_products, grouped, one_by_one
+from askew.nets.lanes.forms import by_products, grouped, one_by_one
+from askew.nets.lanes.trust import TOLERATED
 
 LAYERS = {  # channels in and out, side, padding
     "digits-28 conv 1": (1, 32, 28, 0),
@@ -52,7 +53,7 @@ def all_forms(device: torch.device, bf16: bool) -> dict[str, Form]:
     if device.type == "cuda":
         from askew.nets.lanes import kernels
 
-        forms["Triton"] = kernels.Conv.apply
+        forms["Triton"] = lambda x, weight, bias, padding: kernels.Conv.apply(x, weight, padding, x.dtype).to(x.dtype)
     return forms | ({"one by one, NHWC": channels_last} if bf16 else {})
 
 

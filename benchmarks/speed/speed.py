@@ -91,6 +91,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--tasks", default="digits/usps-mnist,digits/svhn-mnist")
     parser.add_argument("--methods", default=",".join(PLAIN), help="`all` for every method; five have a plain version.")
     parser.add_argument("--lanes", default="", help="Numbers of lanes; more than a GPU is given by bench are left out.")
+    parser.add_argument("--variants", default="plain,alone,graph,lanes", help="Which of them to measure.")
     parser.add_argument("--try-all", action="store_true", help="Let cuDNN try its kernels, for all variants.")
     parser.add_argument("--precision", choices=["float32", "tf32", "bf16"], help="askew's; default: its recipe's.")
     parser.add_argument("--json", type=Path)
@@ -171,12 +172,14 @@ class Bench:
         self.steps, self.device, self.cuda = args.steps, device, device.type == "cuda"
         self.variants: dict[str, Variant] = {}
         self.memory: dict[str, float] = {}
-        if method in PLAIN:
+        wanted = args.variants.split(",")
+        if method in PLAIN and "plain" in wanted:
             self.add("plain PyTorch", lambda: self.plain(method))
-        self.add("askew, no graph", lambda: self.alone(False))
-        if self.cuda:
+        if "alone" in wanted:
+            self.add("askew, no graph", lambda: self.alone(False))
+        if self.cuda and "graph" in wanted:
             self.add("askew, graph", lambda: self.alone(True))
-        for count in [int(n) for n in args.lanes.split(",") if n]:
+        for count in [int(n) for n in args.lanes.split(",") if n and "lanes" in wanted]:
             if not self.cuda or count <= lanes_that_pay(self.run, device):
                 self.add(f"askew, {count} lanes", lambda count=count: self.lanes(count))
 
@@ -237,7 +240,7 @@ def measure(
     bench = Bench(task, method, args, device)
     times = {label: statistics.median(values) for label, values in bench.times(args.repeats).items()}
     floor = bench.floor(*limits)
-    base = times.get("plain PyTorch", times["askew, no graph"])
+    base = next(iter(times.values()))
     rows = []
     for label, ms in times.items():
         rate, memory = 2 * bench.run.batch * 1000 / ms, bench.memory[label]
