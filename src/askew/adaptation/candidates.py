@@ -51,8 +51,7 @@ BALANCED_COAL = Candidate("coal, balanced target", "coal", {"target_sampler": "b
 COAL, MCC, TEACHER = (Candidate(name, name) for name in ("coal", "mcc", "teacher"))
 # MCC compares the classes of a batch: one of 32 images would show each of 31 classes once, or not at all.
 MCC_ON_ROWS = replace(MCC, per_class=2)
-# As good as the others by itself, it errs elsewhere: the only one that is not a network trained by gradients.
-LDA = Candidate("lda", "lda", {"net": "centred", "norm": "split"}, weight=2)
+LDA = Candidate("lda", "lda", {"net": "centred", "norm": "split"})
 
 
 def _again(candidate: Candidate) -> Candidate:
