@@ -49,6 +49,8 @@ ENSEMBLE = Candidate("ensemble", "ensemble")
 """The mean of the better adapted networks, which is not trained."""
 BALANCED_COAL = Candidate("coal, balanced target", "coal", {"target_sampler": "balanced"})
 COAL, MCC, TEACHER = (Candidate(name, name) for name in ("coal", "mcc", "teacher"))
+# With random views, the teacher is the best single one on nearly every development task (results/trust).
+TEACHER_OF_VIEWS = replace(TEACHER, weight=2)
 # MCC compares the classes of a batch: one of 32 images would show each of 31 classes once, or not at all.
 MCC_ON_ROWS = replace(MCC, per_class=2)
 LDA = Candidate("lda", "lda", {"net": "centred", "norm": "split"})
@@ -64,9 +66,8 @@ AUTO: Mapping[str, tuple[Candidate, ...]] = {
         SOURCE_ONLY, BALANCED_COAL, MCC_ON_ROWS, TEACHER, LDA, Candidate("prototypes", "prototypes", {"net": "bare"}),
         _again(BALANCED_COAL), _again(MCC_ON_ROWS),
     ),
-    "images": (SOURCE_ONLY, Candidate("fixmatch", "fixmatch"), TEACHER),
-    # Fine-tuned with random views, the teacher is the best single one on nearly every development task (results/trust).
-    "pictures": (SOURCE_ONLY, COAL, MCC, replace(TEACHER, weight=2)),
+    "images": (SOURCE_ONLY, Candidate("fixmatch", "fixmatch"), TEACHER_OF_VIEWS),
+    "pictures": (SOURCE_ONLY, COAL, MCC, TEACHER_OF_VIEWS),
 }  # fmt: skip
 """What `auto` trains and chooses among, by kind of data: embeddings and other rows, small images, pictures."""
 QUICK_AUTO = {
