@@ -59,7 +59,7 @@ from askew.runs.root import open_root
 
 DOMAINS = ("art_painting", "cartoon", "photo", "sketch")
 REPORTED = {("photo", "sketch"), ("cartoon", "photo"), ("sketch", "photo"), ("photo", "cartoon")}
-MANY = ("letters", "symbols", "scenes")
+MANY = ("letters", "symbols", "scenes", "icons", "emoji", "stamps")
 PAIRS = {
     "development": [pair for pair in itertools.permutations(DOMAINS, 2) if pair not in REPORTED],
     "reported": sorted(REPORTED),
@@ -68,7 +68,7 @@ PAIRS = {
     "many": [(f"{kind}_{a}", f"{kind}_{b}") for kind in MANY for a, b in ("pq", "qp")],
 }
 """Rows are no pictures: handwritten digits as 64 numbers, and as a second sensor would measure them. Many classes are
-those that glyphs.py draws, to develop on."""
+those that glyphs.py draws and drawings.py collects, to develop on."""
 SHIFTS = ("rs-ut", "natural", "reversed")
 ROLES = ("source", "target")
 
