@@ -9,7 +9,7 @@ import pytest
 from worlds import EVEN, World, world
 
 from askew.evaluation.outputs import DomainOutputs
-from askew.evaluation.validators import score_networks
+from askew.evaluation.validators import score_another, score_networks
 from askew.evaluation.verdict import (
     COLLAPSED,
     MARGIN,
@@ -59,6 +59,12 @@ def test_an_adaptation_that_helps_is_said_to_have_helped(good: World, bad: World
         begun = f"Adaptation seems to have helped: it agrees with the ensemble of {2 + len(others)} networks on "
         assert found.sentence.startswith(begun)
         assert "better by SND" in found.sentence
+
+
+def test_a_network_that_came_later_is_not_counted_among_those_that_it_is_held_against(good: World, bad: World) -> None:
+    networks = score_networks([bad.outputs, good.outputs, blurred(good, 0.8, 2).outputs])
+    *_, last = judge_transfers([*networks, score_another(networks, good.outputs)], resamples=10)
+    assert "the ensemble of 3 networks" in last.sentence
 
 
 def test_an_adaptation_that_hurts_is_said_to_have_hurt(good: World, bad: World) -> None:

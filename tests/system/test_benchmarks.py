@@ -123,6 +123,27 @@ def test_glyphs_are_two_domains_of_the_same_classes_and_the_same_every_time(
         assert set(y) == set(other_y)
 
 
+def test_drawings_are_two_domains_of_the_same_classes_and_what_is_alike_is_there_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(FOLDER / "studies")
+    drawings = importlib.import_module("drawings")
+    rng = np.random.default_rng(0)
+    for of in drawings.CLASSES["stamps"].values():
+        for place in (f"openclipart/png/{of['clips']}", f"tuxpaint/stamps/{of['stamps'][0]}"):
+            (folder := tmp_path / "usr" / "share" / place).mkdir(parents=True)
+            picture = Image.fromarray(rng.integers(9, 256, (9, 6, 4), dtype=np.uint8))
+            for name in (f"{of.get('with', ['thing'])[0]}_1", "copy", "outline_mirror"):
+                picture.save(folder / f"{name}.png")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", Image.MAX_IMAGE_PIXELS)  # which the program changes
+    monkeypatch.setattr(sys, "argv", ["drawings.py", "stamps", f"{tmp_path}/pictures", f"--debian={tmp_path}"])
+    drawings.main()
+    found = [sorted((tmp_path / "pictures" / f"stamps_{domain}").rglob("*.png")) for domain in "pq"]
+    for files in found:
+        assert [file.parent.name for file in files] == sorted(drawings.CLASSES["stamps"])
+        assert {(file.name, Image.open(file).convert("RGB").size) for file in files} == {("000.png", (128, 128))}
+
+
 def test_a_reversed_shift_leaves_a_tenth_of_the_other_end_and_never_too_few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(FOLDER / "studies")
     own = importlib.import_module("own")

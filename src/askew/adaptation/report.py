@@ -42,7 +42,7 @@ def render_report(found: Adaptation) -> str:
         "of them held out": f"{len(training_data.source_val):,}",
         f"target {kind} without labels": f"{len(training_data.target):,}",
         "classes": f"{len(found.classes):,}",
-        "methods": f"{len(found.trained):,}",
+        "networks": f"{sum(not t.members for t in found.trained):,}",
         f"target {kind} like no class": f"{found.unfamiliar.marked.sum():,}",
         "seconds": f"{found.seconds:,.0f}",
     }

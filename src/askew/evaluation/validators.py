@@ -94,6 +94,8 @@ class ScoredNetwork:
     """By the names of SCORES."""
     temperature: float = 1.0
     """What the network's logits were divided by."""
+    compared: bool = True
+    """Whether it is one of those whose mean the others are held against; one that came later is not."""
 
 
 def score_network(outputs: DomainOutputs, prior: Floats | None = None) -> ScoredNetwork:
@@ -119,7 +121,8 @@ def score_another(networks: Sequence[ScoredNetwork], outputs: DomainOutputs) -> 
     """One more network, under the prior and against the ensemble of those that were compared."""
     t, known = temperature(outputs), networks[0].inputs
     calibrated = at_temperature(outputs, t)
-    return replace(_scored(calibrated, ScoreInputs.of(calibrated, known.prior, known.ensemble)), temperature=t)
+    scored = _scored(calibrated, ScoreInputs.of(calibrated, known.prior, known.ensemble))
+    return replace(scored, temperature=t, compared=False)
 
 
 def _scored(outputs: DomainOutputs, inputs: ScoreInputs) -> ScoredNetwork:

@@ -93,7 +93,8 @@ def judge_transfers(networks: Sequence[ScoredNetwork], *, resamples: int = 100, 
         evidence = gather_evidence(source_only, network, differences)
         far, collapsed = _collapse(source_only.outputs, network.outputs, plausible)
         answer = "hurt" if collapsed else judge(evidence, alone=len(adapted) == 1)
-        yield Verdict(answer, _sentence(answer, evidence, len(networks), far, collapsed), evidence, far, collapsed)
+        sentence = _sentence(answer, evidence, sum(one.compared for one in networks), far, collapsed)
+        yield Verdict(answer, sentence, evidence, far, collapsed)
 
 
 def judge(evidence: Sequence[Evidence], *, alone: bool) -> Answer:
