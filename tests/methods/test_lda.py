@@ -10,6 +10,7 @@ import torch
 from conftest import MakeRun
 from scipy.stats import multivariate_normal
 
+from askew.core.errors import UserError
 from askew.data.task import TrainingData
 from askew.methods.lda import DiscriminantAnalysis, principal_components
 from askew.runs.api import run as run_askew
@@ -91,6 +92,13 @@ def test_a_class_without_a_source_image_and_rows_that_are_all_alike_are_no_error
     rows = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
     assert method.fit(rows, torch.tensor([0, 0, 2, 2, 2, 0]), rows, 3).weight.isfinite().all()
     assert method.fit(torch.ones(6, 4), torch.arange(6) % 3, torch.ones(5, 4), 3).weight.isfinite().all()
+
+
+def test_a_cosine_head_which_has_no_offset_is_refused(make_run: MakeRun, training_data: TrainingData) -> None:
+    run = make_run(DiscriminantAnalysis(), net="bare", head="cosine", pretrain=0)
+    with pytest.raises(UserError, match="has an offset") as caught:
+        list(fit(run, training_data, torch.device("cpu")))
+    assert caught.value.hint == "-t head=linear."
 
 
 def test_it_keeps_the_contract() -> None:

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from askew.core.errors import UserError
 from askew.nets.layers import Dropout, Linear
 
 
@@ -30,7 +31,7 @@ class CosineHead(nn.Module):
     def set_weight(self, weight: Tensor, bias: Tensor | None = None) -> None:
         """Take these prototypes, which have no bias. (c, d)"""
         if bias is not None:
-            raise ValueError("a cosine head has no bias")
+            raise UserError("The method's head has an offset, which a cosine head has not.", "-t head=linear.")
         with torch.no_grad():
             self.prototypes.weight.copy_(weight)
 
