@@ -124,7 +124,7 @@ def compile_some(first: int, every: int) -> None:
             for tile in tiles(op, *LAYERS[layer][:2], DTYPES[kind]):
                 turn += 1
                 if turn % every == first:
-                    with contextlib.suppress(TritonError):  # said when it is timed
+                    with contextlib.suppress(TritonError):  # reported when it is timed
                         problem.work(op, tile)()
 
 

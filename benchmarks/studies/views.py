@@ -193,7 +193,7 @@ def trials(
             outputs, seconds = [], 0.0
             for one in AUTO["rows"]:
                 how = VARIANTS[name][one.method == "teacher"]
-                how = Training(how.rows) if one.method == "prototypes" else how
+                how = Training(how.rows) if one.method in ("lda", "prototypes") else how  # which draw no views
                 if how.rows not in setups:
                     setups[how.rows] = set_up_rows(how.rows, domains, pair, shift, Path(scratch))
                 setup, y = setups[how.rows]

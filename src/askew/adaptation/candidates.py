@@ -29,8 +29,8 @@ class Candidate:
     """How much its network counts beside others: in the choice of those whose mean is handed out, and in that mean."""
     per_class: int = 0
     """Images of each class that a batch has room for: it grows where classes are many."""
-    later: int = 0
-    """Added to the seed: a method is trained a second time by another."""
+    seed_offset: int = 0
+    """Added to the seed, for a second run of the same method."""
 
     def trained_with(self, training: Mapping[str, Any], classes: int) -> dict[str, Any]:
         """Training settings for so many classes: what the user wants, and what makes the candidate."""
@@ -39,7 +39,7 @@ class Candidate:
 
     def run(self, task: Task, network: str, training: Mapping[str, Any], seed: int) -> Run:
         """Its run on a task of one's own."""
-        training, seed = self.trained_with(training, len(task.training_data.classes)), seed + self.later
+        training, seed = self.trained_with(training, len(task.training_data.classes)), seed + self.seed_offset
         request = RunRequest(task.name, self.method, seed, shift="natural", hyper=self.hyper, training=training)
         return plan_run(request, task, network)
 
@@ -58,7 +58,7 @@ LDA = Candidate("lda", "lda", {"net": "centred", "norm": "split"})
 
 def _again(candidate: Candidate) -> Candidate:
     """The same with other starting weights and batches: two networks are better than one, and hang less on chance."""
-    return replace(candidate, name=f"{candidate.name}, second run", later=1_000_000)
+    return replace(candidate, name=f"{candidate.name}, second run", seed_offset=1_000_000)
 
 
 AUTO: Mapping[str, tuple[Candidate, ...]] = {
