@@ -248,6 +248,22 @@ def test_style_makes_a_quarter_of_the_pictures_grey(style: float, grey: float) -
     assert is_grey.double().mean().item() == pytest.approx(grey, abs=spread(grey, n))
 
 
+def test_style_is_grey_contrast_sharpness_colour_and_polarity_one_after_the_other() -> None:
+    """Each written out by itself; with 60 pictures, every change occurs."""
+    x, of = inputs("picture", 60).double(), keys(60)
+    found = augment._styled(x.float(), of, 1.0)
+    for picture, u, view in zip(x, random.uniform(of, "view style", 12).double(), found, strict=True):
+        p = picture.mean(dim=0, keepdim=True).expand(3, -1, -1) if u[0] < 0.25 else picture
+        p = p.mean() + (0.5 + u[1]) * (p - p.mean())
+        if u[2] < 0.3:
+            high, wide = p.shape[1:]
+            around = [[p[:, max(i - 1, 0) : i + 2, max(j - 1, 0) : j + 2] for j in range(wide)] for i in range(high)]
+            blurred = torch.stack([torch.stack([a.mean(dim=(1, 2)) for a in row], dim=1) for row in around], dim=1)
+            p = p + (2 * u[3] - 1) * (p - blurred)
+        p = (0.8 + 0.4 * u[4]) * p + 0.2 * 255 / 4 * (2 * u[5:8] - 1)[:, None, None]
+        torch.testing.assert_close(view.double(), 255 - p if u[11] < 0.15 else p, rtol=0, atol=1e-3)
+
+
 def test_without_style_colours_stay_as_they_are() -> None:
     x = torch.tensor([10.0, 100.0, 250.0])[:, None, None].expand(5, 3, 12, 12)
     torch.testing.assert_close(make_view(x, keys(5), Views(views="picture", style=0)), x)

@@ -19,6 +19,7 @@ def test_interpreted_kernels_compute_what_torchs_layers_compute() -> None:
     done = subprocess.run([sys.executable, str(PROGRAM)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     apart = [float(line) for line in done.stdout.split()]
-    assert len(apart) == 4 * 3 + 2 + 1  # convolution, norm and both; the last two by running statistics; a norm of rows
-    assert sum(value < 1e-6 for value in apart) == 7
+    # Convolution, norm and both; the last two by running statistics; a norm of rows; a norm by kept statistics.
+    assert len(apart) == 4 * 3 + 2 + 1 + 2
+    assert sum(value < 1e-6 for value in apart) == 7 + 1
     assert max(apart) < HALF

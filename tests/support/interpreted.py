@@ -12,6 +12,7 @@ os.environ["TRITON_INTERPRET"] = "1"
 import torch
 import triton.runtime.interpreter as interpreter
 
+from askew.nets import kept_norm_kernel
 from askew.nets.lanes import conv_kernels, deep_kernels, planes, trust
 
 SINGLE, HALF = torch.float32, torch.float16
@@ -41,6 +42,7 @@ def main() -> None:
     for module in (conv_kernels, deep_kernels, planes):
         module.SPLITS = 16  # sums in few parts, but in more than one
     planes.ELEMENTS = 256
+    kept_norm_kernel.PROGRAMS = 4
     for tiles in deep_kernels.TILES.values():
         tiles[SINGLE] = tiles[SINGLE]._replace(pixels=32)  # fewer than a layer has
     distance = trust.distance
@@ -56,6 +58,8 @@ def main() -> None:
         for training in (True, False) if i == 0 else (True,):
             trust.trusted_block(x, kernel, padding, 0.1, 1e-5, pool, training, kept)
     trust.trusted_norm(torch.zeros(LANES, 20, 6, 1, 1), torch.zeros(LANES, 20), 0.1, 1e-5, (1, 1, 0), True)
+    for kept in (SINGLE, HALF):
+        trust.tried("norm by kept statistics", ((3, 70, 5, 6), (70,), (70,)), (1e-5, kept), torch.device("cpu"))
 
 
 if __name__ == "__main__":

@@ -127,6 +127,9 @@ def bench(
     ] = "",
     tasks: Annotated[str, typer.Option("--tasks", help="Tasks, separated by commas; default: all reported ones.")] = "",
     seeds: Annotated[int | None, typer.Option("--seeds", help="Number of seeds; default: 3, or the grid's.")] = None,
+    first_seed: Annotated[
+        int, typer.Option("--first-seed", min=0, help="The first of them, for machines that share no folder of runs.")
+    ] = 0,
     allow_code: Annotated[bool, typer.Option("--allow-code", help="Run methods' files that a grid names.")] = False,
     hyper: HyperParameters = None,
     task_options: TaskOptions,
@@ -142,7 +145,7 @@ def bench(
     With --recipe, all methods are trained by that recipe; `--recipe paper,today` shows both side by side.
     """
     recipes = names(training.recipe)
-    grid = _grid(name, names(tasks), names(methods), seeds, recipes, allow_code)
+    grid = replace(_grid(name, names(tasks), names(methods), seeds, recipes, allow_code), first_seed=first_seed)
     one = recipes[0] if len(recipes) == 1 else ""
     requests = grid.requests(replace(_request(task_options, training, hyper), recipe=one))
     check_file_methods(wanted := [request for _, request in requests])

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from askew.core.errors import UserError, unknown
 from askew.nets.adabn import NORMS, TwoNorms, batch_norms
+from askew.nets.kept_norm import quicken_norms
 from askew.nets.layers import Crop, Dropout, NormKeeper, Pixels
 from askew.nets.modules import OWN_PREFIX, own_backbone
 from askew.nets.small import OWN, WHOLE, own_features, side_by_side
@@ -38,6 +39,8 @@ class Backbone(NormKeeper):
         self.crop = Crop(crop) if crop else nn.Identity()
         self.pixels = pixels
         self.body = body
+        if keeps_norm:
+            quicken_norms(body)
         self.size = size
         """Height and width that the model takes; images of another size are resized."""
         self.fast: Callable[[Tensor], Tensor] | None = None

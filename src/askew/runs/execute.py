@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import platform
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -29,6 +30,9 @@ from askew.training.run import Run
 from askew.training.snapshot import Checkpoint, NotFinite, Snapshot
 from askew.training.trainer import Resume, fit
 
+_WRITERS = 8  # a gigabyte of tensors is on its way at a time, and more threads than that wait for the disk
+
+Outcome = TypeVar("Outcome")
 _BROKEN_HINT = "lower the learning rate (-t lr, -t features_lr) or the method's weights, or use -t precision=float32."
 
 
@@ -148,6 +152,9 @@ class _Lane:
     claim: Claim | None = None
     resume: Resume | None = None
     last: Snapshot | None = None
+    logits: dict[str, torch.Tensor] = field(default_factory=dict)
+    scores: dict[str, Any] = field(default_factory=dict)
+    """By the name of their file."""
     trackers: Trackers = field(default_factory=Trackers)
 
     @property
@@ -192,38 +199,34 @@ class _Lane:
         kept = f"; the last good checkpoint is kept in {self.folder.path}" if self.folder.has_checkpoint else ""
         return Broken(self.run.key, UserError(f"{self.label}: {why}{kept}.", _BROKEN_HINT))
 
-    @stopwatch.on("writing")
     def save_checkpoint(self) -> None:
         snapshot = self.last
         assert snapshot is not None
         if snapshot.step < self.run.plan[-1].steps:
             self.folder.save_checkpoint(snapshot.step, snapshot.checkpoint(), list(snapshot.losses))
 
-    @stopwatch.on("writing")
+    @stopwatch.on("scoring")
+    def score(self) -> None:
+        """Compute the logits to keep, and the scores where there are test labels."""
+        assert self.last is not None
+        outputs, prior, test = self.last.outputs, self.last.training_prior, self.task.test
+        logits = {"exam": outputs.test, "target": outputs.target, "source_val": outputs.source_val}
+        self.logits = {name: value.half() for name, value in logits.items()}
+        self.logits |= {"source_val_y": outputs.source_val_y, "seen_mix": prior}
+        if test is not None:
+            others = (outputs.source_val, outputs.source_val_y, outputs.target, prior)
+            self.scores["reweighted.json"] = reweighted_scores(test, outputs.test, *others)
+            self.scores["scores.json"] = score_test(test, outputs.test.cpu().numpy())
+
     def finish(self) -> None:
-        """Write the weights, the logits, and the scores where there are test labels."""
-        snapshot, path = self.last, self.folder.path
-        assert snapshot is not None
-        write_tensors(path / "weights.safetensors", snapshot.weights(), {"form": "1"})
-        tensors, scores = self._score(snapshot)
-        write_tensors(path / "outputs.safetensors", tensors, {"form": "1"})
-        for name, values in scores.items():
+        """Write the weights, the logits and the scores."""
+        path = self.folder.path
+        assert self.last is not None
+        write_tensors(path / "weights.safetensors", self.last.weights(), {"form": "1"})
+        write_tensors(path / "outputs.safetensors", self.logits, {"form": "1"})
+        for name, values in self.scores.items():
             write_json(path / name, values)
         self.folder.finish()
-        self.trackers.finished({} if self.task.test is None else main_scores(self.folder.scores()))
-
-    @stopwatch.on("scoring")
-    def _score(self, snapshot: Snapshot) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """The logits to keep, and the scores by file."""
-        outputs, test = snapshot.outputs, self.task.test
-        logits = {"exam": outputs.test, "target": outputs.target, "source_val": outputs.source_val}
-        labels = {"source_val_y": outputs.source_val_y, "seen_mix": snapshot.training_prior}
-        tensors = {name: value.half() for name, value in logits.items()} | labels
-        if test is None:
-            return tensors, {}
-        others = (outputs.source_val, outputs.source_val_y, outputs.target, snapshot.training_prior)
-        reweighted = reweighted_scores(test, outputs.test, *others)
-        return tensors, {"reweighted.json": reweighted, "scores.json": score_test(test, outputs.test.cpu().numpy())}
 
 
 def _train(lanes: Sequence[_Lane], step: int, how: Execution) -> Iterator[Progress | Broken | Busy]:
@@ -241,14 +244,12 @@ def _train(lanes: Sequence[_Lane], step: int, how: Execution) -> Iterator[Progre
     for snapshots in stopwatch.each(part, _snapshots(lanes, how)):
         save = timer.due()
         for lane, snapshot in zip(lanes, snapshots, strict=True):
-            if lane not in running:
-                continue
-            if stopped := lane.advance(snapshot, how, time.monotonic() - began):
+            if lane in running and (stopped := lane.advance(snapshot, how, time.monotonic() - began)):
                 running.remove(lane)
                 yield stopped
-            elif save:
-                lane.save_checkpoint()
         if save:
+            with stopwatch.on("writing"):
+                _side_by_side(_Lane.save_checkpoint, running)
             timer.done()
         if not running:
             return
@@ -256,12 +257,24 @@ def _train(lanes: Sequence[_Lane], step: int, how: Execution) -> Iterator[Progre
         assert last is not None
         yield Progress(first.run.key, label, last.step, steps, last.losses)
     for lane in running:
-        lane.finish()
+        lane.score()
+    with stopwatch.on("writing"):
+        _side_by_side(_Lane.finish, running)
+    for lane in running:
+        lane.trackers.finished({} if lane.task.test is None else main_scores(lane.folder.scores()))
+
+
+def _side_by_side(work: Callable[[_Lane], Outcome], lanes: Sequence[_Lane]) -> list[Outcome]:
+    """What threads find for the lanes: hashing and files take a second for each of a large network."""
+    if len(lanes) == 1:
+        return [work(lanes[0])]
+    with ThreadPoolExecutor(_WRITERS) as pool:
+        return list(pool.map(work, lanes))
 
 
 def _snapshots(lanes: Sequence[_Lane], how: Execution) -> Iterator[Sequence[Snapshot | NotFinite]]:
     """A snapshot of each lane, again and again; a single one is trained without lanes."""
-    starts = [lane.start(how.root) for lane in lanes]
+    starts = _side_by_side(lambda lane: lane.start(how.root), lanes)
     if len(lanes) == 1:
         (lane,) = lanes
         train = partial(fit, graph=how.graph) if how.team is None else partial(fit_together, how.team)

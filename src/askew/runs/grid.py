@@ -51,6 +51,7 @@ class Grid:
     title: str
     seeds: int
     variants: tuple[Variant, ...]
+    first_seed: int = 0
 
     def __post_init__(self) -> None:
         check_seeds(self.seeds)
@@ -74,7 +75,7 @@ class Grid:
             for variant in self.variants
             for task in variant.tasks
             for method in variant.methods
-            for seed in range(self.seeds)
+            for seed in range(self.first_seed, self.first_seed + self.seeds)
         ]
 
     def check_code(self, allowed: Collection[str]) -> None:

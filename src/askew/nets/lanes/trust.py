@@ -8,6 +8,7 @@ from functools import cache
 from importlib.util import find_spec
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from askew.nets.lanes.forms import Form, Pool, normed, one_by_one
@@ -22,7 +23,8 @@ class WrongKernelWarning(UserWarning):
 
 
 @cache
-def _has_triton() -> bool:
+def has_triton() -> bool:
+    """Whether kernels can be compiled at all."""
     return find_spec("triton") is not None
 
 
@@ -30,7 +32,7 @@ def _usable(x: Tensor, weight: Tensor, pool: Pool) -> bool:
     """Whether there are kernels: of pools, for those whose pixels are in two windows along an axis at most."""
     size, stride, padding = pool
     known = size <= stride + padding and padding <= stride
-    return known and x.is_cuda and weight.dtype == torch.float32 and _has_triton()
+    return known and x.is_cuda and weight.dtype == torch.float32 and has_triton()
 
 
 def _few(images: int) -> int:
@@ -71,14 +73,17 @@ def trusted_block(
 
 @cache
 def tried(layer: str, shapes: tuple[Shape, ...], options: tuple[object, ...], device: torch.device) -> bool:
+    """Whether the kernel of a layer says what torch says, on random tensors of these shapes."""
+    from askew.nets.kept_norm_kernel import KeptNorm
     from askew.nets.lanes import kernels
 
     forms: dict[str, tuple[Form, Form]] = {
         "convolution": (kernels.Conv.apply, _convolution),
         "norm": (_norm_by(kernels.NormReluPool.apply), _norm_by(normed)),
         "block": (_block_by(kernels.ConvNormReluPool.apply), _block_by(_block)),
+        "norm by kept statistics": (_by_kept_statistics(KeptNorm.apply), _by_kept_statistics(_kept_norm)),
     }
-    trains = layer == "convolution" or (layer == "norm" and bool(options[3]))
+    trains = bool(options[3]) if layer == "norm" else layer != "block"
     try:
         apart = distance(*forms[layer], shapes, options, device, gradients=trains)
     except _triton_errors() as error:  # a GPU with less shared memory, or without bfloat16
@@ -93,7 +98,7 @@ def tried(layer: str, shapes: tuple[Shape, ...], options: tuple[object, ...], de
 
 
 def _triton_errors() -> tuple[type[Exception], ...]:
-    if not _has_triton():
+    if not has_triton():
         return ()
     from triton.errors import TritonError
 
@@ -123,6 +128,21 @@ def _norm_by(norm: Form) -> Form:
         return norm(x, weight, bias, *_statistics(weight), momentum, eps, pool, training).float()
 
     return form
+
+
+def _by_kept_statistics(norm: Form) -> Form:
+    def form(x: Tensor, weight: Tensor, bias: Tensor, eps: float, kept: torch.dtype) -> Tensor:
+        """By statistics that are not those of x; the kernel takes images as they will come."""
+        mean, var = bias.detach() / 2, weight.detach().square() + 0.5
+        if norm is not _kept_norm:
+            x = x.to(kept, memory_format=torch.channels_last)
+        return norm(x, weight, bias, mean, var, eps).float()
+
+    return form
+
+
+def _kept_norm(x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, var: Tensor, eps: float) -> Tensor:
+    return F.batch_norm(x, mean, var, weight, bias, False, 0.0, eps)
 
 
 def _block_by(block: Form) -> Form:
