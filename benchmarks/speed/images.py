@@ -6,8 +6,8 @@
 The run is that of fine-tuning on one's own pictures (src/askew/runs/settings/own.toml); for the teacher: two views of
 each picture, style, kept batch statistics. The bare step takes ready float batches on the device through the same
 passes, channels last, in the same precision: the student's over both domains, the teacher's over the target without
-gradients, backward, torch's fused SGD, the teacher's average. Nothing is gathered, viewed or normalised. Its batch norms
-are torch's, or, in a third variant, those of askew (src/askew/nets/kept_norm.py).
+gradients, backward, torch's fused SGD, the teacher's average. Nothing is gathered, viewed or normalised. Its batch
+norms are torch's, or, in a third variant, those of askew (src/askew/nets/kept_norm.py).
 
 Pictures are random, 256 pixels. They lie on the device; with --streamed in a file that is mapped into memory, as
 askew's cache of decoded pictures is, and they stay there as if they did not fit the device. The system then has the
@@ -160,7 +160,7 @@ class Bare:
             if isinstance(module, _BatchNorm):
                 module.eval()
             if isinstance(module, KeptNorm2d) and not own_norms:
-                module.__class__ = nn.BatchNorm2d
+                module.__class__ = nn.BatchNorm2d  # type: ignore[assignment]
         self.net = net.to(memory_format=torch.channels_last)
         self.teacher = copy.deepcopy(self.net).requires_grad_(False) if run.method.teacher else None
         self.optimiser = torch.optim.SGD(self.net.parameters(), lr=1e-4, momentum=0.9, weight_decay=5e-4, fused=True)
