@@ -155,6 +155,26 @@ def test_the_readme_s_table_shows_the_same_values() -> None:
             assert_shows(cell, own)
 
 
+def test_the_table_of_resampling_on_svhn_mnist_shows_its_values() -> None:
+    folder = RESULTS / "recipes"
+    rows = {row["method"]: row for row in json.loads((folder / "resampling.json").read_text())["rows"]}
+    _, *shown = next(table for table in tables(folder / "README.md") if table[0][1:3] == ["as it is", "re-sampled"])
+    assert [method for method, *_ in shown] == list(rows)
+    for method, natural, resampled, difference in shown:
+        assert_shows(natural, rows[method]["natural"])
+        assert_shows(resampled, rows[method]["resampled"])
+        gain = statistics.mean(rows[method]["resampled"]) - statistics.mean(rows[method]["natural"])
+        assert float(difference) == pytest.approx(gain, abs=0.06)
+
+
+def test_the_table_of_syn_mnist_by_the_papers_recipe_shows_its_values() -> None:
+    known = values("values.json") | values("later.json", folder=RESULTS / "recipes")
+    _, *shown = next(table for table in tables(RESULTS / "recipes" / "README.md") if table[0][1:2] == ["syn-mnist"])
+    assert len(shown) == 18
+    for method, cell, _ in shown:
+        assert_shows(cell, known["syn-mnist", method])
+
+
 def test_the_page_of_both_recipes_shows_their_values() -> None:
     recipes = RESULTS / "recipes"
     paper, today = (
