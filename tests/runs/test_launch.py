@@ -315,8 +315,9 @@ def forked_command(folder: Path, *words: str) -> None:
         os.dup2(os.open(name, os.O_CREAT | os.O_WRONLY), stream)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # the server may have been started by `spawn_worker`
-    fork = multiprocessing.get_context("fork")
-    multiprocessing.get_context = lambda method=None: fork  # type: ignore[assignment]
+    if "fork" in multiprocessing.get_all_start_methods():
+        fork = multiprocessing.get_context("fork")
+        multiprocessing.get_context = lambda method=None: fork  # type: ignore[assignment]
     sys.argv = ["askew", *words]
     from askew.cli import main
 
