@@ -11,7 +11,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported: sums depend on how many threads share them
 
@@ -23,6 +23,7 @@ from hypothesis import settings
 if TYPE_CHECKING:  # the process that hands out tests reads this file, too, and needs no torch
     from adaptations import Adapted
 
+    from askew.adaptation.candidates import Candidate
     from askew.data.domains import Labeled
     from askew.data.task import Task, TrainingData
     from askew.methods.base import Method
@@ -102,6 +103,58 @@ def few_resamples() -> Iterator[None]:
         for function in resampling:
             patch.setitem(function.__kwdefaults__, "resamples", 50)
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def few_test_images(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A run on handwritten digits is scored on 320 of 901: to predict all takes most of a short one."""
+    from askew.data.benchmarks import load_task, mini
+
+    if any("soak" in item.keywords for item in request.session.items):  # which compare with runs of other processes
+        yield
+        return
+
+    def fewer(images: Labeled, seed: int) -> tuple[Labeled, Labeled]:
+        adapt, test = halves(images, seed)
+        kept = [np.flatnonzero(test.y == k)[:32] for k in range(10)]  # with fewer, the unbalanced part lacks a class
+        return adapt, test.take(np.sort(np.concatenate(kept)))
+
+    halves = mini.halves
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mini, "halves", fewer)
+        load_task.cache_clear()
+        yield
+    load_task.cache_clear()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def few_candidates() -> Iterator[tuple[Candidate, ...]]:
+    """`auto` trains four of the eight candidates for rows, one of each form: trained once, taught, and computed."""
+    from askew.adaptation.candidates import AUTO, BALANCED_COAL, LDA, SOURCE_ONLY, TEACHER
+
+    every = AUTO["rows"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(cast(dict[str, Any], AUTO), "rows", (SOURCE_ONLY, BALANCED_COAL, TEACHER, LDA))
+        yield every
+
+
+@pytest.fixture
+def all_candidates(monkeypatch: pytest.MonkeyPatch, few_candidates: tuple[Candidate, ...]) -> None:
+    """All eight again."""
+    from askew.adaptation.candidates import AUTO
+
+    monkeypatch.setitem(cast(dict[str, Any], AUTO), "rows", few_candidates)
+
+
+@pytest.fixture
+def all_test_images(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """All 901 again, as other processes have them: they are part of what a run's key is made of."""
+    from askew.data.benchmarks import digits, load_task, mini
+
+    monkeypatch.setattr(mini, "halves", digits.halves)
+    load_task.cache_clear()
+    yield
+    load_task.cache_clear()
 
 
 # --- the command line ---
@@ -276,8 +329,12 @@ def train_mini_runs(folder: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def made(tmp_path_factory: pytest.TempPathFactory, flat_maps: None) -> Adapted:
-    """An adaptation of rows to look at; more may be trained in its folder, but what is there stays."""
+def made(tmp_path_factory: pytest.TempPathFactory, flat_maps: None, few_candidates: tuple[Candidate, ...]) -> Adapted:
+    """An adaptation by all candidates to look at; more may be trained in its folder, but what is there stays."""
     from adaptations import adapted
 
-    return adapted(tmp_path_factory.mktemp("adapted"))
+    from askew.adaptation.candidates import AUTO
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(cast(dict[str, Any], AUTO), "rows", few_candidates)
+        return adapted(tmp_path_factory.mktemp("adapted"))

@@ -42,6 +42,7 @@ def test_auto_trains_source_only_first_and_chooses_among_all(made: Adapted) -> N
     assert len({t.run.key for t in found.trained[:-1]}) == len(ON_EMBEDDINGS)
 
 
+@pytest.mark.usefixtures("all_candidates")
 def test_mcc_on_rows_sees_every_class_twice_in_a_batch_unless_the_user_wants_another() -> None:
     mcc = next(one for one in AUTO["rows"] if one.method == "mcc")
     assert [mcc.trained_with({}, classes).get("batch") for classes in (7, 16, 31, 345)] == [None, None, 62, 128]
@@ -108,6 +109,7 @@ def test_the_model_predicts_what_the_table_says(made: Adapted) -> None:
     np.testing.assert_allclose(model.card.target_prior.prior, found.diagnosis.target_prior.prior)
 
 
+@pytest.mark.usefixtures("all_candidates")
 def test_nothing_is_trained_twice(made: Adapted, tmp_path: Path) -> None:
     found, out, _ = made
     before = {p: p.stat().st_mtime_ns for p in (out / "runs").rglob("*")}
@@ -160,6 +162,7 @@ def judged(made: Adapted, monkeypatch: pytest.MonkeyPatch, answer: str, method: 
     return finish(adapt(dataclasses.replace(found.request, method=method), out, CPU))
 
 
+@pytest.mark.usefixtures("all_candidates")
 @pytest.mark.parametrize("answer", ["helped", "unclear"])
 def test_auto_saves_what_the_scores_prefer_unless_it_looks_harmful(
     made: Adapted, monkeypatch: pytest.MonkeyPatch, answer: str
@@ -200,6 +203,7 @@ def test_a_method_that_was_asked_for_is_saved_with_a_warning_where_it_looks_harm
     assert "A109" in codes(found)
 
 
+@pytest.mark.usefixtures("all_candidates")
 def test_scores_are_computed_once_for_each_network(made: Adapted, monkeypatch: pytest.MonkeyPatch) -> None:
     found, out, _ = made
     calls, plain = [], scores.ScoreInputs.of
@@ -208,6 +212,7 @@ def test_scores_are_computed_once_for_each_network(made: Adapted, monkeypatch: p
     assert len(calls) == CANDIDATES
 
 
+@pytest.mark.usefixtures("all_candidates")
 def test_a_method_that_fails_is_named_and_the_others_go_on(made: Adapted, monkeypatch: pytest.MonkeyPatch) -> None:
     found, out, _ = made
     whole = adapting.execute

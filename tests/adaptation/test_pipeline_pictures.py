@@ -12,6 +12,7 @@ import pytest
 import torch
 from adaptations import CPU, LENGTH, finish
 from PIL import Image
+from small_models import shallow_resnets
 
 from askew.adaptation import pipeline
 from askew.adaptation import setup as adapting
@@ -104,6 +105,7 @@ def test_embedding_that_was_stopped_goes_on_with_the_next_pictures(
 def test_a_fine_tuned_backbone_is_part_of_the_model_and_several_are_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    shallow_resnets(monkeypatch)
     monkeypatch.setattr(pipeline, "choose_several", lambda networks, weights: [1, 2])
     source, target = photographs(tmp_path / "s", ("red", "green"), 3, 90), photographs(tmp_path / "t", ("red",), 4, 0)
     training = {"pretrain": 3, "rounds": 1, "round": 6, "batch": 2, "crop": 32, "precision": "float32"}

@@ -188,6 +188,7 @@ def test_the_notes_of_a_draw_are_those_of_its_task() -> None:
 # Numbers
 
 
+@pytest.mark.usefixtures("all_test_images")
 def test_the_counts_of_the_mini_tasks_are_stable() -> None:
     ut = [0.449, 0.2, 0.112, 0.072, 0.05, 0.037, 0.028, 0.022, 0.018, 0.015]
     syn_uci, uci_syn = (load_task(name) for name in MINI)

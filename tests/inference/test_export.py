@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small_models import CLASSES, TARGET, images, predictor, refused, rows, softmax
+from small_models import CLASSES, TARGET, images, predictor, refused, rows, shallow_resnets, softmax
 
 from askew.inference import export as module
 from askew.inference.export import export
@@ -64,7 +64,10 @@ def test_torchscript_has_the_centre_crop_and_the_scaling_inside(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(("form", "looks"), [("torchscript", "crops:norms:"), ("program", "norms:")])
-def test_corners_of_an_image_and_statistics_of_its_domain_are_inside_too(tmp_path: Path, form: str, looks: str) -> None:
+def test_corners_of_an_image_and_statistics_of_its_domain_are_inside_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str, looks: str
+) -> None:
+    shallow_resnets(monkeypatch)  # an exporter reads it layer by layer
     model = predictor(f"{looks}resnet18+mlp", (3, 40, 40))
     norms = domain_norms(model.classifier)
     assert norms is not None

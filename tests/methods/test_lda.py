@@ -122,6 +122,6 @@ def test_each_domain_of_a_run_has_its_own_centre(make_run: MakeRun, training_dat
 
 def test_it_is_an_ordinary_run_on_pre_trained_features(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(str(tmp_path))
-    short = {"pretrain": 20, "rounds": 1, "round": 1, "batch": 16}
+    short = {"pretrain": 20, "batch": 16}
     result = run_askew("mini/syn-uci", method="lda", training=short)
     assert 0 < result.scores["whole"]["per_class_mean"] < 100

@@ -74,6 +74,6 @@ def test_a_run_has_the_head_of_its_features(make_run: MakeRun, training_data: Tr
 
 def test_it_is_an_ordinary_run_on_pre_trained_features(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(str(tmp_path))
-    short = {"pretrain": 20, "rounds": 1, "round": 1, "batch": 16}
+    short = {"pretrain": 20, "batch": 16}
     result = run_askew("mini/syn-uci", method="prototypes", training=short)
     assert 0 < result.scores["whole"]["per_class_mean"] < 100

@@ -124,6 +124,13 @@ def test_a_task_s_settings_override_those_of_all_and_a_method_s_those_of_all_met
     assert (other.batch, other.plan[-1].optim.lr, other.plan[-1].rounds) == (20, 2.0, 1)
 
 
+@pytest.mark.parametrize("method", ["lda", "prototypes"])
+def test_what_is_computed_takes_one_step_after_the_pre_training_however_long_others_train(method: str) -> None:
+    runs = [prepare(RunRequest("mini/syn-uci", method, training={"pretrain": 20, "round": n}))[0] for n in (2, 7)]
+    assert [stage.steps for stage in runs[0].plan] == [20, 1]
+    assert runs[0].key == runs[1].key
+
+
 def test_a_run_s_description_tells_which_run_it_continues() -> None:
     for method in ("coal", "teacher"):  # the teacher draws the target evenly, which its pre-training does not
         run, _ = prepare(RunRequest("mini/syn-uci", method))

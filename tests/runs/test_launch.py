@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -147,7 +148,7 @@ def test_runs_that_others_build_on_come_first_and_then_the_longest(how: Executio
 
 
 @pytest.fixture
-def quick_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+def quick_workers(monkeypatch: pytest.MonkeyPatch, all_test_images: None) -> None:
     """Workers that need not import torch; commands, below, start them as they are."""
     monkeypatch.setattr(multiprocessing, "get_context", lambda method: forks)
 
@@ -263,6 +264,7 @@ def test_status_follows_a_grid_from_plan_to_end(how: Execution) -> None:
 
 
 @with_proc
+@pytest.mark.usefixtures("all_test_images")
 def test_a_command_that_is_killed_takes_its_workers_along_and_ends_as_an_undisturbed_one_when_started_again(
     command: str, cli: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -290,21 +292,54 @@ def test_a_command_that_is_killed_takes_its_workers_along_and_ends_as_an_undistu
         assert (rough / name).read_bytes() == (calm / name).read_bytes(), name
 
 
+GRID = ("bench", "mini", "--tasks", "syn-uci", "--methods", "source,coal", "--seeds", "1", "--jobs", "2", *LONG)
+STOPPED = "Stopped. Start the same command again to continue from the last checkpoint."
+
+
 @with_proc
-@pytest.mark.parametrize("phase", ["starting", "training"])
-def test_ctrl_c_stops_all_workers_and_says_how_to_go_on(command: str, tmp_path: Path, phase: str) -> None:
-    ask = ("bench", "mini", "--tasks", "syn-uci", "--methods", "source,coal", "--seeds", "1", "--jobs", "2", *LONG)
-    ready: dict[str, Callable[[], Any]] = {
-        "starting": lambda: len(workers(process.pid)) == 2,
-        "training": lambda: rounds_done(tmp_path) >= 4,
-    }
-    with started(command, tmp_path, *ask) as process:
-        until(ready[phase])
+def test_ctrl_c_stops_all_workers_that_start_and_says_how_to_go_on(command: str, tmp_path: Path) -> None:
+    with started(command, tmp_path, *GRID) as process:
+        until(lambda: len(workers(process.pid)) == 2)
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to everybody in the group
         _, err = process.communicate(timeout=30)
         assert process.returncode == 130
-        assert err.strip() == "Stopped. Start the same command again to continue from the last checkpoint."
+        assert err.strip() == STOPPED
         until(lambda: not alive(process.pid), 10)
+
+
+def forked_command(folder: Path, *words: str) -> None:
+    """A command in a group of its own whose workers, in the same group, are forks and need not import torch."""
+    os.setsid()
+    os.chdir(folder)
+    for stream, name in ((1, "out"), (2, "err")):
+        os.dup2(os.open(name, os.O_CREAT | os.O_WRONLY), stream)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # the server may have been started by `spawn_worker`
+    if "fork" in multiprocessing.get_all_start_methods():
+        fork = multiprocessing.get_context("fork")
+        multiprocessing.get_context = lambda method=None: fork  # type: ignore[assignment]
+    sys.argv = ["askew", *words]
+    from askew.cli import main
+
+    main()
+
+
+@with_proc
+def test_ctrl_c_stops_all_workers_that_train_and_says_how_to_go_on(tmp_path: Path) -> None:
+    process = forks.Process(target=forked_command, args=(tmp_path, *GRID))
+    process.start()
+    group = process.pid or 0
+    try:
+        until(lambda: rounds_done(tmp_path) >= 4)
+        assert len(alive(group)) > 2, "the command and two workers"
+        os.killpg(group, signal.SIGINT)
+        process.join(30)
+        assert process.exitcode == 130
+        assert (tmp_path / "err").read_text().strip() == STOPPED
+        until(lambda: not alive(group), 10)
+    finally:
+        for pid in alive(group):
+            os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.usefixtures("quick_workers")

@@ -17,6 +17,7 @@ from askew.training.clocks import PARTS, stopwatch
 GRID = ("bench", "mini", "--tasks", "syn-uci", "--methods", "source,coal", "--seeds", 1, *TINY, "--profile")
 
 
+@pytest.mark.usefixtures("all_test_images")
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_the_parts_of_a_grids_time_add_up_to_the_wall_clock(
     jobs: int, cli: Command, monkeypatch: pytest.MonkeyPatch

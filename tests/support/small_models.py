@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torchvision import models
 
 from askew.core.errors import UserError
 from askew.inference.model_card import ModelCard, TargetPrior
@@ -46,6 +47,16 @@ def weights(of: ModelCard, seed: int = 0) -> dict[str, torch.Tensor]:
 def predictor(net: str = "mlp", shape: tuple[int, ...] = (8,), **more: Any) -> Predictor:
     of = card(net, shape, **more)
     return Predictor(of, weights(of), "cpu")
+
+
+def shallow_resnets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Residual networks of a block where there are two: as wide, of the same layers, and twice as fast."""
+
+    def shallow(name: str, weights: None) -> models.ResNet:
+        assert name == "resnet18"
+        return models.ResNet(models.resnet.BasicBlock, [1, 1, 1, 1])
+
+    monkeypatch.setattr(models, "get_model", shallow)
 
 
 def rows(n: int = 5, width: int = 8) -> np.ndarray[Any, Any]:

@@ -68,6 +68,7 @@ def test_a_reported_sweep_names_every_setting_that_it_was_run_with(name: str) ->
             assert {"alpha", "k0", "k_step", "k_max"} <= variant.hyper.keys(), variant.name
 
 
+@pytest.mark.usefixtures("all_candidates")
 def test_settings_for_embeddings_are_tried_on_pairs_that_nothing_reports(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -39,6 +39,7 @@ OTHER = RunRequest(
 )  # fmt: skip
 
 
+@pytest.mark.usefixtures("all_test_images")
 @pytest.mark.parametrize("name", KEYS)
 def test_a_run_has_the_key_that_it_always_had(name: str) -> None:
     task, method, seed, *other = name.split()

@@ -30,7 +30,11 @@ def surroundings() -> dict[str, Any]:
 
 @pytest.mark.filterwarnings("ignore::askew.evaluation.prior_estimators.UnsurePriorWarning")  # five steps teach little
 @pytest.mark.parametrize("name", sorted(set(askew.__all__) - ALIASES))
-def test_the_example_of_a_public_name_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_example_of_a_public_name_runs(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    if name in ("TestLabels", "run"):  # which show their number
+        request.getfixturevalue("all_test_images")
     if name in ("AdaptationResult", "BenchResult", "DiagnosisResult", "adapt", "diagnose"):
         pytest.importorskip("pandas", reason="tables are DataFrames")
     monkeypatch.chdir(tmp_path)

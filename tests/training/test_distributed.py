@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import os
@@ -322,25 +323,50 @@ def signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-@pytest.mark.usefixtures("signals")
+def askew(*words: str) -> None:
+    """The command line, in a process that torchrun started."""
+    from askew.cli import main
+
+    sys.argv = ["askew", *words]
+    with contextlib.suppress(SystemExit):  # where it fails, there is no result
+        main()
+
+
+@pytest.mark.usefixtures("signals", "all_test_images")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # torchrun leaves its logs open
-def test_torchrun_gives_the_scores_of_one_process(tmp_path: Path, cli: Command) -> None:
-    from torch.distributed.run import parse_args, run  # the command `torchrun`, in this process
+def test_processes_started_as_by_torchrun_give_the_scores_of_one(tmp_path: Path, cli: Command) -> None:
+    """What `torchrun` does, but its processes fork from one that has torch already; `make soak` calls the command."""
+    from torch.distributed.launcher.api import elastic_launch
+    from torch.distributed.run import config_from_args, parse_args
 
     length = ("-t", "pretrain=4", "-t", "rounds=2", "-t", "round=2", "-t", "batch=16")
     command = ("run", "mini/syn-uci", "--method", "coal", *length, "--device", "cpu", "--json")
-    processes = ("--standalone", "--nproc-per-node", "2", "--redirects", "1", "--log-dir", str(tmp_path / "logs"))
-    run(parse_args([*processes, "-m", "askew", *command, "--out", "two"]))
+    processes = ("--nproc-per-node", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0")
+    logs = ("--redirects", "1", "--log-dir", str(tmp_path / "logs"), "--start-method", forks.get_start_method())
+    config, *_ = config_from_args(parse_args([*processes, *logs, "-m", "askew"]))
+    elastic_launch(config, askew)(*command, "--out", str(tmp_path / "two"))
     (said,) = filter(None, (file.read_text() for file in (tmp_path / "logs").rglob("stdout.log")))
-    two = json.loads(said)  # by one process alone
-    one = json.loads(cli(*command, "--out", "one").out)
+    assert_scores_of_one_process(json.loads(said), json.loads(cli(*command, "--out", "one").out), tmp_path / "two")
+
+
+def assert_scores_of_one_process(two: dict[str, Any], one: dict[str, Any], out: Path) -> None:
     assert one["key"] == two["key"]
     for test, scores in one["scores"].items():
         # a picture or two on the edge between two classes may fall to the other side
         assert two["scores"][test]["overall"] == pytest.approx(scores["overall"], abs=0.5)
-    record = json.loads((tmp_path / "two" / two["key"] / "run.json").read_text())
+    record = json.loads((out / two["key"] / "run.json").read_text())
     assert record["processes"] == 2
     assert not record["graph"]
+
+
+@pytest.mark.soak
+@pytest.mark.usefixtures("all_test_images")
+def test_torchrun_gives_the_scores_of_one_process(tmp_path: Path, cli: Command) -> None:
+    command = ("run", "mini/syn-uci", "--method", "coal", *TINY, "--device", "cpu", "--json")
+    done = torchrun(tmp_path, *command, "--out", "two")
+    assert done.returncode == 0, done.stderr
+    one = json.loads(cli(*command, "--out", "one").out)
+    assert_scores_of_one_process(json.loads(done.stdout), one, tmp_path / "two")
 
 
 @pytest.mark.soak

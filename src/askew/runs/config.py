@@ -13,7 +13,7 @@ from askew.core.options import Between, checked, options, whole_number
 from askew.data.benchmarks import known_task, load_task, task_infos
 from askew.data.task import TARGET_FLOOR, Sampler, Shift, TargetSampler, Task, TrainingData
 from askew.methods import SourceOnly, make_method, method_class
-from askew.methods.base import Method
+from askew.methods.base import ClosedForm, Method
 from askew.nets.augment import Views, check_views
 from askew.nets.network import check
 from askew.nets.spec import NetSpec, file_hash
@@ -188,7 +188,8 @@ def _part(cls: type[Part], training: Training) -> Part:
 def _stages(method: Method, training: Training, data: TrainingData) -> tuple[Stage, ...]:
     """Pre-training on the source, if any; source-only training, for a method that begins anew after it; the method."""
     optim = _part(Optim, training)
-    length = (training.rounds, _round_steps(training, data), optim)
+    computed = isinstance(method, ClosedForm)  # at once, however long others train
+    length = (1, 1, optim) if computed else (training.rounds, _round_steps(training, data), optim)
     stages = [Stage(method, *length, restart=method.restarts)]
     if method.restarts:
         stages.insert(0, Stage(SourceOnly(), *length))
