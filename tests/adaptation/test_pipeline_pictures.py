@@ -68,7 +68,7 @@ def test_pictures_on_a_cpu_are_embedded_once_and_the_model_holds_the_backbone(
     )
     predictor(found).save(out / "model")
     model = load(out, "cpu")
-    assert model.card.net.name == "crops:norms:resnet18+mlp"
+    assert model.card.net.name == "crops:norms:gem:resnet18+mlp"
     probabilities = model.predict_proba([target / name for name in found.setup.data.target.names])
     np.testing.assert_allclose(probabilities, found.probabilities, atol=5e-3)
     monkeypatch.setattr(embeddings, "decode", lambda *args: pytest.fail("it was embedded already"))
@@ -139,12 +139,12 @@ def test_a_quick_look_takes_some_pictures_and_one_method(
     training_data = setup.data.task.training_data
     assert (len(training_data.source) + len(training_data.source_val), len(training_data.target)) == (6, 6)
     assert setup.training == {**adapting.QUICK, "batch": 4, "round": 5}, "what was asked for goes before what is quick"
-    assert setup.backbone == NetSpec(name="norms:resnet18", crop=32), "nobody waits for corners"
+    assert setup.backbone == NetSpec(name="norms:gem:resnet18", crop=32), "nobody waits for corners"
 
 
 @pytest.mark.parametrize(
     ("most", "method", "name"),
-    [(6, "coal", "crops:norms:resnet18"), (5, "coal", "norms:resnet18"), (6, "source", "crops:resnet18")],
+    [(6, "coal", "crops:norms:gem:resnet18"), (5, "coal", "norms:gem:resnet18"), (6, "source", "crops:gem:resnet18")],
 )
 def test_corners_are_seen_where_images_are_few_and_statistics_are_the_domains_where_it_is_adapted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_backbone: None, most: int, method: str, name: str

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from askew.core.errors import UserError
 from askew.nets import starting_weights
-from askew.nets.backbones import Crops, backbone, seen_side
+from askew.nets.backbones import Backbone, Crops, backbone, seen_side
 from askew.nets.spec import NetSpec
 
 PICTURE = (3, 256, 256)
@@ -78,6 +78,34 @@ def test_a_network_of_crops_is_the_mean_of_the_plain_one_at_the_size_that_it_see
         assert Crops(plain, (32, 32))(x).equal(f)
     assert len(seen) == 5
     torch.testing.assert_close(torch.stack(seen).mean(dim=0), f)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "timm:resnet10t"])
+def test_a_resnet_pools_by_a_generalised_mean_if_asked_to(name: str) -> None:
+    shape = (3, 40, 40)
+    torch.manual_seed(0)
+    plain, _ = backbone(NetSpec(name=name), shape)
+    torch.manual_seed(0)
+    gem, _ = backbone(NetSpec(name=f"gem:{name}"), shape)
+    assert isinstance(plain, Backbone)
+    maps: list[Tensor] = []
+    plain.eval().body.get_submodule("layer4").register_forward_hook(lambda _, inputs, f: maps.append(f))
+    x = torch.randint(256, (2, *shape), dtype=torch.uint8)
+    with torch.no_grad():
+        plain(x)
+        found = gem.eval()(x)
+    wanted = maps[0].double().relu().pow(3).mean(dim=(2, 3)).pow(1 / 3)
+    torch.testing.assert_close(found.double(), wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_a_network_that_is_no_resnet_pools_as_it_does() -> None:
+    x = torch.randint(256, (2, 3, 32, 32), dtype=torch.uint8)
+    torch.manual_seed(0)
+    plain, _ = backbone(NetSpec(name="shufflenet_v2_x0_5"), (3, 32, 32))
+    torch.manual_seed(0)
+    same, _ = backbone(NetSpec(name="gem:shufflenet_v2_x0_5"), (3, 32, 32))
+    with torch.no_grad():
+        assert same.eval()(x).equal(plain.eval()(x))
 
 
 # --- weights ---

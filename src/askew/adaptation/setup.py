@@ -23,7 +23,7 @@ from askew.evaluation.logits import Floats
 from askew.inference.embeddings import Embedders, backbone_spec, embedded, embedders, picture_embedders, weights_file
 from askew.methods import make_method, method_class
 from askew.nets.adabn import NORMS
-from askew.nets.backbones import CROPS, plain_name
+from askew.nets.backbones import CROPS, GEM, plain_name
 from askew.nets.modules import OWN_PREFIX, backbone_name
 from askew.nets.small import OWN
 from askew.nets.spec import NetSpec
@@ -187,12 +187,12 @@ def _network(
 
 
 def _frozen_network(name: str, request: AdaptRequest, images: int) -> str:
-    """The network that embeds so many images: by the domain's batch statistics too, unless nothing is to be adapted;
-    and the corners of each, where there is time for them."""
-    if name.startswith((CROPS, NORMS, OWN_PREFIX)):
+    """The network that embeds so many images, pooled by a generalised mean: by the domain's batch statistics too, unless
+    nothing is to be adapted; and the corners of each, where there is time for them."""
+    if name.startswith((CROPS, NORMS, GEM, OWN_PREFIX)):
         return name
     corners = "" if request.quick or images > FEW_IMAGES else CROPS
-    return f"{corners}{'' if request.method == SOURCE_ONLY.name else NORMS}{name}"
+    return f"{corners}{'' if request.method == SOURCE_ONLY.name else NORMS}{GEM}{name}"
 
 
 def _fine_tunes(request: AdaptRequest, device: torch.device) -> bool:

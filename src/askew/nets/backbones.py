@@ -27,6 +27,8 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 
 CROPS = "crops:"
 """Before a network's name: it looks at an image and at its corners."""
+GEM = "gem:"
+"""Before a network's name, after CROPS and NORMS: it pools by a generalised mean."""
 
 _ENLARGED_BELOW = 224  # pixels; a smaller image is enlarged to a model's own size, not cut into a handful of patches
 
@@ -62,6 +64,23 @@ def corners(x: Tensor, side: tuple[int, int]) -> tuple[Tensor, ...]:
     return tuple(F.interpolate(corner, side, mode="bilinear") for corner in found)
 
 
+class GeneralisedMean(nn.Module):
+    """(Σ x³/n)^⅓ over the pixels of each channel, 0 for what is negative (GeM: F. Radenović, G. Tolias, O. Chum,
+    Fine-tuning CNN image retrieval with no human annotation, TPAMI 2019). (n, k, h, w) → (n, k, 1, 1)
+
+    A plain mean is as much about how large an object is, and what is around it, as about what it is.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.float().clamp(min=1e-6).pow(3).mean(dim=(2, 3), keepdim=True).pow(1 / 3)
+
+
+def _pool_by_gem(body: nn.Module) -> None:
+    """Of ResNets alone, torchvision's and timm's: what others pool can be negative, or is normalised afterwards."""
+    if type(body).__name__ == "ResNet":
+        setattr(body, "avgpool" if hasattr(body, "avgpool") else "global_pool", GeneralisedMean())
+
+
 class Crops(nn.Module):
     """The mean of a network's features over images and their corners, at the size it sees. (n, k, h, w) → (n, d)
 
@@ -84,7 +103,7 @@ class Crops(nn.Module):
 
 def plain_name(name: str) -> str:
     """A network's name without what says how it looks at images."""
-    return name.removeprefix(CROPS).removeprefix(NORMS)
+    return name.removeprefix(CROPS).removeprefix(NORMS).removeprefix(GEM)
 
 
 def backbone(spec: NetSpec, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
@@ -92,7 +111,7 @@ def backbone(spec: NetSpec, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
 
     `resnet50.v1` is the original ResNet: stride 2 on the first 1x1 convolution of a stage, not on the 3x3.
     `crops:resnet50` is the mean over an image and its corners, `norms:resnet50` that over two sets of batch statistics,
-    if it has any.
+    if it has any, and `gem:resnet50` pools by a generalised mean, if it is a ResNet.
     """
     if WHOLE in spec.name:
         return side_by_side(spec.name.split(WHOLE), lambda name: backbone(dataclasses.replace(spec, name=name), shape))
@@ -104,12 +123,16 @@ def backbone(spec: NetSpec, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
         top, width = own_features(above, (width,))
         return nn.Sequential(body, top), width
     crop = spec.crop if len(shape) == 3 and 0 < spec.crop < min(shape[1:]) else 0
-    if spec.name.startswith((CROPS, NORMS)) and len(shape) == 3:
+    if spec.name.startswith((CROPS, NORMS, GEM)) and len(shape) == 3:
         how, _, name = spec.name.partition(":")
         body, width = backbone(dataclasses.replace(spec, name=name), shape)
         if f"{how}:" == CROPS:
             return Crops(body, (crop, crop) if crop else (shape[1], shape[2])), width
-        return TwoNorms(body) if isinstance(body, Backbone) and batch_norms(body) else body, width
+        if f"{how}:" == NORMS:
+            return TwoNorms(body) if isinstance(body, Backbone) and batch_norms(body) else body, width
+        if isinstance(body, Backbone):
+            _pool_by_gem(body.body)
+        return body, width
     if spec.name.startswith(OWN_PREFIX):
         body, width = own_backbone(spec, shape)
         _own_chance(body)
