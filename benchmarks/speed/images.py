@@ -2,6 +2,7 @@
 
     python benchmarks/speed/images.py [--net resnet50] [--batches 32,64] [--method teacher] [--device auto]
     python benchmarks/speed/images.py --streamed [--pictures 20000] [--folder FOLDER] [--cold]
+    python benchmarks/speed/images.py --reading
 
 The run is that of fine-tuning on one's own pictures (src/askew/runs/settings/own.toml); for the teacher: two views of
 each picture, style, kept batch statistics. The bare step takes ready float batches on the device through the same
@@ -12,6 +13,8 @@ norms are torch's, or, in a third variant, those of askew (src/askew/nets/kept_n
 Pictures are random, 256 pixels. They lie on the device; with --streamed in a file that is mapped into memory, as
 askew's cache of decoded pictures is, and they stay there as if they did not fit the device. The system then has the
 file in its memory; --cold drops it from there before each time is taken, and every variant reads other pictures.
+
+--reading takes no steps: it only brings their batches to the device, from a cold disk, and needs no GPU.
 """
 
 from __future__ import annotations
@@ -24,6 +27,8 @@ import os
 import statistics
 import tempfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +48,8 @@ from askew.nets.kept_norm import KeptNorm2d
 from askew.nets.network import build
 from askew.runs.config import RunRequest, plan_run
 from askew.training import batches
-from askew.training.batches import Feed
+from askew.training.batches import DomainTensor, Feed
+from askew.training.prefetch import Ahead
 from askew.training.run import Run
 from askew.training.trainer import Trainer, run_net
 
@@ -75,13 +81,47 @@ def forget(file: Path) -> None:
         os.posix_fadvise(content.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def disk_rate(file: Path, pictures: int) -> float:
-    """Pictures per second that one thread reads, here and there in a file that is not in memory."""
+def cold_rate(work: Callable[[], object], file: Path, pictures: int, device: torch.device) -> float:
+    """Pictures per second that work reads from a file which is not in memory."""
     forget(file)
-    rows = np.random.default_rng(1).permutation(pictures)[:1000]
+    return pictures / seconds(work, device)
+
+
+def read_alone(file: Path, rows: NDArray[np.int64], threads: int) -> None:
+    """The disk by itself: pictures here and there, each into memory of its own."""
     size = int(np.prod(SHAPE))
-    took = seconds(lambda: [np.fromfile(file, np.uint8, size, offset=size * int(i)) for i in rows], torch.device("cpu"))
-    return len(rows) / took
+    with file.open("rb") as content, ThreadPoolExecutor(threads) as pool:
+        list(pool.map(lambda i: len(os.pread(content.fileno(), size, size * i)), rows.ravel().tolist()))
+
+
+def read_batches(file: Path, rows: NDArray[np.int64], device: torch.device, expected: bool) -> None:
+    """What a trainer reads in steps of half source, half target; the system is told what comes next, or is not."""
+    x = np.load(file, mmap_mode="c")  # mapped anew each time: the system forgets no page that is mapped
+    domain = DomainTensor(RowSubset(x, np.arange(len(x))), device, resident=False)
+    if not expected:
+        domain.file = None
+    batch = rows.shape[1] // 2
+    ahead = Ahead([domain, domain], batch, device)
+    ahead.begin(torch.from_numpy(rows).split(batch, dim=1))
+    for step in range(len(rows)):
+        ahead.put(step)
+
+
+def measure_reading(batch: int, args: argparse.Namespace, file: Path, device: torch.device) -> dict[str, float]:
+    """Median pictures per second from a cold disk."""
+    works: dict[str, Callable[[NDArray[np.int64]], None]] = {
+        "the disk by itself, 1 thread": partial(read_alone, file, threads=1),
+        "the disk by itself, 8 threads": partial(read_alone, file, threads=8),
+        "batches, not expected": partial(read_batches, file, device=device, expected=False),
+        "batches": partial(read_batches, file, device=device, expected=True),
+    }
+    rates: dict[str, list[float]] = {label: [] for label in works}
+    chance = np.random.default_rng(1)
+    for _ in range(args.repeats):
+        for label, work in works.items():
+            rows = chance.choice(args.pictures, (args.steps, 2 * batch), replace=False)
+            rates[label].append(cold_rate(partial(work, rows), file, rows.size, device))
+    return {label: statistics.median(values) for label, values in rates.items()}
 
 
 def training_data(x: Rows) -> TrainingData:
@@ -99,18 +139,26 @@ def _rows(x: Rows, start: int, stop: int) -> Rows:
 
 
 @contextlib.contextmanager
+def picture_file(args: argparse.Namespace) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="askew-", dir=args.folder) as scratch:
+        file = Path(scratch) / "pictures.npy"
+        took = seconds(lambda: write_pictures(file, args.pictures), torch.device("cpu"))
+        print(f"{args.pictures} pictures, {file.stat().st_size / 1e9:.1f} GB, written in {took:.1f} s", flush=True)
+        yield file
+
+
+@contextlib.contextmanager
 def opened(args: argparse.Namespace) -> Iterator[tuple[TrainingData, Callable[[], None]]]:
     """The data, and what to do before a time is taken."""
     if not args.streamed:
         block = some_pictures()
         yield training_data(np.concatenate([block] * -(-args.pictures // BLOCK))[: args.pictures]), lambda: None
         return
-    with tempfile.TemporaryDirectory(prefix="askew-", dir=args.folder) as scratch:
-        file = Path(scratch) / "pictures.npy"
-        took = seconds(lambda: write_pictures(file, args.pictures), torch.device("cpu"))
-        print(f"{args.pictures} pictures, {file.stat().st_size / 1e9:.1f} GB, written in {took:.1f} s", flush=True)
+    with picture_file(args) as file:
         if args.cold:
-            print(f"the disk by itself: {disk_rate(file, args.pictures):.0f} pictures/s, one at a time", flush=True)
+            some = np.random.default_rng(1).permutation(args.pictures)[:1000]
+            rate = cold_rate(lambda: read_alone(file, some, 1), file, len(some), torch.device("cpu"))
+            print(f"the disk by itself: {rate:.0f} pictures/s, one at a time", flush=True)
         x = np.load(file, mmap_mode="c")
         batches.RESIDENT_SHARE = 0.0  # nothing fits the device
         rows = RowSubset(x, np.arange(len(x)), np.arange(len(x), dtype="<u8"))
@@ -232,18 +280,26 @@ def main() -> None:
     parser.add_argument("--net", default="resnet50")
     parser.add_argument("--method", default="teacher")
     parser.add_argument("--batches", default="32,64")
-    parser.add_argument("--pictures", type=int, default=0, help="Of both domains; 2,048, or 20,000 with --streamed.")
+    parser.add_argument("--pictures", type=int, default=0, help="Of both domains; 2,048, or 20,000 in a file.")
     parser.add_argument("--streamed", action="store_true", help="Leave the pictures on the disk.")
     parser.add_argument("--folder", type=Path, help="Where their file is to be; a picture takes 192 KiB.")
     parser.add_argument("--cold", action="store_true", help="Drop the file from memory before a time is taken.")
+    parser.add_argument("--reading", action="store_true", help="Only read batches, from a cold disk.")
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--precision", default="bf16", choices=["float32", "bf16"])
     parser.add_argument("--device", default="auto")
     args = parser.parse_args()
-    args.pictures = args.pictures or (20_000 if args.streamed else 2048)
+    args.pictures = args.pictures or (20_000 if args.streamed or args.reading else 2048)
     device = pick_device(args.device)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+    if args.reading:
+        print(f"{name}, torch {torch.__version__}", flush=True)
+        with picture_file(args) as file:
+            for batch in map(int, args.batches.split(",")):
+                for label, rate in measure_reading(batch, args, file, device).items():
+                    print(f"{batch:3} + {batch:3}  {label:31} {rate:8.0f} pictures/s", flush=True)
+        return
     print(f"{name}, torch {torch.__version__}, {args.net}, {args.method}, {args.precision}", flush=True)
     with opened(args) as (data, before):
         feed = Feed(data, device)

@@ -137,7 +137,7 @@ def test_an_affine_view_is_a_turn_of_a_shear_of_a_stretch_and_a_shift(strength: 
 def drawing(monkeypatch: pytest.MonkeyPatch, *u: float) -> None:
     """All uniform numbers of a row are these from now on, in −1 … 1."""
     row = (torch.tensor(u) + 1) / 2
-    monkeypatch.setattr(augment.random, "uniform", lambda k, stream, *shape: row.expand(len(k), *shape))
+    monkeypatch.setattr(augment.draws, "uniform", lambda k, stream, *shape: row.expand(len(k), *shape))
 
 
 def test_the_middle_of_every_range_is_the_identity(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from askew.data.domains import Labeled, Unlabeled
 from askew.data.task import Task, TestLabels, TrainingData
 from askew.evaluation.prior_estimators import UnsurePriorWarning
 from askew.methods import SourceOnly
+from askew.nets import draws
 from askew.nets.augment import Views
 from askew.nets.spec import NetSpec
 from askew.runs.execute import Broken, Execution, execute, execute_lanes
@@ -164,6 +165,20 @@ def test_lanes_of_a_convolutional_network_take_the_steps_of_each_by_itself(id: s
     runs = [run_of(GREY, seed, id, net="digits-28", **how) for seed in (0, 1)]
     for run, lane in zip(runs, together(runs, [GREY, GREY])[-1], strict=True):
         assert_same(run, alone(run), lane)
+
+
+def test_views_of_lanes_are_drawn_outside_of_vmap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a GPU draws by a kernel, for all lanes at once."""
+    wrapped = []
+
+    def trusted(keys: torch.Tensor, *how: object) -> bool:
+        wrapped.append(torch._C._functorch.is_functorch_wrapped_tensor(keys))
+        return False
+
+    monkeypatch.setattr(draws, "_trusted", trusted)
+    together([run_of(HERE, seed, "teacher", views="rows") for seed in (0, 1)], [HERE, HERE])
+    assert wrapped
+    assert not any(wrapped)
 
 
 def test_lanes_may_differ_in_float_hyper_parameters() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import mmap
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -59,3 +61,65 @@ def test_a_failure_to_read_is_not_lost() -> None:
     ahead.begin([torch.tensor([[0, 99]])])
     with pytest.raises((IndexError, RuntimeError)):
         ahead.put(0)
+
+
+class Told(mmap.mmap):
+    """Mapped files that keep the ranges which the system was told of; one may refuse to be told."""
+
+    ranges: list[tuple[int, int]]
+    refuses = False
+
+    def madvise(self, option: int, start: int, length: int) -> None:
+        if self.refuses:
+            raise OSError
+        super().madvise(option, start, length)
+        self.ranges.append((start, start + length))
+
+
+@pytest.fixture
+def streamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DomainTensor:
+    """Pictures in a mapped file, from behind to front: each as large as a page and a half."""
+    monkeypatch.setattr(mmap, "mmap", Told)
+    monkeypatch.setattr(Told, "ranges", [], raising=False)
+    pixels = np.random.default_rng(0).integers(0, 256, (40, 3, mmap.PAGESIZE // 2), dtype=np.uint8)
+    np.save(tmp_path / "pictures.npy", pixels)
+    rows = RowSubset(np.load(tmp_path / "pictures.npy", mmap_mode="c"), np.arange(40)[::-1].copy())
+    return DomainTensor(rows, CPU, resident=False)
+
+
+def read(domain: DomainTensor, tables: torch.Tensor) -> torch.Tensor:
+    ahead = Ahead([domain], tables.shape[1], CPU)
+    ahead.begin([tables])
+    steps = []
+    for step in range(len(tables)):
+        ahead.put(step)
+        steps.append(ahead.device_buffers[0].clone())
+    return torch.stack(steps)
+
+
+TABLES = torch.randperm(40, generator=torch.Generator().manual_seed(1))[:30].view(6, 5)
+
+
+@pytest.mark.skipif(not hasattr(mmap, "MADV_WILLNEED"), reason="the system cannot be told")
+def test_the_system_is_told_once_of_every_row_of_a_mapped_file(streamed: DomainTensor) -> None:
+    wanted = streamed.x.flip(0)
+    assert torch.equal(read(streamed, TABLES), wanted[TABLES])
+    assert len(Told.ranges) == TABLES.numel()
+    head = Path(streamed.file.base.filename).stat().st_size - streamed.x.numel()
+    size = streamed.x[0].numel()
+    for (start, stop), row in zip(Told.ranges, TABLES.flatten().tolist(), strict=True):
+        begin = head + (39 - row) * size
+        assert 0 <= begin - start < mmap.PAGESIZE
+        assert stop == begin + size
+
+
+@pytest.mark.parametrize("why", ["there is no such call", "it fails"])
+def test_rows_are_the_same_where_the_system_cannot_be_told(
+    streamed: DomainTensor, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    if why == "it fails":
+        monkeypatch.setattr(Told, "refuses", True)
+    else:
+        monkeypatch.delattr(mmap, "MADV_WILLNEED", raising=False)
+    assert torch.equal(read(streamed, TABLES), streamed.x.flip(0)[TABLES])
+    assert not Told.ranges

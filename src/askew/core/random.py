@@ -11,9 +11,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-_GOLDEN = -0x61C8864680B583EB  # 0x9E3779B97F4A7C15 as a signed 64-bit number
-_M1 = -0x40A7B892E31B1A47  # 0xBF58476D1CE4E5B9 as a signed 64-bit number (splitmix64's constants)
-_M2 = -0x6B2FB644ECCEEE15  # 0x94D049BB133111EB
+GOLDEN = -0x61C8864680B583EB  # 0x9E3779B97F4A7C15 as a signed 64-bit number
+M1 = -0x40A7B892E31B1A47  # 0xBF58476D1CE4E5B9 as a signed 64-bit number (splitmix64's constants)
+M2 = -0x6B2FB644ECCEEE15  # 0x94D049BB133111EB
 
 
 def key(*parts: int | str) -> int:
@@ -40,9 +40,9 @@ def seeded(seed: int) -> Iterator[None]:
 
 def hash64(stream: int, position: Tensor) -> Tensor:
     """Hash int64 positions to int64 values, uniform over all 64 bits (splitmix64's finaliser)."""
-    z = (position + 1) * _GOLDEN + stream  # integer arithmetic wraps, on CPU and CUDA alike
-    z = (z ^ ((z >> 30) & 0x3FFFFFFFF)) * _M1
-    z = (z ^ ((z >> 27) & 0x1FFFFFFFFF)) * _M2
+    z = (position + 1) * GOLDEN + stream  # integer arithmetic wraps, on CPU and CUDA alike
+    z = (z ^ ((z >> 30) & 0x3FFFFFFFF)) * M1
+    z = (z ^ ((z >> 27) & 0x1FFFFFFFFF)) * M2
     return z ^ ((z >> 31) & 0x1FFFFFFFF)
 
 
@@ -59,8 +59,8 @@ def keep_mask(base: Tensor, step_key: Tensor, p: float) -> Tensor:
 
     A short hash is enough here, since both inputs are already hashes; it runs in every step.
     """
-    z = (base ^ step_key) * _M1
-    z = (z ^ (z >> 32)) * _M2
+    z = (base ^ step_key) * M1
+    z = (z ^ (z >> 32)) * M2
     return z >= int(p * 2**64) - 2**63
 
 

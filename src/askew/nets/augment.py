@@ -15,9 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from askew.core import random
 from askew.core.errors import UserError
 from askew.core.options import Between
+from askew.nets import draws
 
 HALF_RANGE = 127.5
 """Strengths are relative to pixels in −1 … 1."""
@@ -102,7 +102,7 @@ def _between(u: Tensor, low: float, high: float) -> Tensor:
 
 
 def _noisy(x: Tensor, keys: Tensor, scale: float) -> Tensor:
-    return x + scale * random.normal(keys, "view noise", *x.shape[1:]) if scale else x
+    return x + scale * draws.normal(keys, "view noise", *x.shape[1:]) if scale else x
 
 
 def _along(values: Tensor) -> Tensor:
@@ -125,7 +125,7 @@ def _sampled(x: Tensor, theta: Tensor, side: tuple[int, int]) -> Tensor:
 
 def _affine(x: Tensor, keys: Tensor, how: Views, strength: float) -> Tensor:
     """θ = R(φ)·[[1, s], [0, 1]]·diag(a, b), then a shift; all drawn uniformly."""
-    u = strength * _between(random.uniform(keys, "view affine", 6), -1, 1)
+    u = strength * _between(draws.uniform(keys, "view affine", 6), -1, 1)
     angle = u[:, 0] * (how.rotation * math.pi / 180)
     a, b, s = 1 + how.stretch * u[:, 1], 1 + how.stretch * u[:, 2], how.shear * u[:, 3]
     across, down = (u[:, 4 + i] * (2 * how.shift / x.shape[3 - i]) for i in (0, 1))
@@ -136,7 +136,7 @@ def _affine(x: Tensor, keys: Tensor, how: Views, strength: float) -> Tensor:
 
 def _intensity(x: Tensor, keys: Tensor, how: Views, strength: float) -> Tensor:
     """v ← ±g·v + o of pixels v in −1 … 1."""
-    u = random.uniform(keys, "view intensity", 3)
+    u = draws.uniform(keys, "view intensity", 3)
     gain = 1 + strength * (_between(u[:, 0], *GAIN) - 1)
     sign = torch.where(u[:, 1] < how.inversion * strength, -1.0, 1.0)
     offset = strength * OFFSET * _between(u[:, 2], -1, 1)
@@ -147,9 +147,9 @@ def _intensity(x: Tensor, keys: Tensor, how: Views, strength: float) -> Tensor:
 def _rows(x: Tensor, keys: Tensor, how: Views, strength: float) -> Tensor:
     """Noise relative to a row's root mean square, then features set to zero."""
     size = x.square().mean(dim=1, keepdim=True).sqrt()
-    noisy = x + strength * how.noise * size * random.normal(keys, "view noise", x.shape[1])
+    noisy = x + strength * how.noise * size * draws.normal(keys, "view noise", x.shape[1])
     rate = how.feature_dropout * strength
-    keep = random.uniform(keys, "view dropout", x.shape[1]) >= rate
+    keep = draws.uniform(keys, "view dropout", x.shape[1]) >= rate
     return torch.where(keep, noisy / (1 - rate), 0.0)
 
 
@@ -160,7 +160,7 @@ def _centre(x: Tensor, side: int) -> Tensor:
 
 def _picture(x: Tensor, keys: Tensor, how: Views, strength: float, side: int) -> Tensor:
     """A random resized crop (area, ratio 3/4 … 4/3), flipped half the time, then style."""
-    u = random.uniform(keys, "view crop", 5)
+    u = draws.uniform(keys, "view crop", 5)
     area = 1 - (1 - how.area) * strength * u[:, 0]
     ratio = torch.exp(strength * math.log(4 / 3) * _between(u[:, 1], -1, 1))
     wide, high = (area * ratio).sqrt().clamp(max=1), (area / ratio).sqrt().clamp(max=1)
@@ -177,7 +177,7 @@ def _styled(x: Tensor, keys: Tensor, style: float) -> Tensor:
 
     All but the blur are linear in a pixel, so that they are one product and one sum: passes over the pixels take time.
     """
-    u = random.uniform(keys, "view style", 12)
+    u = draws.uniform(keys, "view style", 12)
     x = torch.lerp(x, x.mean(dim=1, keepdim=True), _along((u[:, 0] < 0.25 * style).float()))
     contrast = _along(1 + style * _between(u[:, 1], -0.5, 0.5))
     sharp = _along(torch.where(u[:, 2] < 0.3 * style, _between(u[:, 3], -1, 1), 0.0))

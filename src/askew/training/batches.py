@@ -28,6 +28,8 @@ class DomainTensor:
         self.device = device
         self.picks: Tensor | None = None
         """Which rows of `x` are meant, where `x` is a memory-mapped file that stays one."""
+        self.file: RowSubset | None = None
+        """These rows of it."""
         if not isinstance(x, RowSubset):
             host = torch.from_numpy(np.ascontiguousarray(x))
             self.x = host.to(device) if resident else host
@@ -36,14 +38,14 @@ class DomainTensor:
             for start in range(0, len(x), _BLOCK):  # the host need never hold it all
                 self.x[start : start + _BLOCK] = torch.from_numpy(x[start : start + _BLOCK])
         else:
-            self.x, self.picks = torch.from_numpy(x.base), torch.from_numpy(x.rows)
+            self.x, self.picks, self.file = torch.from_numpy(x.base), torch.from_numpy(x.rows), x
 
     @classmethod
     def joined(cls, domains: Sequence[DomainTensor]) -> DomainTensor:
         """Several domains' images, one after another."""
         domain = cls.__new__(cls)
         domain.device = domains[0].device
-        domain.picks = None
+        domain.picks = domain.file = None
         domain.x = torch.cat([other.x if other.picks is None else other.x[other.picks] for other in domains])
         return domain
 
@@ -53,8 +55,17 @@ class DomainTensor:
     def take(self, rows: Tensor) -> Tensor:
         if self.picks is None and self.x.device == rows.device:
             return self.x[rows]
-        rows = rows.cpu()
-        return self.x[rows if self.picks is None else self.picks[rows]].to(self.device, non_blocking=True)
+        self.expect(rows)
+        return self.x[self.places(rows)].to(self.device, non_blocking=True)
+
+    def places(self, rows: Tensor) -> Tensor:
+        """Where rows lie in `x`, which is on the host."""
+        return rows.cpu() if self.picks is None else self.picks[rows.cpu()]
+
+    def expect(self, rows: Tensor) -> None:
+        """Rows that are read soon, of a file or not."""
+        if self.file is not None:
+            self.file.expect(rows.cpu().numpy())
 
 
 def class_members(y: Tensor, classes: int) -> list[Tensor]:

@@ -10,6 +10,9 @@ from torch import Tensor
 
 from askew.training.batches import DomainTensor
 
+EXPECTED = 2
+"""Steps whose rows the disk is at while those of the one before are gathered."""
+
 
 class Ahead:
     """Puts each step's rows of some shelves where a captured step reads them, always at the same place on the device.
@@ -46,9 +49,10 @@ class Ahead:
             self.reading = self.thread.submit(self._read, step + 1)
 
     def _read(self, step: int) -> None:
+        for domain, table in zip(self.domains, self.tables, strict=True):
+            domain.expect(table[step + EXPECTED if step else 0 : step + EXPECTED + 1])  # each step's rows once
         copied = self.cleared[step % 2]
         if copied is not None:
             copied.synchronize()  # the device may still be reading what lies there
         for domain, table, pinned in zip(self.domains, self.tables, self.pinned_buffers[step % 2], strict=True):
-            rows = table[step] if domain.picks is None else domain.picks[table[step]]
-            torch.index_select(domain.x, 0, rows, out=pinned)
+            torch.index_select(domain.x, 0, domain.places(table[step]), out=pinned)

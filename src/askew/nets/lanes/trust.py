@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from askew.core import random
 from askew.nets.lanes.forms import Form, Pool, normed, one_by_one
 
 TOLERATED = 0.02
@@ -74,6 +75,7 @@ def trusted_block(
 @cache
 def tried(layer: str, shapes: tuple[Shape, ...], options: tuple[object, ...], device: torch.device) -> bool:
     """Whether the kernel of a layer says what torch says, on random tensors of these shapes."""
+    from askew.nets.draw_kernel import draw
     from askew.nets.kept_norm_kernel import KeptNorm
     from askew.nets.lanes import kernels
 
@@ -82,8 +84,9 @@ def tried(layer: str, shapes: tuple[Shape, ...], options: tuple[object, ...], de
         "norm": (_norm_by(kernels.NormReluPool.apply), _norm_by(normed)),
         "block": (_block_by(kernels.ConvNormReluPool.apply), _block_by(_block)),
         "norm by kept statistics": (_by_kept_statistics(KeptNorm.apply), _by_kept_statistics(_kept_norm)),
+        "random draw": (_draw_by(draw), _draw_by(_draw)),
     }
-    trains = bool(options[3]) if layer == "norm" else layer != "block"
+    trains = bool(options[3]) if layer == "norm" else layer not in ("block", "random draw")
     try:
         apart = distance(*forms[layer], shapes, options, device, gradients=trains)
     except _triton_errors() as error:  # a GPU with less shared memory, or without bfloat16
@@ -143,6 +146,14 @@ def _by_kept_statistics(norm: Form) -> Form:
 
 def _kept_norm(x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, var: Tensor, eps: float) -> Tensor:
     return F.batch_norm(x, mean, var, weight, bias, False, 0.0, eps)
+
+
+def _draw_by(draw: Form) -> Form:
+    return lambda x, *options: draw((x * 2**60).long(), "tried", *options)
+
+
+def _draw(keys: Tensor, stream: str, shape: Shape, normal: bool) -> Tensor:
+    return (random.normal if normal else random.uniform)(keys, stream, *shape)
 
 
 def _block_by(block: Form) -> Form:
