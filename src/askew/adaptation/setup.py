@@ -187,8 +187,8 @@ def _network(
 
 
 def _frozen_network(name: str, request: AdaptRequest, images: int) -> str:
-    """The network that embeds so many images: with a generalised mean, by the domain's batch statistics too unless nothing
-    is to be adapted, and the corners of each where there is time for them."""
+    """The network that embeds so many images, by a generalised mean: with the domain's batch statistics too, unless
+    nothing is adapted, and the corners of each where there is time for them."""
     if name.startswith((CROPS, NORMS, GEM, OWN_PREFIX)):
         return name
     corners = "" if request.quick or images > FEW_IMAGES else CROPS
