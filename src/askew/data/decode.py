@@ -53,7 +53,7 @@ class _Room:
 
 _ROOM = _Room(_MOST_PIXELS)
 
-DECODERS = min(8, os.cpu_count() or 1)
+DECODERS = min(32, os.cpu_count() or 1)
 """Threads that decode. Pillow decodes and resizes outside of Python's lock, so processes are not needed."""
 
 Row = NDArray[Any]
