@@ -8,7 +8,7 @@ The run is that of fine-tuning on one's own pictures (src/askew/runs/settings/ow
 each picture, style, kept batch statistics. The bare step takes ready float batches on the device through the same
 passes, channels last, in the same precision: the student's over both domains, the teacher's over the target without
 gradients, backward, torch's fused SGD, the teacher's average. Nothing is gathered, viewed or normalised. Its batch
-norms are torch's, or, in a third variant, those of askew (src/askew/nets/kept_norm.py).
+norms are torch's, or, in a third variant, those of askew (src/askew/nets/kernels/kept_norm.py).
 
 Pictures are random, 256 pixels. They lie on the device; with --streamed in a file that is mapped into memory, as
 askew's cache of decoded pictures is, and they stay there as if they did not fit the device. The system then has the
@@ -44,7 +44,7 @@ from askew.core.device import pick_device
 from askew.data.domains import Labeled, Rows, RowSubset
 from askew.data.task import Task, TrainingData
 from askew.methods.base import Method
-from askew.nets.kept_norm import KeptNorm2d
+from askew.nets.kernels.kept_norm import KeptNorm2d
 from askew.nets.network import build
 from askew.runs.config import RunRequest, plan_run
 from askew.training import batches

@@ -12,7 +12,7 @@ os.environ["TRITON_INTERPRET"] = "1"
 import torch
 import triton.runtime.interpreter as interpreter
 
-from askew.nets import kept_norm_kernel
+from askew.nets.kernels import kept_norm_kernel
 from askew.nets.lanes import conv_kernels, deep_kernels, planes, trust
 
 SINGLE, HALF = torch.float32, torch.float16

@@ -21,8 +21,8 @@ from askew.data.domains import Labeled, Unlabeled
 from askew.data.task import Task, TestLabels, TrainingData
 from askew.evaluation.prior_estimators import UnsurePriorWarning
 from askew.methods import SourceOnly
-from askew.nets import draws
 from askew.nets.augment import Views
+from askew.nets.kernels import draws
 from askew.nets.spec import NetSpec
 from askew.runs.execute import Broken, Execution, execute, execute_lanes
 from askew.runs.root import open_root

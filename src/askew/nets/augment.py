@@ -17,7 +17,7 @@ from torch import Tensor
 
 from askew.core.errors import UserError
 from askew.core.options import Between
-from askew.nets import draws
+from askew.nets.kernels import draws
 
 HALF_RANGE = 127.5
 """Strengths are relative to pixels in −1 … 1."""

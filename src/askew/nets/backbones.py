@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from askew.core.errors import UserError, unknown
 from askew.nets.adabn import NORMS, TwoNorms, batch_norms
-from askew.nets.kept_norm import quicken_norms
+from askew.nets.kernels.kept_norm import quicken_norms
 from askew.nets.layers import Crop, Dropout, NormKeeper, Pixels
 from askew.nets.modules import OWN_PREFIX, own_backbone
 from askew.nets.small import OWN, WHOLE, own_features, side_by_side

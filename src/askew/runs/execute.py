@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import platform
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
@@ -22,7 +21,7 @@ from askew.data.task import Task
 from askew.evaluation.metrics import main_scores, score_test
 from askew.evaluation.reweighting import reweighted_scores
 from askew.runs.claims import Claim, Taken, Watch, run_label
-from askew.runs.store import RunFolder
+from askew.runs.store import RunFolder, side_by_side
 from askew.training.clocks import CheckpointTimer, stopwatch
 from askew.training.distributed import Team, fit_together
 from askew.training.lanes import fit_lanes
@@ -30,9 +29,6 @@ from askew.training.run import Run
 from askew.training.snapshot import Checkpoint, NotFinite, Snapshot
 from askew.training.trainer import Resume, fit
 
-_WRITERS = 8  # a gigabyte of tensors is on its way at a time, and more threads than that wait for the disk
-
-Outcome = TypeVar("Outcome")
 _BROKEN_HINT = "lower the learning rate (-t lr, -t features_lr) or the method's weights, or use -t precision=float32."
 
 
@@ -249,7 +245,7 @@ def _train(lanes: Sequence[_Lane], step: int, how: Execution) -> Iterator[Progre
                 yield stopped
         if save:
             with stopwatch.on("writing"):
-                _side_by_side(_Lane.save_checkpoint, running)
+                side_by_side(_Lane.save_checkpoint, running)
             timer.done()
         if not running:
             return
@@ -259,22 +255,14 @@ def _train(lanes: Sequence[_Lane], step: int, how: Execution) -> Iterator[Progre
     for lane in running:
         lane.score()
     with stopwatch.on("writing"):
-        _side_by_side(_Lane.finish, running)
+        side_by_side(_Lane.finish, running)
     for lane in running:
         lane.trackers.finished({} if lane.task.test is None else main_scores(lane.folder.scores()))
 
 
-def _side_by_side(work: Callable[[_Lane], Outcome], lanes: Sequence[_Lane]) -> list[Outcome]:
-    """What threads find for the lanes: hashing and files take a second for each of a large network."""
-    if len(lanes) == 1:
-        return [work(lanes[0])]
-    with ThreadPoolExecutor(_WRITERS) as pool:
-        return list(pool.map(work, lanes))
-
-
 def _snapshots(lanes: Sequence[_Lane], how: Execution) -> Iterator[Sequence[Snapshot | NotFinite]]:
     """A snapshot of each lane, again and again; a single one is trained without lanes."""
-    starts = _side_by_side(lambda lane: lane.start(how.root), lanes)
+    starts = side_by_side(lambda lane: lane.start(how.root), lanes)
     if len(lanes) == 1:
         (lane,) = lanes
         train = partial(fit, graph=how.graph) if how.team is None else partial(fit_together, how.team)

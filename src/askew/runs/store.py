@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from askew.core import files
 from askew.core.errors import UserError
@@ -20,6 +21,10 @@ if TYPE_CHECKING:  # torch takes seconds to import, and commands that count or t
     from askew.training.snapshot import Checkpoint
     from askew.training.trainer import Resume
 
+_WRITERS = 8  # a gigabyte of tensors is on its way at a time, and more threads than that wait for the disk
+
+Item = TypeVar("Item")
+Outcome = TypeVar("Outcome")
 PRETRAINING = "pretraining"
 """Marks the folder of a run that only serves as pre-training for others."""
 FAILURE = "failed.json"
@@ -274,3 +279,11 @@ class RunFolder:
 def _in_short(scores: dict[str, Any]) -> dict[str, Any]:
     """Scores without those that have one entry per class: the ones of 345 classes take a megabyte."""
     return {test: {n: v for n, v in s.items() if n not in ("per_class", "confusion")} for test, s in scores.items()}
+
+
+def side_by_side(work: Callable[[Item], Outcome], items: Sequence[Item]) -> list[Outcome]:
+    """What threads make of folders: hashing and files take a second for each run of a large network."""
+    if len(items) == 1:
+        return [work(items[0])]
+    with ThreadPoolExecutor(_WRITERS) as pool:
+        return list(pool.map(work, items))

@@ -75,8 +75,8 @@ def trusted_block(
 @cache
 def tried(layer: str, shapes: tuple[Shape, ...], options: tuple[object, ...], device: torch.device) -> bool:
     """Whether the kernel of a layer says what torch says, on random tensors of these shapes."""
-    from askew.nets.draw_kernel import draw
-    from askew.nets.kept_norm_kernel import KeptNorm
+    from askew.nets.kernels.draw_kernel import draw
+    from askew.nets.kernels.kept_norm_kernel import KeptNorm
     from askew.nets.lanes import kernels
 
     forms: dict[str, tuple[Form, Form]] = {

@@ -22,7 +22,7 @@ def normal(keys: Tensor, stream: str, *shape: int) -> Tensor:
 def _drawn(keys: Tensor, stream: str, shape: tuple[int, ...], normal: bool) -> Tensor:
     if not _trusted(keys, shape, normal):
         return (random.normal if normal else random.uniform)(keys, stream, *shape)
-    from askew.nets.draw_kernel import draw
+    from askew.nets.kernels.draw_kernel import draw
 
     return draw(keys, stream, shape, normal)
 

@@ -19,7 +19,7 @@ class KeptNorm2d(nn.BatchNorm2d):
     def forward(self, x: Tensor) -> Tensor:
         if self.training or not torch.is_grad_enabled() or not self._trusted(x):
             return super().forward(x)
-        from askew.nets.kept_norm_kernel import KeptNorm
+        from askew.nets.kernels.kept_norm_kernel import KeptNorm
 
         norm: Form = KeptNorm.apply
         return norm(x, self.weight, self.bias, self.running_mean, self.running_var, self.eps)
