@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,14 @@ def test_what_a_user_asks_for_comes_before_the_grid() -> None:
         grid.narrowed(["syn-mnist"], [], 0)
     with pytest.raises(UserError, match="There is no method of this grid 'jan'"):
         grid.narrowed([], ["jan"], 0)
+
+
+def test_a_first_seed_moves_the_seeds_and_nothing_else() -> None:
+    grid = whole_benchmark("mini")
+    later = replace(grid, first_seed=3, seeds=2).requests(BASE)
+    assert {request.seed for _, request in later} == {3, 4}
+    first = replace(grid, seeds=2).requests(BASE)
+    assert [replace(request, seed=request.seed + 3) for _, request in first] == [request for _, request in later]
 
 
 def test_a_benchmark_by_its_name_is_a_grid_of_the_paper_s_methods_and_all_tasks() -> None:
