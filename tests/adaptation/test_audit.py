@@ -252,6 +252,7 @@ def test_what_cannot_be_audited_is_refused_in_a_sentence(cli: Command, out: Path
     (short / "predictions.csv").write_text("path,class\nant/1.png,ant\n")
     for words, why in (
         ((out,), "no labels to evaluate on"),
+        ((tmp_path,), "has no predictions.csv as `askew adapt` writes it"),
         ((out, good, "--draw", "3"), "cannot be used with LABELS"),
         ((out, "--draw", "-1"), "--draw"),
         ((tmp_path, good), "not a finished adaptation"),

@@ -143,8 +143,8 @@ def test_prototypes_on_bare_rows_move_to_the_target_and_a_linear_layer_has_nothi
 
 def test_one_domain_without_a_model_and_two_with_one_are_refused(cli: Command, place: Path, tmp_path: Path) -> None:
     for words, why in (
-        (("target.npz",), "There is one domain too few."),
-        (("--model", "out", "target.npz", "target.npz"), "There is one domain too many."),
+        (("target.npz",), "target.npz alone."),
+        (("--model", "out", "target.npz", "target.npz"), "found all three."),
         (("--model", "out", "target.npz", "--train-labels"), "no source to choose or train with"),
         (("--model", "nowhere", "target.npz"), "There is no model nowhere."),
         (("--model", "out", "target.npz", "-t", "pretrain=3"), "'pretrain'"),

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import askew
+from askew.cli.common import pairs
 from askew.core.errors import EmptyClassWarning, UserError, unknown
-from askew.core.options import checked, parse
+from askew.core.options import checked
 from askew.data.benchmarks import load_task
 from askew.data.benchmarks.digit_files import read_npz
 from askew.data.domains import Labeled, Unlabeled
@@ -76,9 +77,9 @@ MESSAGES: list[tuple[Callable[[], Any], str, str]] = [
         "Classifier; `method` is the one that the method was published with.",
     ),
     (
-        lambda: parse(["alpha"], "the method"),
+        lambda: pairs(["alpha"], "the method"),
         "An option of the method reads name=value, found 'alpha'.",
-        "for example: -o alpha=0.1",
+        "for example: --option alpha=0.1",
     ),
     (
         lambda: Shift.parse("degree:2"),

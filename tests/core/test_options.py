@@ -143,7 +143,7 @@ def test_a_value_takes_the_type_of_its_field(name: str, given_: Any, value: Any)
 @steady
 @given(st.floats(0, 2), st.integers(1, 10**9))
 def test_numbers_survive_being_written_out(alpha: float, steps: int) -> None:
-    pairs = parse([f"alpha={alpha!r}", f"steps={steps}"], "it")
+    pairs = parse([f"alpha={alpha!r}", f"steps={steps}"], "it", "a=b")
     assert checked(Settings, pairs, "it") == {"alpha": alpha, "steps": steps}
 
 
@@ -196,13 +196,13 @@ def test_an_unknown_option_near_to_nothing_is_told_all() -> None:
 
 def test_pairs_are_split_at_the_first_equals_sign() -> None:
     pairs = ["alpha=0.1", " k-max = 0.3 ", "label=a=b", "empty="]
-    assert parse(pairs, "it") == {"alpha": "0.1", "k_max": "0.3", "label": "a=b", "empty": ""}
+    assert parse(pairs, "it", "a=b") == {"alpha": "0.1", "k_max": "0.3", "label": "a=b", "empty": ""}
 
 
 @pytest.mark.parametrize("pair", ["alpha", "=3", ""])
 def test_a_pair_without_name_or_equals_sign_is_refused(pair: str) -> None:
     with pytest.raises(UserError) as told:
-        parse([pair], "the method")
+        parse([pair], "the method", "a=b")
     assert told.value.sentence == f"An option of the method reads name=value, found '{pair}'."
 
 

@@ -55,6 +55,15 @@ def test_lists_with_other_column_names_and_semicolons_are_read_as_they_say(tmp_p
         read_listing(tmp_path / "l.csv", Columns("picture"))
 
 
+@pytest.mark.parametrize("columns", [Columns("photo"), Columns("photo", "spices")])
+def test_a_source_whose_list_has_no_column_of_labels_is_told_its_first_line(tmp_path: Path, columns: Columns) -> None:
+    flat(tmp_path / "t")
+    (tmp_path / "l.csv").write_text("Photo,Species\nt/0.png,cat\nt/1.png,dog")
+    with pytest.raises(UserError, match=r"l\.csv has no labels: its first line is 'Photo,Species'\.") as told:
+        load_custom_data(tmp_path / "l.csv", flat(tmp_path / "other"), columns=columns)
+    assert "--label-column" in told.value.hint
+
+
 def test_a_tenth_of_each_class_rounded_up_is_held_out_and_nothing_is_lost(tmp_path: Path) -> None:
     x, y = rows(61), ["a"] * 40 + ["b"] * 12 + ["c"] * 8 + ["d"]
     found = load_custom_data(npz(tmp_path / "s.npz", x, y), npz(tmp_path / "t.npz", rows(7, seed=1)))

@@ -262,8 +262,11 @@ def beside(*things: Path) -> None:
         (("image_model", "album", "--prior", "sauce"), "There is no prior 'sauce'."),
         (("image_model", "album", "--prior", "1,2"), "each of the 3 classes, found 2 numbers"),
         (("image_model", "album", "-o", "out.xlsx"), "written as .csv or .parquet, found out.xlsx"),
-        (("image_model", "album", "-o", "no/out.csv"), "Cannot write a file no/out.csv."),
-        (("image_model", "album", "-o", "void"), "Cannot write a file void."),
+        (
+            ("image_model", "album", "-o", "no/out.csv"),
+            "Cannot write a file no/out.csv: no is no folder that you may write to.",
+        ),
+        (("image_model", "album", "-o", "void"), "Cannot write a file void: it is a folder."),
         (("image_model", "album", "--device", "warp"), "There is no device 'warp'."),
         (("image_model", "album", "--batch", "-1"), "--batch"),
     ],
@@ -309,7 +312,7 @@ def test_parquet_without_its_extra_is_said_before_the_work(
     ("args", "message"),
     [
         (("none", "-o", "m.onnx"), "There is no model none."),
-        (("row_model", "-o", "no/m.onnx"), "Cannot write a file no/m.onnx."),
+        (("row_model", "-o", "no/m.onnx"), "Cannot write a file no/m.onnx: "),
         (("row_model", "-o", "m.onnx", "--to", "tflite"), "tflite"),
         (("row_model", "-o", "album", "--to", "safetensors"), "holds other things than a model"),
         (("row_model", "-o", "m", "--to", "safetensors", "--prior", "target"), "gets its prior when it is used"),

@@ -377,9 +377,9 @@ def test_a_weights_file_is_known_by_what_it_holds(weights: Path, tmp_path: Path)
         ("digit-28", (1, 28, 28), "There is no network 'digit-28'.", "did you mean 'digits-28'?"),
         ("resnet5O", PHOTO, "There is no network 'resnet5O'.", "did you mean 'resnet50'?"),
         ("resnet50.v3", PHOTO, "There is no network 'resnet50.v3'.", "did you mean 'resnet50'?"),
-        ("digits-28", (3, 32, 32), "The network digits-28 takes 1 x 28 x 28, found 3 x 32 x 32.", "own networks:"),
-        ("mlp", (3, 32, 32), "The network mlp takes any width, found 3 x 32 x 32.", "own networks:"),
-        ("mini", (64,), "The network mini takes 3 x 32 x 32, found 64.", "own networks:"),
+        ("digits-28", (3, 32, 32), "The network digits-28 takes 1 x 28 x 28, found 3 x 32 x 32.", "of any size"),
+        ("mlp", (3, 32, 32), "The network mlp takes any width, found 3 x 32 x 32.", "of any size"),
+        ("mini", (64,), "The network mini takes 3 x 32 x 32, found 64.", "use mlp or bare."),
         ("resnet18", (64,), "The network resnet18 takes images, found rows of 64 numbers.", "use mlp or bare."),
     ],
 )

@@ -143,7 +143,7 @@ def test_a_sheet_that_cannot_be_drawn_is_refused(cli: Command, tmp_path: Path, t
 WRONG = {
     "no suffix": (("classes", "-o", "figure"), "Cannot write a figure as 'figure'."),
     "unknown suffix": (("classes", "-o", "figure.gif"), "Cannot write a figure as 'figure.gif'."),
-    "no such folder": (("classes", "-o", "no/figure.svg"), "Cannot write a file no/figure.svg."),
+    "no such folder": (("classes", "-o", "no/figure.svg"), "Cannot write a file no/figure.svg: "),
     "no such method": (("classes", "--methods", "jan"), "The folder "),
     "no degrees": (("degree",), "There are no runs under shifts of different degree here."),
     "no such seed": (("features", "--seed", "7"), "No run there has seed 7."),

@@ -22,7 +22,10 @@ from askew.data.task import Task
 from askew.evaluation.logits import Floats
 from askew.evaluation.metrics import Estimate, Z, accuracy_gain, mean_accuracy
 
-_FORM = "a list of path,label (empty labels are skipped), a folder with one sub-folder per class, or an array with y."
+_FORM = (
+    "a list of path,label (--label-column names another column, empty labels are skipped), a folder with one "
+    "sub-folder per class, or an array with y."
+)
 _SHARES = 'lines of class,share, or JSON: {"cat": 0.7, "dog": 0.3}; every class of the source, in any unit.'
 
 Labels = NDArray[np.int64]

@@ -173,10 +173,9 @@ def adapt(
     from askew.runs.root import check_out
 
     if (target is None) != (known.model is not None):
-        raise UserError(
-            f"There is one domain too {'few' if target is None else 'many'}.",
-            "askew adapt SOURCE TARGET, or askew adapt --model OUT TARGET.",
-        )
+        found = f"{source} alone" if target is None else "all three"
+        hint = "askew adapt SOURCE TARGET, or askew adapt --model OUT TARGET."
+        raise UserError(f"An adaptation takes a source or a model, and a target, found {found}.", hint)
     check_out(folder)
     check_file_method(methods.method)
     if target is None:

@@ -60,9 +60,10 @@ def audit(
 
 
 def _sample_to_label(folder: Path, draw: int, sheet: Path, disagree: bool, as_json: bool) -> None:
-    from askew.adaptation.audit import draw_sheet
+    from askew.adaptation.audit import draw_sheet, target_names
 
     if not draw:
+        target_names(folder)  # in a folder of something else, --draw would not help
         raise UserError(
             "There are no labels to evaluate on.", f"askew audit {folder} --draw 100 samples images to label."
         )

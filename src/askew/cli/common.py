@@ -47,11 +47,14 @@ def names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
+_EXAMPLES = {"the method": "--option alpha=0.1", "training": "-t rounds=5", "Slurm": "--slurm partition=gpu"}
+
+
 def pairs(pairs: Sequence[str] | None, what: str) -> dict[str, str]:
     """`NAME=VALUE` options as a dictionary."""
     from askew.core.options import parse
 
-    return parse(pairs or [], what)
+    return parse(pairs or [], what, _EXAMPLES[what])
 
 
 def at_least(flag: str, value: int, low: int) -> None:

@@ -182,7 +182,8 @@ def _sync(file: Path) -> None:
 def check_file(path: Path) -> None:
     """UserError if a file cannot be written there; writes nothing."""
     if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
-        raise UserError(f"Cannot write a file {path}.", "name a file in a folder that exists and is yours.")
+        why = "it is a folder" if path.is_dir() else f"{path.parent} is no folder that you may write to"
+        raise UserError(f"Cannot write a file {path}: {why}.", "name a file in a folder that exists and is yours.")
 
 
 # --- files of runs ---

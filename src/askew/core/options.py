@@ -188,13 +188,13 @@ def checked(cls: type, values: dict[str, Any], what: str) -> dict[str, Any]:
     return out
 
 
-def parse(pairs: Iterable[str], what: str) -> dict[str, str]:
+def parse(pairs: Iterable[str], what: str, example: str) -> dict[str, str]:
     """`["alpha=0.1", …]` as a dictionary of strings."""
     out = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name:
-            raise UserError(f"An option of {what} reads name=value, found '{pair}'.", "for example: -o alpha=0.1")
+            raise UserError(f"An option of {what} reads name=value, found '{pair}'.", f"for example: {example}")
         out[name.strip().replace("-", "_")] = value.strip()
     return out
 

@@ -18,7 +18,7 @@ from askew.data.array_files import ARRAYS, label_names, read_array
 from askew.data.decode import PictureFiles
 from askew.data.domains import Labeled, Rows, RowSubset, Unlabeled, row_hashes
 from askew.data.image_cache import Pictures, pictures
-from askew.data.image_lists import LISTS, USUAL, Columns, Listing, in_order, read_folder, read_listing
+from askew.data.image_lists import LISTS, TABLES, USUAL, Columns, Listing, in_order, read_folder, read_listing
 from askew.data.task import Task, make_unlabeled_task
 
 Kind = Literal["rows", "images", "pictures"]
@@ -143,6 +143,13 @@ def require_labels(domain: CustomDomain) -> None:
         raise UserError(
             f"{flat} of the {len(domain.names)} pictures in {domain.path} lie outside its class folders.",
             "put every picture of the source into the sub-folder of its class.",
+        )
+    if domain.path.suffix.lower() in TABLES and domain.path.is_file():
+        with domain.path.open(encoding="utf-8-sig") as lines:
+            first = next(lines).strip()
+        raise UserError(
+            f"The source {domain.path} has no labels: its first line is '{first[:80]}'.",
+            "the column of labels is called label, class or y, or as --label-column says.",
         )
     raise UserError(f"The source {domain.path} has no labels.", f"it needs {_FORMS.partition(';')[0]} with y.")
 

@@ -12,7 +12,8 @@ from askew.core.errors import UserError
 from askew.data.decode import SUFFIXES
 from askew.data.paths import readable
 
-LISTS = frozenset((".csv", ".tsv", ".txt", ".list"))
+TABLES = frozenset((".csv", ".tsv"))
+LISTS = TABLES | {".txt", ".list"}
 
 _FORM = "a line has a path, relative to the list, and a label: photos/1.jpg,cat; a CSV may begin with path,label."
 _PATH, _LABEL = ("path", "file", "filename", "image"), ("label", "class", "y")
@@ -86,10 +87,7 @@ def read_lines(file: Path, columns: Columns = USUAL) -> list[Line]:
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"The list {file} cannot be read: {error}.", _FORM) from None
     lines = text.splitlines()
-    if file.suffix.lower() in (".csv", ".tsv"):
-        rows = list(_table(file, lines, columns))
-    else:
-        rows = list(_text(file.parent, lines))
+    rows = list(_table(file, lines, columns) if file.suffix.lower() in TABLES else _text(file.parent, lines))
     if not rows:
         raise UserError(f"The list {file} is empty.", _FORM)
     seen: dict[str, int] = {}

@@ -184,7 +184,7 @@ class Predictor:
             "seen": card.training_prior,
         }
         if name not in known:
-            raise unknown("prior", name, PRIORS, "from Python also an array of shares.")
+            raise unknown("prior", name, PRIORS, "or give one share per class.")
         shares = known[name]
         if shares is None:
             raise UserError(

@@ -138,5 +138,6 @@ def _expect(shape: tuple[int, ...], name: str, wanted: tuple[int | None, ...]) -
     if len(shape) != len(wanted) or any(w not in (None, s) for s, w in zip(shape, wanted, strict=True)):
         found = " x ".join(map(str, shape))
         need = " x ".join("any width" if w is None else str(w) for w in wanted)
-        raise UserError(f"The network {name} takes {need}, found {found}.", f"own networks: {', '.join(OWN)}.")
+        fitting = "use mlp or bare" if len(shape) == 1 else "networks of torchvision and timm take images of any size"
+        raise UserError(f"The network {name} takes {need}, found {found}.", f"{fitting}.")
     return shape
