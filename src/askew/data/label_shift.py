@@ -23,10 +23,10 @@ def long_tail(classes: int, shape: float, low: float, high: float) -> FloatArray
     p_k ∝ (1 + a·x_k)^(−1 − 1/a),  x evenly from low to high,  Σ p_k = 1
     """
     if classes < 1:
-        raise UserError(f"A long tail needs at least one class. Got {classes}.", "give classes >= 1.")
+        raise UserError(f"A long tail needs at least one class, found {classes}.", "give classes >= 1.")
     if not (shape > 0 and 0 <= low <= high < np.inf):
         raise UserError(
-            f"A long tail needs shape > 0 and 0 <= low <= high. Got shape {shape}, low {low}, high {high}.",
+            f"A long tail needs shape > 0 and 0 <= low <= high, found shape {shape}, low {low}, high {high}.",
             "the digits use shape 1 from 1 to 10, Office-Home shape 100 from 1 to 5.",
         )
     x = np.linspace(low, high, classes)
@@ -57,8 +57,8 @@ def total(sizes: npt.ArrayLike, p: npt.ArrayLike) -> int:
         raise UserError(f"There are {len(n)} class sizes for a tail of {len(p)}.", "give one size per class.")
     if min(n[0], n[-1]) == 0:
         raise UserError(
-            f"The first and the last class need images: the rule scales with them. Got {n[0]} and {n[-1]}.",
-            "drop the empty classes or order the classes differently.",
+            f"The first and the last class need images, found {n[0]} and {n[-1]}.",
+            "the rule scales with them: drop the empty classes or order the classes differently.",
         )
     return int(_floor(min(n[0], n[-1]) / p[0]))
 
@@ -93,9 +93,9 @@ def degree_counts(sizes: npt.ArrayLike, p: npt.ArrayLike, degree: float, side: L
     (1−d)·uniform + d·RS  or  (1−d)·uniform + d·UT,  rounded by largest remainder
     """
     if not 0 <= degree <= 1:
-        raise UserError(f"A degree must lie in [0, 1]. Got {degree}.", "0 is balanced, 1 is RS or UT.")
+        raise UserError(f"A degree must lie in [0, 1], found {degree}.", "0 is balanced, 1 is RS or UT.")
     if side not in ("source", "target"):
-        raise UserError(f"A side is 'source' or 'target'. Got {side!r}.", "RS for the source, else UT.")
+        raise UserError(f"A side is 'source' or 'target', found {side!r}.", "RS for the source, else UT.")
     end = rs_counts(sizes, p) if side == "source" else ut_counts(sizes, p)
     # Both ends respect the caps, hence so does everything between them: no spill to follow along d.
     return _round((1 - degree) * _level(_sizes(sizes), int(end.sum())) + degree * end)
@@ -108,7 +108,7 @@ def dirichlet_counts(sizes: npt.ArrayLike, strength: float, seed: int) -> IntArr
     """
     n = _sizes(sizes)
     if not 0 < strength < np.inf:
-        raise UserError(f"A strength must be positive. Got {strength}.", "RLSbench uses 0.5, 1, 3, 10.")
+        raise UserError(f"A strength must be positive, found {strength}.", "RLSbench uses 0.5, 1, 3, 10.")
     if not n.any():
         raise UserError(f"All {len(n)} classes are empty.", "give a domain with images.")
     has = n > 0  # a class without images has probability zero
@@ -178,7 +178,7 @@ def _floor(x: npt.ArrayLike) -> IntArray:
 def _level(n: IntArray, total: int) -> FloatArray:
     """min(L, n_k) with L such that the sum is min(total, Σ n_k)."""
     if total < 0:
-        raise UserError(f"A total cannot be negative. Got {total}.", "give the number of images to spread.")
+        raise UserError(f"A total cannot be negative, found {total}.", "give the number of images to spread.")
     level, left = 0.0, total
     for j, nk in enumerate(np.sort(n).tolist()):
         level = left / (len(n) - j)
@@ -215,9 +215,9 @@ def _count(y: npt.NDArray[np.generic], classes: int) -> IntArray:
 def _sizes(sizes: npt.ArrayLike) -> IntArray:
     n = np.asarray(sizes)
     if n.ndim != 1 or n.size == 0:
-        raise UserError(f"Class sizes must be a non-empty row. Got shape {n.shape}.", "give one number per class.")
+        raise UserError(f"Class sizes must be a non-empty row, found shape {n.shape}.", "give one number per class.")
     if not np.issubdtype(n.dtype, np.integer) or n.min() < 0:
-        raise UserError(f"Class sizes must be whole and not negative. Got {n.tolist()}.", "count the images.")
+        raise UserError(f"Class sizes must be whole and not negative, found {n.tolist()}.", "count the images.")
     return n.astype(np.int64)
 
 
@@ -240,5 +240,5 @@ def _normalised(p: npt.ArrayLike) -> FloatArray:
 
 def _seed(seed: int) -> int:
     if not 0 <= seed < 2**64:
-        raise UserError(f"A seed is a whole number from 0 to 2^64 − 1. Got {seed}.", "use 0.")
+        raise UserError(f"A seed is a whole number from 0 to 2^64 − 1, found {seed}.", "use 0.")
     return seed
