@@ -110,7 +110,7 @@ def test_the_model_predicts_what_the_table_says(made: Adapted) -> None:
 
 
 @pytest.mark.usefixtures("all_candidates")
-def test_nothing_is_trained_twice(made: Adapted, tmp_path: Path) -> None:
+def test_nothing_is_trained_twice(made: Adapted) -> None:
     found, out, _ = made
     before = {p: p.stat().st_mtime_ns for p in (out / "runs").rglob("*")}
     again = finish(adapt(found.request, out, CPU))

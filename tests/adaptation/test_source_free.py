@@ -92,9 +92,9 @@ def test_a_model_that_would_collapse_is_kept_as_it_was(place: Path, monkeypatch:
 
 def test_predictions_of_one_class_far_from_all_that_is_plausible_are_a_collapse() -> None:
     even = np.eye(4)[np.arange(40) % 4]
-    assert source_free._collapsed(even, np.eye(4)[[0] * 40], np.full(4, 0.25))
-    assert not source_free._collapsed(even, even[::-1], np.full(4, 0.25))
-    assert not source_free._collapsed(np.eye(4)[[0] * 40], np.eye(4)[[0] * 40], np.full(4, 0.25)), "as before"
+    assert source_free._collapsed(even, np.eye(4)[[0] * 40])
+    assert not source_free._collapsed(even, even[::-1])
+    assert not source_free._collapsed(np.eye(4)[[0] * 40], np.eye(4)[[0] * 40]), "as before"
 
 
 def images(file: Path, x: np.ndarray) -> CustomDomain:

@@ -178,7 +178,7 @@ def test_a_large_picture_takes_a_few_times_its_pixels_however_small_its_file_is(
     assert int(done.stdout) < 2 * most * side * side
 
 
-def test_threads_wait_until_there_is_room_for_their_pixels(tmp_path: Path) -> None:
+def test_threads_wait_until_there_is_room_for_their_pixels() -> None:
     room, inside, most, lock = _Room(100), [0], [0], threading.Lock()
 
     def enter(n: int) -> None:
@@ -207,9 +207,7 @@ def test_grey_pictures_are_the_same_whether_they_are_resized_in_grey_or_in_colou
     assert (decode(tmp_path / "grey.png") == expected).all()
 
 
-def test_a_picture_that_shines_through_is_the_same_in_bands_as_in_one_piece(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_picture_that_shines_through_is_the_same_in_bands_as_in_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     clear = Image.fromarray(np.random.default_rng(0).integers(0, 256, (97, 61, 4), dtype=np.uint8), "RGBA")
     white = Image.new("RGBA", clear.size, "white")
     whole = Image.alpha_composite(white, clear).convert("RGB").resize((256, 256), Image.Resampling.BILINEAR)

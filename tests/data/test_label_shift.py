@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from askew.core.errors import UserError
 from askew.data.label_shift import (
     DIGITS_TAIL,
-    OFFICE_HOME_TAIL,
     IntArray,
     balanced_counts,
     degree_counts,
@@ -23,12 +22,14 @@ from askew.data.label_shift import (
     hold_out,
     js_distance,
     long_tail,
+    picture_tail,
     rs_counts,
     total,
     ut_counts,
 )
 
 OFFICE_HOME: dict[str, Any] = json.loads(Path(__file__).with_name("office_home_sizes.json").read_text())
+OFFICE_HOME_TAIL = picture_tail(65)
 DOMAINS = ("Clipart", "Product", "RealWorld")
 
 MNIST_TRAIN = [5444, 6179, 5470, 5638, 5307, 4987, 5417, 5715, 5389, 5454]  # without its first 5,000

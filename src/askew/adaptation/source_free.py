@@ -115,7 +115,7 @@ def adapt_again(
     )
     adapted = Predictor(card, weights, str(device))
     after = adapted.predict_proba(domain.x)
-    collapsed = _collapsed(before, after, prior)
+    collapsed = _collapsed(before, after)
     return Readapted(start if collapsed else adapted, before, before if collapsed else after, prior, collapsed)
 
 
@@ -222,7 +222,7 @@ def _prior(p: Floats) -> Floats:
     return em_prior(p, np.full(p.shape[1], 1 / p.shape[1]))
 
 
-def _collapsed(before: Floats, after: Floats, prior: Floats) -> bool:
+def _collapsed(before: Floats, after: Floats) -> bool:
     """Whether predictions moved to few classes, far from all that was plausible before."""
     c = before.shape[1]
     first, last = (np.bincount(p.argmax(axis=1), minlength=c) / len(p) for p in (before, after))

@@ -44,9 +44,6 @@ def picture_tail(classes: int) -> FloatArray:
     return long_tail(classes, 100, 1, 5)
 
 
-OFFICE_HOME_TAIL: Final = picture_tail(65)
-
-
 def total(sizes: npt.ArrayLike, p: npt.ArrayLike) -> int:
     """The size of a sample whose largest class, at either end, the domain can fill.
 

@@ -108,9 +108,9 @@ def target_prior(outputs: DomainOutputs, estimator: PriorEstimator = DEFAULT) ->
     return estimate_prior(outputs, estimator, resamples=0).prior
 
 
-def consensus_prior(networks: Sequence[DomainOutputs], estimator: PriorEstimator = DEFAULT) -> Floats:
+def consensus_prior(networks: Sequence[DomainOutputs]) -> Floats:
     """The median of several networks' estimates for one target, which one collapsed network does not move. (c,)"""
-    median = np.median([target_prior(outputs, estimator) for outputs in networks], axis=0)
+    median = np.median([target_prior(outputs) for outputs in networks], axis=0)
     prior: Floats = median / median.sum()
     return prior
 

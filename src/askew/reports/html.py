@@ -71,9 +71,9 @@ def number(value: float | None, digits: int = 2, *, heat: bool = False) -> Cell:
     return MISSING if value is None else Cell(f"{value:.{digits}f}", f"{value:.4f}", heat=value if heat else None)
 
 
-def interval(low: float, high: float, digits: int = 1) -> Cell:
+def interval(low: float, high: float) -> Cell:
     """Sorted by its lower end."""
-    return Cell(f"{low:.{digits}f} – {high:.{digits}f}", f"{low:.4f}")
+    return Cell(f"{low:.1f} – {high:.1f}", f"{low:.4f}")
 
 
 def mean_cell(values: Sequence[float], *, after: str = "", paper: float | None = None, kind: str = "") -> Cell:

@@ -19,6 +19,8 @@ from askew.nets.augment import Views, make_view
 from askew.reports.figures import BLUE, ORANGE, hide_rest, name_classes, panels, styled
 from askew.reports.svg import clip
 
+_MOST_CLASSES = 10  # columns of images that stay large enough to be seen
+
 
 @styled
 def label_distributions(tasks: Mapping[str, Task]) -> Figure:
@@ -35,16 +37,16 @@ def label_distributions(tasks: Mapping[str, Task]) -> Figure:
 
 
 @styled
-def sample_images(tasks: Mapping[str, Task], each: int = 4, most_classes: int = 10) -> Figure:
+def sample_images(tasks: Mapping[str, Task]) -> Figure:
     """A few images of each class of source and target; the target's are sorted by their test labels."""
     for name, task in tasks.items():
         if task.training_data.source.x.ndim != 4:
             raise UserError(f"The task {name} has rows of numbers, not images.", "`askew figure mix` works for it.")
     figure, axes = panels(len(tasks), 2, 4.4, 1.9)
     for row, (name, task) in zip(axes, tasks.items(), strict=True):
-        shown = range(min(most_classes, len(task.training_data.classes)))
+        shown = range(min(_MOST_CLASSES, len(task.training_data.classes)))
         for ax, (domain, images) in zip(row, _domains(task).items(), strict=True):
-            ax.imshow(_mosaic(*images, shown, each), interpolation="nearest")
+            ax.imshow(_mosaic(*images, shown, 4), interpolation="nearest")
             ax.set_title(f"{name}, {domain}", fontsize=9)
             ax.axis("off")
     figure.supxlabel("target sorted by its test labels, which no training uses", size=8)
@@ -52,17 +54,17 @@ def sample_images(tasks: Mapping[str, Task], each: int = 4, most_classes: int = 
 
 
 @styled
-def task_overview(task: Task, each: int = 2, most_classes: int = 10) -> Figure:
+def task_overview(task: Task) -> Figure:
     """A task on one page: images of both domains, where it has images, and their label distributions."""
     found = LabelDistributions.of(task)
     classes = found.classes
     pictured = task.training_data.source.x.ndim == 4
-    shown = np.unique(np.linspace(0, len(classes) - 1, min(len(classes), most_classes)).astype(int)).tolist()
+    shown = np.unique(np.linspace(0, len(classes) - 1, min(len(classes), _MOST_CLASSES)).astype(int)).tolist()
     heights = (2, 2, 3) if pictured else (3,)
     figure = Figure(figsize=(9, sum(heights)), layout="constrained")
     *pictures, bars = figure.subplots(len(heights), 1, height_ratios=heights, squeeze=False).flat
     for ax, (domain, images) in zip(pictures, _domains(task).items(), strict=False):
-        _draw_columns(ax, _mosaic(*images, shown, each), [clip(classes[k], 11) for k in shown], domain)
+        _draw_columns(ax, _mosaic(*images, shown, 2), [clip(classes[k], 11) for k in shown], domain)
     _draw_distributions(bars, found)
     bars.set_ylabel("% of images")
     figure.suptitle(f"{task.name}: Jensen–Shannon distance of the label distributions {found.distance:.2f}", size=11)

@@ -81,16 +81,13 @@ class Busy:
     folder: Path
 
 
-def execute(run: Run, task: Task, how: Execution, *, pretraining: bool = False) -> Iterator[Progress]:
-    """Bring the run's folder to `done`, whatever is in it and whoever else works on it, yielding progress.
-
-    A run that only serves as pre-training for others is marked as `pretraining`, and tables leave it out.
-    """
+def execute(run: Run, task: Task, how: Execution) -> Iterator[Progress]:
+    """Bring the run's folder to `done`, whatever is in it and whoever else works on it, yielding progress."""
     how.root.mkdir(parents=True, exist_ok=True)
     watch, busy = Watch(), True
     while busy:
         busy = False
-        for event in execute_lanes([(run, task)], replace(how, dead=frozenset(watch.dead)), pretraining=pretraining):
+        for event in execute_lanes([(run, task)], replace(how, dead=frozenset(watch.dead))):
             if isinstance(event, Broken):
                 raise event.error
             if isinstance(event, Busy):
@@ -104,7 +101,10 @@ def execute(run: Run, task: Task, how: Execution, *, pretraining: bool = False) 
 def execute_lanes(
     runs: Sequence[tuple[Run, Task]], how: Execution, *, pretraining: bool = False
 ) -> Iterator[Progress | Broken | Busy]:
-    """The same for runs of one `lane_shape`, trained together, without waiting; each ends as one ordinary folder."""
+    """The same for runs of one `lane_shape`, trained together, without waiting; each ends as one ordinary folder.
+
+    Runs that only serve as pre-training for others are marked as `pretraining`, and tables leave them out.
+    """
     distinct = {run.key: _Lane(run, task, RunFolder(how.root / run.key), pretraining) for run, task in runs}
     lanes = [lane for lane in distinct.values() if not (lane.done and (pretraining or not lane.folder.pretraining))]
     if not lanes:

@@ -149,9 +149,7 @@ def test_a_picture_that_a_list_names_and_is_missing_is_named(data: Path) -> None
         load_task("office-home/rw-cl", data=data)
 
 
-def test_a_broken_picture_stops_the_task_until_it_may_be_skipped(
-    cli: Command, data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_broken_picture_stops_the_task_until_it_may_be_skipped(cli: Command, data: Path) -> None:
     lists(data)
     (data / "office_home/Clipart/TV/00000.jpg").write_bytes(b"no picture")
     with pytest.raises(UserError, match=r"TV/00000\.jpg"):
