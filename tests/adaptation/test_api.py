@@ -76,9 +76,9 @@ def test_the_command_gives_the_same_as_the_function(
     alpha = [f"--option={name}={value}" for name, value in vars(COAL(alpha=0.2)).items()]
     answer = cli("adapt", "s.npz", "t.npy", "-o", "out", "-m", "coal", *alpha, *training, "--device", "cpu", "--json")
     assert answer.code == 0, answer.err
-    said = json.loads(answer.out)
-    assert [method["run"] for method in said["methods"]] == [method["run"] for method in result.summary["methods"]]
-    assert said["methods"] == json.loads(json.dumps(result.summary["methods"]))
+    printed = json.loads(answer.out)
+    assert [method["run"] for method in printed["methods"]] == [method["run"] for method in result.summary["methods"]]
+    assert printed["methods"] == json.loads(json.dumps(result.summary["methods"]))
     probabilities = askew.load(tmp_path / "out", "cpu").predict_proba(XT)
     assert (probabilities == result.model.predict_proba(XT)).all()
 

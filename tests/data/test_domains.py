@@ -1,4 +1,4 @@
-"""Picked rows of a memory map are what the rows themselves would be, in views and on a feed's shelves."""
+"""Picked rows of a memory map are what the rows themselves would be, in subsets and in a feed."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def test_taking_and_joining_picked_rows_copies_nothing() -> None:
     assert joined.x.base is BASE
 
 
-def test_a_shelf_gives_the_same_images_lazily() -> None:
+def test_a_domain_on_a_memory_map_gives_the_images_of_one_in_memory() -> None:
     domain, plain = (
         DomainTensor(RowSubset(BASE, ROWS), CPU, resident=True),
         DomainTensor(BASE[ROWS], CPU, resident=True),
     )
     rows = torch.tensor([3, 399, 0, 3])
-    assert domain.x.data_ptr() == BASE.ctypes.data, "the shelf is the map itself"
+    assert domain.x.data_ptr() == BASE.ctypes.data, "the tensor is the map itself"
     assert len(domain) == len(plain) == 400
     assert torch.equal(domain.take(rows), plain.take(rows))
     assert torch.equal(DomainTensor.joined([domain, plain]).x, torch.cat([plain.x, plain.x]))

@@ -149,10 +149,10 @@ def test_scores_carry_the_interval_in_per_cent() -> None:
     assert score(y, predicted, 2)["interval"] == [100 * low, 100 * high]
 
 
-# Exams
+# Test splits
 
 
-def test_the_papers_exam_is_scored_on_its_rows_alone() -> None:
+def test_the_papers_test_split_is_scored_on_its_rows_alone() -> None:
     y = np.array([0, 0, 1, 1, 2])
     logits = np.eye(3)[[0, 1, 1, 1, 0]]
     test = TestLabels(y, np.array([0, 1, 4]), tuple("abc"))

@@ -79,10 +79,10 @@ def test_a_class_that_the_sampler_never_delivers_has_weight_zero() -> None:
 def test_mistakes_of_the_classifier_are_undone() -> None:
     """It takes half of class 1 for class 0, and says 0, 1 and 2 of 5, 2 and 3 in ten: truly they are 3, 4 and 3."""
     y = [0, 0, 1, 1, 2, 2]
-    said = DomainOutputs(
+    outputs = DomainOutputs(
         sure([0] * 5 + [1] * 2 + [2] * 3), sure([0, 0, 0, 1, 2, 2]), torch.tensor(y), torch.full((C,), 1 / C)
     )
-    np.testing.assert_allclose(BBSE().refresh(said, 0)["ratio"], np.array([0.3, 0.4, 0.3]) * C, rtol=1e-5)
+    np.testing.assert_allclose(BBSE().refresh(outputs, 0)["ratio"], np.array([0.3, 0.4, 0.3]) * C, rtol=1e-5)
 
 
 def test_later_rounds_change_nothing() -> None:
@@ -91,10 +91,11 @@ def test_later_rounds_change_nothing() -> None:
 
 def test_its_estimator_and_its_softness_are_options() -> None:
     z = torch.randn(60, C, generator=torch.Generator().manual_seed(0))
-    said = DomainOutputs(
+    outputs = DomainOutputs(
         z[:30], z[30:] + 2 * torch.eye(C)[torch.arange(30) % C], torch.arange(30) % C, torch.full((C,), 1 / C)
     )
-    ratios = [BBSE(estimator=e, soft=s).refresh(said, 0)["ratio"] for e in ("simplex", "ridge") for s in (False, True)]
+    methods = [BBSE(estimator=e, soft=s) for e in ("simplex", "ridge") for s in (False, True)]
+    ratios = [method.refresh(outputs, 0)["ratio"] for method in methods]
     assert all(r.sum().item() == pytest.approx(C, rel=1e-4) and (r >= 0).all() for r in ratios)
     assert not any(torch.allclose(a, b, atol=1e-3) for i, a in enumerate(ratios) for b in ratios[:i])
 

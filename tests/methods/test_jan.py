@@ -57,8 +57,8 @@ def test_images_of_equal_features_are_as_near_as_their_predictions() -> None:
     method = JAN(bandwidth=0.7)
     net, batch = given(method)
     x = batch.xs[:1]
-    said = [torch.tensor([z], dtype=torch.float64) for z in ([1e3, 0.0, 0.0], [0.0, 1e3, 0.0])]
-    net["head"].register_forward_hook(lambda *_: said.pop(0))  # sure of one class for source, of another for target
+    logits = [torch.tensor([z], dtype=torch.float64) for z in ([1e3, 0.0, 0.0], [0.0, 1e3, 0.0])]
+    net["head"].register_forward_hook(lambda *_: logits.pop(0))  # sure of one class for source, of another for target
     found = method.losses(net, batch._replace(xs=x, ys=batch.ys[:1], xt=x), {}, T)["jmmd"]
     assert found.item() == pytest.approx(5 + 5 - 2 * 5 * math.exp(-2 / 0.7))  # ‖p − p′‖² = 2
 

@@ -66,12 +66,12 @@ def test_layers_critics_and_moments_have_masks_of_their_own() -> None:
 def test_a_critic_follows_its_network_s_clock() -> None:
     net = Net({"critic": Critic(4, 50)}, 4, split_norm=False)
     net.share_step_key()
-    said = []
+    outputs = []
     for step_key in (3, 4, 3):
         net.set_step_key(torch.tensor(step_key))
-        said.append(net["critic"](torch.ones(2, 4)))
-    assert torch.equal(said[0], said[2])
-    assert not torch.equal(said[0], said[1])
+        outputs.append(net["critic"](torch.ones(2, 4)))
+    assert torch.equal(outputs[0], outputs[2])
+    assert not torch.equal(outputs[0], outputs[1])
 
 
 # A critic on features and probabilities

@@ -59,10 +59,10 @@ def test_what_is_missing_is_shown_as_missing_and_has_no_average(root: Path) -> N
     (table,) = tables(root)
     dann = formats.body(table)[1]
     assert dann[1:] == ["80.50 ± 0.71 n=2 (77.28)", "– (91.88)", "– (57.16)", "– (77.60)", "–", "75.98", "75.98"]
-    said = table.summary()[0]
-    assert "over n = 3 seeds" in said
-    assert "1 of 8 cells have fewer seeds" in said
-    assert "3 of 8 cells have no finished run" in said
+    summary = table.summary()[0]
+    assert "over n = 3 seeds" in summary
+    assert "1 of 8 cells have fewer seeds" in summary
+    assert "3 of 8 cells have no finished run" in summary
 
 
 def test_the_printed_average_is_only_shown_where_it_is_over_the_same_tasks(root: Path) -> None:

@@ -281,11 +281,11 @@ def test_a_command_that_is_killed_takes_its_workers_along_and_ends_as_an_undistu
         process.kill()
         until(lambda: not workers(process.pid), 15)
     assert process.returncode == -signal.SIGKILL, "it was on its way"
-    said = []
+    printed = []
     for folder in (rough, calm):  # by this process alone, which should not matter either
         monkeypatch.chdir(folder)
-        said.append(cli(*ask, "1").out)
-    assert said[0] == said[1]
+        printed.append(cli(*ask, "1").out)
+    assert printed[0] == printed[1]
     names = [p.relative_to(calm) for p in calm.glob("runs/*/*") if p.name in ("weights.safetensors", "scores.json")]
     assert len(names) >= 6
     for name in names:

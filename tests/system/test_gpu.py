@@ -10,6 +10,7 @@ import pytest
 import torch
 from parity import UNDECIDED, assert_same_steps
 from torch import Tensor
+from toy_data import training_data_of
 from trained import TRAINED
 
 from askew.core import random
@@ -158,10 +159,10 @@ def patterns(n: int, side: int, channels: int, seed: int) -> Labeled:
     return Labeled(x.astype(np.uint8), y.astype(np.int64))
 
 
-def study(net: str) -> TrainingData:
+def data_for(net: str) -> TrainingData:
     side, channels = (28, 1) if net == "digits-28" else (32, 3)
-    parts = [patterns(n, side, channels, n) for n in (600, 100, 501, 102)]
-    return TrainingData(parts[0], parts[1], parts[2].unlabeled(), parts[3].unlabeled(), tuple("0123456789"))
+    parts = (patterns(n, side, channels, n) for n in (600, 100, 501, 102))
+    return training_data_of(*parts, classes=tuple("0123456789"))
 
 
 def taught(net: str, data: TrainingData, seed: int, rounds: int = 2, round_steps: int = 1) -> Run:
@@ -195,7 +196,7 @@ def exact(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("net", ["digits-28", "digits-32"])
 @pytest.mark.usefixtures("exact")
 def test_the_captured_step_of_a_teacher_is_its_plain_step(net: str) -> None:
-    data = study(net)
+    data = data_for(net)
     run = taught(net, data, 0, round_steps=3)
     start = started(run, data)
     last = {}
@@ -211,7 +212,7 @@ def test_the_captured_step_of_a_teacher_is_its_plain_step(net: str) -> None:
 @pytest.mark.parametrize("net", ["digits-28", "digits-32"])
 @pytest.mark.usefixtures("exact")
 def test_a_lane_of_teachers_takes_the_steps_of_the_run_by_itself(net: str, lanes: int) -> None:
-    data = study(net)
+    data = data_for(net)
     runs = [taught(net, data, seed) for seed in range(lanes)]
     starts = [started(run, data) for run in runs]
     *_, together = fit_lanes(runs, [data] * lanes, CUDA, starts=starts)

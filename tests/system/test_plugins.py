@@ -33,13 +33,13 @@ try:
     askew.run("rings/plain-noisy", method="entmim")
 except askew.UserError as error:
     near = error.hint
-def said(*command):
+def output_of(*command):
     sys.argv = ["askew", *command]
     with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.suppress(SystemExit):
         main()
     return out.getvalue()
 print(json.dumps({
-    "tasks": json.loads(said("tasks", "--json")), "methods": said("methods"),
+    "tasks": json.loads(output_of("tasks", "--json")), "methods": output_of("methods"),
     "score": result.scores["whole"]["per_class_mean"], "lost": lost, "near": near, "revision": cls.revision,
     "settings": read_settings("rings")["train"]["rounds"],
     "journal": (result.folder.parent / "logs" / f"{result.key}.txt").read_text(),

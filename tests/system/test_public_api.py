@@ -41,9 +41,9 @@ def test_the_example_of_a_public_name_runs(
     text = inspect.getdoc(getattr(askew, name)) or ""
     example = doctest.DocTestParser().get_doctest(text, surroundings(), name, None, None)
     assert example.examples, f"askew.{name} has no example"
-    said: list[str] = []
-    result = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example, out=said.append)
-    assert result.failed == 0, "".join(said)
+    printed: list[str] = []
+    result = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example, out=printed.append)
+    assert result.failed == 0, "".join(printed)
 
 
 def test_a_star_import_brings_the_public_names_and_dir_lists_them() -> None:

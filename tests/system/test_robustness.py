@@ -35,23 +35,23 @@ def only(images: Labeled, *classes: int) -> Labeled:
     return images.take(np.flatnonzero(np.isin(images.y, classes)))
 
 
-def study_of(source: Labeled, source_val: Labeled, target: Unlabeled) -> TrainingData:
+def made_of(source: Labeled, source_val: Labeled, target: Unlabeled) -> TrainingData:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", EmptyClassWarning)
         return TrainingData(source, source_val, target, rows(12, 0.5, 3).unlabeled(), CLASSES)
 
 
 def plain() -> TrainingData:
-    return study_of(rows(30, 0, 0), rows(12, 0, 1), rows(24, 0.5, 2).unlabeled())
+    return made_of(rows(30, 0, 0), rows(12, 0, 1), rows(24, 0.5, 2).unlabeled())
 
 
 def with_source_classes(*classes: int) -> TrainingData:
     """Neither the source nor what is held out of it has any other class."""
-    return study_of(only(rows(30, 0, 0), *classes), only(rows(12, 0, 1), *classes), rows(24, 0.5, 2).unlabeled())
+    return made_of(only(rows(30, 0, 0), *classes), only(rows(12, 0, 1), *classes), rows(24, 0.5, 2).unlabeled())
 
 
 def with_one_target_image() -> TrainingData:
-    return study_of(rows(30, 0, 0), rows(12, 0, 1), rows(1, 0.5, 2).unlabeled())
+    return made_of(rows(30, 0, 0), rows(12, 0, 1), rows(1, 0.5, 2).unlabeled())
 
 
 def with_equal_inputs(value: float) -> TrainingData:
@@ -60,7 +60,7 @@ def with_equal_inputs(value: float) -> TrainingData:
     def flat(images: Labeled) -> Labeled:
         return Labeled(np.full_like(images.x, value), images.y)
 
-    return study_of(flat(rows(30, 0, 0)), flat(rows(12, 0, 1)), flat(rows(24, 0, 2)).unlabeled())
+    return made_of(flat(rows(30, 0, 0)), flat(rows(12, 0, 1)), flat(rows(24, 0, 2)).unlabeled())
 
 
 def run_of(method: Method, head: str, **how: Any) -> Run:

@@ -91,11 +91,11 @@ def test_any_error_of_the_system_is_a_sentence(error: OSError) -> None:
     assert found.hint
 
 
-@pytest.mark.parametrize(("argument", "said"), [("", "empty argument after '--out'"), ("a\tb", "control character")])
-def test_an_argument_that_nobody_types_is_refused(cli: Command, tmp_path: Path, argument: str, said: str) -> None:
+@pytest.mark.parametrize(("argument", "why"), [("", "empty argument after '--out'"), ("a\tb", "control character")])
+def test_an_argument_that_nobody_types_is_refused(cli: Command, tmp_path: Path, argument: str, why: str) -> None:
     answer = cli(*RUN, "--out", argument)
     assert_refused(answer)
-    assert said in answer.err
+    assert why in answer.err
     assert list(tmp_path.iterdir()) == []
 
 
@@ -299,9 +299,9 @@ def test_published_weights_without_a_network_are_one_sentence_and_nothing_is_wri
             Image.fromarray(image).save(tmp_path / folder / f"{i}.png")
     before = sorted(tmp_path.rglob("*"))
     answer = cli(*command)
-    said = answer.err[answer.err.index("The weights") :]  # torch tells before what it downloads
-    assert_refused(answer._replace(err=said))
-    assert said.startswith("The weights of resnet18 could not be fetched: [Errno 111] Connection refused.")
+    refusal = answer.err[answer.err.index("The weights") :]  # torch tells before what it downloads
+    assert_refused(answer._replace(err=refusal))
+    assert refusal.startswith("The weights of resnet18 could not be fetched: [Errno 111] Connection refused.")
     assert "-t weights=FILE" in answer.err
     assert sorted(tmp_path.rglob("*")) == before
 

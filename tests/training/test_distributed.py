@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -22,10 +21,10 @@ from conftest import TINY, Command, rows
 from forked import forks
 from parity import assert_same_steps
 from torch import Tensor
+from toy_data import stripes, training_data_of
 from trained import TRAINED, small
 
 from askew.core.errors import UserError
-from askew.data.domains import Labeled
 from askew.data.task import TrainingData
 from askew.evaluation.prior_estimators import UnsurePriorWarning
 from askew.methods import SourceOnly
@@ -63,19 +62,8 @@ def calm() -> Iterator[None]:
 # --- what both processes know ---
 
 
-def pictures(n: int, seed: int) -> Labeled:
-    """A bright stripe in a place for each of three classes, in noise."""
-    rng = np.random.default_rng(seed)
-    y = np.arange(n) % 3
-    x = rng.integers(0, 120, (n, 3, 32, 32))
-    for k in range(3):
-        x[y == k, :, 6 + 8 * k : 10 + 8 * k] += 100
-    return Labeled(x.astype(np.uint8), y.astype(np.int64))
-
-
-def study_of(net: str) -> TrainingData:
-    part = [rows(n, n / 100, n) if net == "mlp" else pictures(n, n) for n in (90, 30, 61, 32)]
-    return TrainingData(part[0], part[1], part[2].unlabeled(), part[3].unlabeled(), ("a", "b", "c"))
+def data_for(net: str) -> TrainingData:
+    return training_data_of(*(rows(n, n / 100, n) if net == "mlp" else stripes(n, n) for n in (90, 30, 61, 32)))
 
 
 def run_of(
@@ -131,7 +119,7 @@ RUNS = {run.key: run for run in (PICTURES, BROKEN, *OTHERS.values(), *METHOD_RUN
 
 
 def find(key: str) -> tuple[Run, TrainingData]:
-    return RUNS[key], study_of(RUNS[key].origin)
+    return RUNS[key], data_for(RUNS[key].origin)
 
 
 def join(rank: int, store: Path) -> Team:
@@ -171,7 +159,7 @@ def team(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Team]:
 def started(run: Run) -> Checkpoint:
     """The weights that its pre-training leaves, trained by this process alone."""
     assert run.before is not None
-    *_, last = fit(run.before, study_of(run.origin), CPU)
+    *_, last = fit(run.before, data_for(run.origin), CPU)
     return copied(last.weights())
 
 
@@ -180,7 +168,7 @@ def copied(tensors: Checkpoint) -> Checkpoint:
 
 
 def assert_takes_the_steps_of_one_process(team: Team, run: Run, start: Checkpoint | None) -> None:
-    training_data = study_of(run.origin)
+    training_data = data_for(run.origin)
     *_, one = fit(run, training_data, CPU, start=start)
     *_, two = fit_together(team, run, training_data, CPU, start=start)
     assert two.step == run.plan[-1].steps
@@ -216,7 +204,7 @@ def test_other_networks_samplers_and_views_too(team: Team, name: str) -> None:
 
 def test_a_run_begun_by_one_process_goes_on_with_two(team: Team) -> None:
     run = METHOD_RUNS["dann"]
-    training_data = study_of(run.origin)
+    training_data = data_for(run.origin)
     snapshots = fit(run, training_data, CPU)
     half = next(snapshots)
     resume = Resume(half.step, copied(half.checkpoint()), list(half.losses))
@@ -228,8 +216,8 @@ def test_a_run_begun_by_one_process_goes_on_with_two(team: Team) -> None:
 
 def test_numbers_that_are_not_finite_end_a_run_and_not_the_team(team: Team) -> None:
     with pytest.raises(NotFinite):
-        list(fit_together(team, BROKEN, study_of("mlp"), CPU))
-    *_, last = fit_together(team, METHOD_RUNS["source"], study_of("mlp"), CPU)
+        list(fit_together(team, BROKEN, data_for("mlp"), CPU))
+    *_, last = fit_together(team, METHOD_RUNS["source"], data_for("mlp"), CPU)
     assert last.step == 2
 
 
@@ -279,7 +267,7 @@ def test_crops_of_a_share_are_those_of_the_batch() -> None:
 
 def test_a_batch_smaller_than_the_team_is_refused() -> None:
     with pytest.raises(UserError, match="8 processes cannot share batches of 7 images"):
-        next(fit_together(Team(0, 8), METHOD_RUNS["coal"], study_of("mlp"), CPU))
+        next(fit_together(Team(0, 8), METHOD_RUNS["coal"], data_for("mlp"), CPU))
 
 
 def test_a_process_cannot_be_given_a_certain_gpu() -> None:
@@ -345,8 +333,8 @@ def test_processes_started_as_by_torchrun_give_the_scores_of_one(tmp_path: Path,
     logs = ("--redirects", "1", "--log-dir", str(tmp_path / "logs"), "--start-method", forks.get_start_method())
     config, *_ = config_from_args(parse_args([*processes, *logs, "-m", "askew"]))
     elastic_launch(config, askew)(*command, "--out", str(tmp_path / "two"))
-    (said,) = filter(None, (file.read_text() for file in (tmp_path / "logs").rglob("stdout.log")))
-    assert_scores_of_one_process(json.loads(said), json.loads(cli(*command, "--out", "one").out), tmp_path / "two")
+    (printed,) = filter(None, (file.read_text() for file in (tmp_path / "logs").rglob("stdout.log")))
+    assert_scores_of_one_process(json.loads(printed), json.loads(cli(*command, "--out", "one").out), tmp_path / "two")
 
 
 def assert_scores_of_one_process(two: dict[str, Any], one: dict[str, Any], out: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 import torch
 from conftest import Command, rows
 from parity import assert_same_steps
+from toy_data import training_data_of
 from trained import TRAINED, small
 
 from askew.data.domains import Labeled, Unlabeled
@@ -49,9 +50,9 @@ def calm() -> Iterator[None]:
         yield
 
 
-def study_of(seed: int, targets: int = 60) -> TrainingData:
-    part = [rows(n, shift, seed + i) for i, (n, shift) in enumerate(((90, 0.0), (30, 0.0), (targets, 0.5), (30, 0.5)))]
-    return TrainingData(part[0], part[1], part[2].unlabeled(), part[3].unlabeled(), ("a", "b", "c"))
+def data_of(seed: int, targets: int = 60) -> TrainingData:
+    sizes = ((90, 0.0), (30, 0.0), (targets, 0.5), (30, 0.5))
+    return training_data_of(*(rows(n, shift, seed + i) for i, (n, shift) in enumerate(sizes)))
 
 
 def noise_of(*shape: int) -> TrainingData:
@@ -62,9 +63,9 @@ def noise_of(*shape: int) -> TrainingData:
     return TrainingData(Labeled(x[0], y), Labeled(x[1], y[:6]), Unlabeled(x[2]), Unlabeled(x[3]), ("a", "b", "c"))
 
 
-HERE, THERE = study_of(0), study_of(10, targets=40)
+HERE, THERE = data_of(0), data_of(10, targets=40)
 GREY = noise_of(1, 28, 28)
-STUDIES = {data.origin: data for data in (HERE, THERE, GREY)}
+DATA = {data.origin: data for data in (HERE, THERE, GREY)}
 
 
 def run_of(
@@ -102,7 +103,7 @@ def started(run: Run) -> Checkpoint:
 
 @functools.cache
 def _source_only(run: Run) -> Checkpoint:
-    *_, last = fit(run, STUDIES[run.origin], CPU)
+    *_, last = fit(run, DATA[run.origin], CPU)
     return {name: value.clone() for name, value in last.weights().items()}
 
 
@@ -113,7 +114,7 @@ def together(
 
 
 def alone(run: Run, resume: Resume | None = None) -> Snapshot:
-    *_, last = fit(run, STUDIES[run.origin], CPU, start=started(run), resume=resume)
+    *_, last = fit(run, DATA[run.origin], CPU, start=started(run), resume=resume)
     return last
 
 
@@ -148,7 +149,7 @@ TAUGHT = {"norm": "split", "target_sampler": "even", "optimiser": "adam", "thres
     ids=lambda v: v if isinstance(v, str) else " ".join(map(str, v.values())) or "plain",
 )
 def test_each_lane_takes_the_steps_of_the_run_by_itself(id: str, how: dict[str, Any]) -> None:
-    """Lanes of other seeds, and of another study with fewer target images."""
+    """Lanes of other seeds, and of other data with fewer target images."""
     cases = [(HERE, 0), (HERE, 1), (THERE, 1)]
     runs = [run_of(training_data, seed, id, **how) for training_data, seed in cases]
     last = together(runs, [training_data for training_data, _ in cases])[-1]

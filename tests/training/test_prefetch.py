@@ -1,4 +1,4 @@
-"""A study that stays on the host trains as one that lies on the device."""
+"""Training data that stay on the host train as if they lay on the device."""
 
 from __future__ import annotations
 

@@ -12,9 +12,10 @@ import pytest
 import torch
 from conftest import rows
 from torch import Tensor, nn
+from toy_data import training_data_of
 
 from askew.core.files import read_tensors
-from askew.data.task import Task, TestLabels, TrainingData
+from askew.data.task import Task, TestLabels
 from askew.inference.predictor import Predictor, load
 from askew.methods import DANN, SourceOnly
 from askew.methods.base import Batch, Method, both
@@ -35,12 +36,7 @@ FAR = 3.0
 """How far the target's rows are moved: far enough that the other domain's statistics show."""
 
 
-def study(n: int = 60) -> TrainingData:
-    parts = [rows(n, 0, 0), rows(30, 0, 1), rows(n, FAR, 2), rows(30, FAR, 3)]
-    return TrainingData(parts[0], parts[1], parts[2].unlabeled(), parts[3].unlabeled(), ("a", "b", "c"))
-
-
-DATA = study()
+DATA = training_data_of(rows(60, 0, 0), rows(30, 0, 1), rows(60, FAR, 2), rows(30, FAR, 3))
 TASK = Task("toy", DATA, TestLabels(rows(30, FAR, 3).y, np.arange(10), DATA.classes))
 
 

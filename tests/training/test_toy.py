@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import pytest
 import torch
+from toy_data import training_data_of
 
 from askew import fit
 from askew.data.domains import Labeled, Labels
@@ -56,14 +57,14 @@ def clouds(sizes: tuple[int, ...], seed: int, *, spread: float, degrees: float =
 class Toy(NamedTuple):
     training_data: TrainingData
     y: Labels
-    """Of the exam."""
+    """Labels of the test images."""
 
 
 def toy(sizes: tuple[int, ...], *, spread: float, degrees: float = 0) -> Toy:
     """A source of equal classes, and a target with these sizes, turned."""
     source, held = (clouds(EVEN, seed, spread=spread) for seed in (0, 1))
     target, test = (clouds(sizes, seed, spread=spread, degrees=degrees) for seed in (2, 3))
-    return Toy(TrainingData(source, held, target.unlabeled(), test.unlabeled(), ("a", "b", "c")), test.y)
+    return Toy(training_data_of(source, held, target, test), test.y)
 
 
 class End(NamedTuple):

@@ -13,10 +13,10 @@ import torch
 from conftest import rows
 from test_trainer import Kept, assert_same, copied, kept
 from torch import Tensor
+from toy_data import stripes, training_data_of
 
 from askew.core import random
 from askew.core.errors import UserError
-from askew.data.domains import Labeled
 from askew.data.task import Task, TestLabels, TrainingData
 from askew.methods import SourceOnly, make_method
 from askew.methods.base import Batch, Losses, Method, State
@@ -120,21 +120,11 @@ def test_picture_views_have_the_side_that_the_network_would_crop_to() -> None:
 # --- of a run ---
 
 
-def pictures(n: int, seed: int) -> Labeled:
-    rng = np.random.default_rng(seed)
-    y = np.arange(n) % 3
-    x = rng.integers(0, 120, (n, 3, 32, 32))
-    for k in range(3):
-        x[y == k, :, 6 + 8 * k : 10 + 8 * k] += 100
-    return Labeled(x.astype(np.uint8), y.astype(np.int64))
+def data_for(net: str) -> TrainingData:
+    return training_data_of(*(rows(n, 0, n) if net == "mlp" else stripes(n, n) for n in (30, 9, 31, 9)))
 
 
-def study(net: str) -> TrainingData:
-    parts = [rows(n, 0, n) if net == "mlp" else pictures(n, n) for n in (30, 9, 31, 9)]
-    return TrainingData(parts[0], parts[1], parts[2].unlabeled(), parts[3].unlabeled(), ("a", "b", "c"))
-
-
-STUDIES = {net: study(net) for net in ("mlp", "mini")}
+DATA = {net: data_for(net) for net in ("mlp", "mini")}
 
 
 def run_of(method: Method, net: str = "mlp", views: Views = NO_VIEWS, **more: Any) -> Run:
@@ -148,7 +138,7 @@ def run_of(method: Method, net: str = "mlp", views: Views = NO_VIEWS, **more: An
 
 
 def test_views_are_keyed_by_seed_stage_and_step() -> None:
-    run, feed = run_of(SourceOnly()), Feed(STUDIES["mlp"], CPU)
+    run, feed = run_of(SourceOnly()), Feed(DATA["mlp"], CPU)
     keys = [
         tables(run, 1, feed, None, 0, 6, 1).view_keys,
         tables(run, 0, feed, None, 0, 6, 1).view_keys,
@@ -173,7 +163,7 @@ def test_training_sees_views_and_predictions_do_not() -> None:
             assert x.dtype == torch.uint8
             return super().predict(net, x)
 
-    *_, last = fit(run_of(Noting(), "mini", AFFINE), STUDIES["mini"], CPU)
+    *_, last = fit(run_of(Noting(), "mini", AFFINE), DATA["mini"], CPU)
     assert last.outputs.target.shape == (31, 3)
     assert {x.dtype for x in seen} == {torch.float32}
     assert min(x.min().item() for x in seen) < 0, "views are not clipped"
@@ -193,7 +183,7 @@ def test_going_on_from_any_snapshot_gives_the_same_bits(
 ) -> None:
     """With Adam, statistics of each domain and an even target."""
     monkeypatch.setattr(loop, "CPU_CHUNK", 3)  # so that snapshots also fall inside a round
-    run, data = run_of(method, net, views, target_sampler="even"), STUDIES[net]
+    run, data = run_of(method, net, views, target_sampler="even"), DATA[net]
     assert run.before is not None
     *_, last = fit(run.before, data, CPU)
     start: Checkpoint = copied(last.weights())
@@ -253,7 +243,7 @@ def test_pre_training_is_shared_by_runs_that_draw_the_target_in_other_ways() -> 
 
 
 def test_views_that_do_not_fit_the_task_are_refused_before_training() -> None:
-    task = Task("toy", STUDIES["mini"], TestLabels(np.arange(9) % 3, None, ("a", "b", "c")))
+    task = Task("toy", DATA["mini"], TestLabels(np.arange(9) % 3, None, ("a", "b", "c")))
     for views, refused in (("rows", True), ("affine", False)):
         request = RunRequest("mini/toy", "source", training={"views": views})
         with pytest.raises(UserError, match="rows are for rows of features") if refused else nullcontext():

@@ -16,7 +16,7 @@ from askew.methods.base import Batch, Method
 from askew.nets.augment import Views, make_view
 
 RESIDENT_SHARE = 0.5
-"""Of the device's free memory that the training data may take; a larger one stays on the host."""
+"""Of the device's free memory that training data may take; larger ones stay on the host."""
 
 _BLOCK = 256  # images that go to the device at a time
 

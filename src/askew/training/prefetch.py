@@ -15,7 +15,7 @@ EXPECTED = 2
 
 
 class Ahead:
-    """Puts each step's rows of some shelves where a captured step reads them, always at the same place on the device.
+    """Puts each step's rows of some domains where a captured step reads them, always at the same place on the device.
 
     A thread fills one of two pinned buffers while the other is being copied; torch lets go of Python's lock
     while it gathers, so neither waits for the other.
