@@ -127,10 +127,11 @@ def test_the_command_draws_the_views_of_the_settings_or_those_that_it_is_given(c
 def test_a_sheet_that_cannot_be_drawn_is_refused(cli: Command, tmp_path: Path, task: Task) -> None:
     for words, problem in (
         (("--views", "-t", "views=none"), "The settings of mini/syn-uci have no random views."),
+        (("--views", "--recipe", "paper"), "The settings of mini/syn-uci have no random views."),
         (("--views", "-o", "views.txt"), "Cannot write a figure as 'views.txt'."),
         (("--views", "--figure", "mix.png"), "--views and --figure are two figures."),
-        (("-o", "views.png"), "-o, -t and --settings belong to --views."),
-        (("-t", "rotation=5"), "-o, -t and --settings belong to --views."),
+        (("-o", "views.png"), "-o, -t, --settings and --recipe belong to --views."),
+        (("-t", "rotation=5"), "-o, -t, --settings and --recipe belong to --views."),
     ):
         answer = cli("data", "show", "mini/syn-uci", *words)
         assert_refused(answer)

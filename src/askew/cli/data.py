@@ -116,7 +116,7 @@ def check(
     names: Annotated[list[str] | None, typer.Argument(help="Data sets; default: all.")] = None,
     decode: Annotated[bool, typer.Option("--decode", help="Also decode all images into the cache.")] = False,
     skip_broken: Annotated[
-        bool, typer.Option("--skip-broken", help="Decode, and ignore images that are broken from now on.")
+        bool, typer.Option("--skip-broken", help="Decode all images, and leave broken ones out of the tasks.")
     ] = False,
     data: Data = None,
     as_json: AsJson = False,
@@ -214,7 +214,7 @@ def show(
         return
     if sheet or training != TrainingOptions():
         raise UserError(
-            "-o, -t and --settings belong to --views.", "add --views, or draw the label distributions with --figure."
+            "-o, -t, --settings and --recipe belong to --views.", "add --views; --figure draws label distributions."
         )
     _show_distributions(task, options, figure, as_json)
 
@@ -250,8 +250,8 @@ def _draw_views(task: str, options: TaskOptions, training: TrainingOptions, file
     from askew.runs.config import RunRequest, prepare
 
     check_figure(file)
-    train = pairs(training.train, "training")
-    request = RunRequest(task, "teacher", 0, options.draw, options.shift, {}, train, training.settings, options.data)
+    train, how = pairs(training.train, "training"), (training.settings, options.data, training.recipe)
+    request = RunRequest(task, "teacher", 0, options.draw, options.shift, {}, train, *how)
     run, loaded = prepare(request)
     save(view_sheet(task, loaded.training_data, run.views), file)
     if as_json:
