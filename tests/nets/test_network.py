@@ -91,7 +91,7 @@ def test_networks_of_one_seed_are_equal_and_of_another_differ(name: str) -> None
     assert not same(first, build(spec, (3, 32, 32), 10, 1)[0])
 
 
-def test_building_leaves_torchs_own_chance_alone() -> None:
+def test_building_leaves_torchs_random_numbers_alone() -> None:
     before = torch.get_rng_state()
     build(NetSpec(name="mini"), (3, 32, 32), 10, 0)
     assert torch.equal(torch.get_rng_state(), before)

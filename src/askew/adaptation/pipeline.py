@@ -291,7 +291,7 @@ def _harmful(
     if not preferred or request.take or request.method != "auto":
         return False
     one = trained[preferred]
-    known = setup.labels is not None and not one.candidate.taught
-    if known and setup.labels is not None and setup.labels.better(trained[0].predicted, one.predicted):
+    labels = None if one.candidate.taught else setup.labels
+    if labels is not None and labels.better(trained[0].predicted, one.predicted):
         return False
     return verdicts[one.candidate.name].verdict == "hurt"

@@ -144,7 +144,7 @@ def report(
     data: Data = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write one HTML page about a folder of runs: tables, checks, curves and settings."""
+    """Write one HTML page about a folder of runs: tables, findings, curves and settings."""
     from askew.core.files import check_file, write_bytes
     from askew.reports.run_report import make_report
 

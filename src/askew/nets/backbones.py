@@ -135,7 +135,7 @@ def backbone(spec: NetSpec, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
         return body, width
     if spec.name.startswith(OWN_PREFIX):
         body, width = own_backbone(spec, shape)
-        _own_chance(body)
+        _own_dropouts(body)
         return body, width
     if len(shape) != 3:
         raise UserError(f"The network {spec.name} takes images, found rows of {shape[0]} numbers.", "use mlp or bare.")
@@ -153,7 +153,7 @@ def _published(spec: NetSpec, crop: int, size: tuple[int, int]) -> tuple[Backbon
         form = _Form({}, size, _drop_classifier(body, spec.name), IMAGENET_MEAN, IMAGENET_STD)
     if spec.weights not in ("none", "hub"):
         load_weights(body, Path(spec.weights), spec.name)
-    _own_chance(body)
+    _own_dropouts(body)
     return Backbone(body, Pixels(form.mean, form.std, channels=3), crop, form.size, spec.norm == "kept"), form.width
 
 
@@ -253,7 +253,7 @@ def _drop_classifier(body: nn.Module, model: str) -> int:
     return last.in_features
 
 
-def _own_chance(body: nn.Module) -> None:
+def _own_dropouts(body: nn.Module) -> None:
     """Replace a model's dropouts by ours, so that its runs can be resumed bit for bit."""
     from torchvision.ops import StochasticDepth
 
