@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import assert_refused
+from commands import assert_refused, assert_refuses
 from conftest import Command
 from PIL import Image
 
@@ -133,10 +133,7 @@ def test_a_sheet_that_cannot_be_drawn_is_refused(cli: Command, tmp_path: Path, t
         (("-o", "views.png"), "-o, -t, --settings and --recipe belong to --views."),
         (("-t", "rotation=5"), "-o, -t, --settings and --recipe belong to --views."),
     ):
-        answer = cli("data", "show", "mini/syn-uci", *words)
-        assert_refused(answer)
-        assert answer.err.startswith(problem)
-    assert list(tmp_path.iterdir()) == []
+        assert_refuses(cli, tmp_path, ("data", "show", "mini/syn-uci", *words), problem)
     with pytest.raises(UserError, match="rows of numbers, not images: there is no view to draw"):
         view_sheet("toy", task.training_data, Views(views="rows"))
 
@@ -156,10 +153,7 @@ def test_a_figure_that_cannot_be_drawn_is_refused_and_nothing_is_written(
     cli: Command, mini_runs: Path, tmp_path: Path, case: str
 ) -> None:
     (kind, *rest), sentence = WRONG[case]
-    answer = cli("figure", kind, mini_runs, *rest)
-    assert_refused(answer)
-    assert answer.err.startswith(sentence)
-    assert list(tmp_path.iterdir()) == []
+    assert_refuses(cli, tmp_path, ("figure", kind, mini_runs, *rest), sentence)
 
 
 def test_other_data_and_missing_weights_are_refused(cli: Command, mini_runs: Path, tmp_path: Path) -> None:

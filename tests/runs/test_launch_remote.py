@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import Command
-from grids import a_worker_of, done_once, finished, kill, ray_nodes, results, slurm_workers_of, until
+from grids import a_worker_of, done_once, finished, harmed, kill, ray_nodes, results, slurm_workers_of, until
 
 from askew.core.errors import UserError
 from askew.runs.claims import claim
@@ -312,21 +312,6 @@ def reference(command: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[P
     return root, done.stdout
 
 
-def end_of(command: str, root: Path, harm: Callable[[], object], *where: str) -> str:
-    """The table of a grid that is harmed on its way; none of its runs is finished twice."""
-    pipe = subprocess.PIPE
-    with done_once(root):
-        process = subprocess.Popen([command, *GRID, "--out", root, *where], stdout=pipe, stderr=pipe, text=True)
-        try:
-            harm()
-            out, err = process.communicate(timeout=300)
-        finally:
-            process.kill()
-            kill(slurm_workers_of(root))
-        assert process.returncode == 0, err
-    return out
-
-
 def in_the_middle(root: Path) -> bool:
     """Whether a run, not its pre-training, has some rounds behind it and is not done."""
     open_traces = (p for p in root.glob("*/trace.jsonl") if not (p.parent / "done").exists())
@@ -347,7 +332,8 @@ def test_ray_loses_a_worker_and_a_node_and_the_grid_is_the_same(
             kill([until(lambda: a_worker_of(root))])
             cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
 
-        assert end_of(command, root, harm, "--on", "ray", "--address", cluster.address) == reference[1]
+        ray = (command, *GRID, "--on", "ray", "--address", cluster.address)
+        assert harmed(ray, root, harm) == reference[1]
     assert results(root) == results(reference[0])
 
 
@@ -362,7 +348,8 @@ def test_slurm_s_stand_in_loses_a_worker_and_the_grid_is_the_same(
         until(lambda: in_the_middle(root))
         kill(until(lambda: slurm_workers_of(root)))
 
-    assert end_of(command, root, harm, "--on", "slurm", "--slurm", "cluster=local", "--jobs", "1") == reference[1]
+    on_slurm = (command, *GRID, "--on", "slurm", "--slurm", "cluster=local", "--jobs", "1")
+    assert harmed(on_slurm, root, harm) == reference[1]
     assert results(root) == results(reference[0])
     assert finished(root) == finished(reference[0])
 

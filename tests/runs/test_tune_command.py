@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import assert_refused, files
+from commands import assert_refused, assert_refuses, files
 from conftest import TINY, Answer, Command
 from test_tune import own  # noqa: F401 -- a fixture
 
@@ -222,11 +222,7 @@ def test_a_wrong_command_is_answered_in_a_sentence_with_a_hint_and_nothing_is_wr
     cli: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:
     monkeypatch.delenv("ASKEW_DATA", raising=False)
-    args, sentence = WRONG[case]
-    answer = cli(*args)
-    assert_refused(answer)
-    assert answer.err.startswith(sentence)
-    assert list(tmp_path.iterdir()) == []
+    assert_refuses(cli, tmp_path, *WRONG[case])
 
 
 def test_a_folder_in_the_way_of_the_file_is_left_alone(cli: Command, tmp_path: Path) -> None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from grids import a_worker_of, done_once, finished, kill, ray_nodes, results, slurm_workers_of, until
+from grids import a_worker_of, done_once, finished, harmed, kill, ray_nodes, results, slurm_workers_of, until
 
 pytestmark = [pytest.mark.soak, pytest.mark.filterwarnings("ignore")]
 
@@ -21,21 +20,6 @@ def reference(command: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[P
     root = tmp_path_factory.mktemp("reference") / "runs"
     done = subprocess.run([command, *GRID, "--out", root], capture_output=True, text=True, check=True)
     return root, done.stdout
-
-
-def disturbed(command: str, root: Path, harm: Callable[[], None], *where: str) -> str:
-    """The table of a grid that was harmed on its way."""
-    with done_once(root):
-        pipe = subprocess.PIPE
-        process = subprocess.Popen([command, *GRID, "--out", root, *where], stdout=pipe, stderr=pipe, text=True)
-        try:
-            harm()
-            out, err = process.communicate(timeout=1800)
-        finally:
-            process.kill()
-            kill(slurm_workers_of(root))
-        assert process.returncode == 0, err
-    return out
 
 
 def test_ray_loses_a_worker_and_a_node_and_gives_the_same(
@@ -53,7 +37,8 @@ def test_ray_loses_a_worker_and_a_node_and_gives_the_same(
             until(lambda: finished(root) > 60, 900)
             cluster.add_node(num_cpus=1)
 
-        assert disturbed(command, root, harm, "--on", "ray", "--address", cluster.address) == reference[1]
+        ray = (command, *GRID, "--on", "ray", "--address", cluster.address)
+        assert harmed(ray, root, harm, seconds=1800) == reference[1]
     assert results(root) == results(reference[0])
     assert len(list(root.glob("*/scores.json"))) == len(list(reference[0].glob("*/scores.json"))) >= 72
 
@@ -68,7 +53,8 @@ def test_slurm_s_stand_in_loses_workers_and_gives_the_same(
             until(lambda count=count: finished(root) > count, 900)
             kill(slurm_workers_of(root)[:1])
 
-    assert disturbed(command, root, harm, "--on", "slurm", "--slurm", "cluster=local", "--jobs", "2") == reference[1]
+    on_slurm = (command, *GRID, "--on", "slurm", "--slurm", "cluster=local", "--jobs", "2")
+    assert harmed(on_slurm, root, harm, seconds=1800) == reference[1]
     assert results(root) == results(reference[0])
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
-from conftest import TINY, Answer
+from conftest import TINY, Answer, Command
 
 RUN = ("run", "mini/syn-uci", *TINY)
 
@@ -20,3 +21,11 @@ def assert_refused(answer: Answer, what: str = "") -> None:
     assert answer.code == 2, (what, answer)
     assert answer.out == "", (what, answer)
     assert re.fullmatch(r"[^\n]+\.\n\nhint: [^\n]+\n", answer.err), answer.err
+
+
+def assert_refuses(cli: Command, folder: Path, command: Iterable[object], sentence: str) -> None:
+    """The same for a command, with how its sentence begins; and the folder that it ran in stays empty."""
+    answer = cli(*command)
+    assert_refused(answer)
+    assert answer.err.startswith(sentence), answer.err
+    assert list(folder.iterdir()) == []

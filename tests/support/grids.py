@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,21 @@ def kill(pids: list[int]) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+
+
+def harmed(command: Sequence[str | Path], root: Path, harm: Callable[[], object], seconds: float = 300) -> str:
+    """What a command prints that is harmed on its way; none of its runs is finished twice."""
+    pipe = subprocess.PIPE
+    with done_once(root):
+        process = subprocess.Popen([*command, "--out", root], stdout=pipe, stderr=pipe, text=True)
+        try:
+            harm()
+            out, err = process.communicate(timeout=seconds)
+        finally:
+            process.kill()
+            kill(slurm_workers_of(root))
+        assert process.returncode == 0, err
+    return out
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import RUN, assert_refused, files
+from commands import RUN, assert_refused, assert_refuses, files
 from conftest import TINY, Command
 
 WRONG: dict[str, tuple[tuple[Any, ...], str]] = {
@@ -50,11 +50,7 @@ def test_a_wrong_command_is_answered_in_a_sentence_with_a_hint_and_nothing_is_wr
     cli: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:
     monkeypatch.delenv("ASKEW_DATA", raising=False)
-    args, sentence = WRONG[case]
-    answer = cli(*args)
-    assert_refused(answer)
-    assert answer.err.startswith(sentence)
-    assert list(tmp_path.iterdir()) == []
+    assert_refuses(cli, tmp_path, *WRONG[case])
 
 
 @pytest.mark.parametrize(
