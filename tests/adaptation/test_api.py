@@ -12,6 +12,7 @@ import pytest
 import torch
 from adaptations import LENGTH
 from conftest import Command
+from own_files import flat, tree
 from PIL import Image
 from torch import Tensor, nn
 
@@ -91,6 +92,19 @@ def test_a_data_frame_s_index_is_that_of_the_predictions() -> None:
     found = askew.adapt(source, target, label="kind", method="source", training=LENGTH, device="cpu")
     assert found.predictions.index.tolist() == target.index.tolist()
     assert found.predictions["path"].tolist() == target.index.tolist()
+
+
+def test_columns_of_two_lists_are_found_by_the_names_that_are_given(tmp_path: Path) -> None:
+    source, target = tree(tmp_path / "s"), flat(tmp_path / "t")
+    files = sorted(source.rglob("*.png"))
+    (tmp_path / "s.csv").write_text("photo,kind\n" + "".join(f"{file},{file.parent.name}\n" for file in files))
+    (tmp_path / "t.csv").write_text("photo\n" + "".join(f"{file}\n" for file in sorted(target.iterdir())))
+    lists = (tmp_path / "s.csv", str(tmp_path / "t.csv"))
+    how = {"backbone": nn.Flatten(), "training": LENGTH, "device": "cpu"}
+    found = askew.diagnose(*lists, image="photo", label="kind", **how)
+    assert found.summary["classes"] == sorted(folder.name for folder in source.iterdir())
+    with pytest.raises(UserError, match="has no column 'picture'"):
+        askew.adapt(*lists, image="picture", label="kind", method="source", **how)
 
 
 def test_labels_from_python_evaluate_every_method(result: askew.AdaptationResult) -> None:

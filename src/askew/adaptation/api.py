@@ -28,7 +28,7 @@ from askew.core.files import temporary_folder
 from askew.core.options import checked
 from askew.core.tracking import Maker, checked_trackers
 from askew.data.custom import CustomData, CustomDomain, few
-from askew.data.image_lists import LISTS, Columns
+from askew.data.image_lists import LISTS, USUAL, Columns
 from askew.data.objects import as_domain
 from askew.evaluation.diagnosis import Diagnosis
 from askew.evaluation.diagnosis import diagnose as diagnose_outputs
@@ -95,8 +95,8 @@ def adapt(
     inputs = _given(source, target, image, label, skip_broken)
     request = AdaptRequest(
         *inputs, name, backbone_name(backbone), weights, fine_tune, quick, seed, training or {}, skip_broken,
-        labels=_given_labels(labels, inputs[1]), train_labels=train_labels, target_prior=_given_prior(target_prior),
-        hyper=own | dict(hyper or {}), search=search, log=checked_trackers(log),
+        _columns(source, target, image, label), _given_labels(labels, inputs[1]), train_labels,
+        _given_prior(target_prior), hyper=own | dict(hyper or {}), search=search, log=checked_trackers(log),
     )  # fmt: skip
     return adapted(request, out, device, watch, getattr(target, "index", None))
 
@@ -146,7 +146,7 @@ def diagnose(
     """
     request = AdaptRequest(
         *_given(source, target, image, label, skip_broken), "source", backbone_name(backbone), weights, False, quick,
-        seed, training or {}, skip_broken,
+        seed, training or {}, skip_broken, _columns(source, target, image, label),
     )  # fmt: skip
     return diagnosed_by(request, None, model.model if isinstance(model, AdaptationResult) else model, device)
 
@@ -263,3 +263,8 @@ def _given(
         Path(source) if paths[0] else as_domain(source, "source", label=label, **how),
         Path(target) if paths[1] else as_domain(target, "target", **how),
     )
+
+
+def _columns(source: Any, target: Any, image: str, label: str) -> Columns:
+    """Of two lists in files; a domain in memory was read by them already, and a file beside it has its own."""
+    return Columns(image, label) if all(isinstance(given, str | Path) for given in (source, target)) else USUAL

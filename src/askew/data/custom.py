@@ -149,7 +149,7 @@ def require_labels(domain: CustomDomain) -> None:
             first = next(lines).strip()
         raise UserError(
             f"The source {domain.path} has no labels: its first line is '{first[:80]}'.",
-            "the column of labels is called label, class or y, or as --label-column says.",
+            "the column of labels is called label, class or y, or as --label-column (in Python: label=) says.",
         )
     raise UserError(f"The source {domain.path} has no labels.", f"it needs {_FORMS.partition(';')[0]} with y.")
 
