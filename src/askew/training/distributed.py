@@ -212,7 +212,7 @@ class _Norms(TorchFunctionMode):
 # --- training ---
 
 
-class SpreadTrainer(Trainer):
+class DistributedTrainer(Trainer):
     """One stage of a run on several processes. No graph is captured: a step waits for the others in its middle."""
 
     def __init__(self, team: Team, run: Run, number: int, feed: Feed, net: Net) -> None:
@@ -258,7 +258,7 @@ def fit_together(
     start: Checkpoint | None = None,
     resume: Resume | None = None,
 ) -> Iterator[Snapshot]:
-    """`engine.fit` in the first of several processes, while the others `serve`."""
+    """`trainer.fit` in the first of several processes, while the others `serve`."""
     if isinstance(run.method, ClosedForm):
         raise UserError(
             f"The method {run.method.id} is computed at once, which several processes cannot share.",
@@ -271,7 +271,7 @@ def fit_together(
     resumed = [resume.step, resume.loss_names] if resume else []
     tensors = resume.tensors if resume else start
     with team.act("begin", run.key, device.type, *resumed, tensors=tensors):
-        trainer = begin(run, training_data, device, start, resume, partial(SpreadTrainer, team))
+        trainer = begin(run, training_data, device, start, resume, partial(DistributedTrainer, team))
     yield from trainer.train(resume.step if resume else 0)
 
 
@@ -286,7 +286,7 @@ def serve(team: Team, find: Find) -> None:
             key, device, *resumed = args
             run, training_data = find(key)
             start, resume = (None, Resume(resumed[0], tensors, resumed[1])) if resumed else (tensors or None, None)
-            trainer = begin(run, training_data, own_device(device), start, resume, partial(SpreadTrainer, team))
+            trainer = begin(run, training_data, own_device(device), start, resume, partial(DistributedTrainer, team))
             continue
         assert trainer is not None
         match what:

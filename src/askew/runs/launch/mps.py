@@ -89,5 +89,5 @@ def _control(say: str, *args: str, environment: Mapping[str, str] | None = None)
         except (OSError, subprocess.TimeoutExpired) as error:
             return str(error)
         answer.seek(0)
-        said = answer.read(1000).decode(errors="replace").strip().partition("\n")[0].rstrip(".")
-    return "" if done.returncode == 0 else said or f"exit code {done.returncode}"
+        reason = answer.read(1000).decode(errors="replace").strip().partition("\n")[0].rstrip(".")
+    return "" if done.returncode == 0 else reason or f"exit code {done.returncode}"
