@@ -90,6 +90,10 @@ def test_trees_and_lists_are_checked(cli: Command, tmp_path: Path) -> None:
     assert found["clipart train"] == "missing"
     shutil.rmtree(data / "domainnet/real/cat")
     assert states(cli("data", "check", "domainnet", "--data", data, "--json").out)["real train"] == "short"
+    (data / "domainnet/sketch_train_mini.txt").unlink()
+    (data / "domainnet/sketch_test_mini.txt").write_text("a picture that is missing")
+    found = states(cli("data", "check", "domainnet", "--data", data, "--json").out)
+    assert (found["sketch train"], found["sketch test"]) == ("missing", "unreadable")
 
 
 def test_a_check_decodes_on_request_and_names_what_is_broken(cli: Command, tmp_path: Path) -> None:

@@ -146,11 +146,12 @@ def _listed(data: Path) -> Iterator[Part]:
         there = {(plain(c), f) for c, names in class_files(folder).items() for f in names} if folder else set()
         for part in PARTS:
             n, name = _DOMAINNET[domain, part], f"{domain} {part}"
+            state: State = "missing"
             try:
                 path = find_list_of(data, short, part)
+                state = "unreadable"
                 entries = read_list(path)
             except UserError as error:
-                state: State = "missing" if "missing" in error.sentence else "unreadable"
                 yield Part(name, f"{domain}_{part}_mini.txt", 0, n, state, error.sentence)
                 continue
             found = sum((plain(e.folder), e.file) in there for e in entries)
