@@ -33,7 +33,7 @@ class COAL(Method):
     k0: Annotated[float, Between(0, 1), Search(0.05, 0.5)] = 0.05
     """Share of each pseudo-class that is trusted in the first round."""
     k_step: Annotated[float, Between(0, 1), Search(0, 0.1)] = 0.05
-    """Growth of that share a round."""
+    """Growth of that share per round."""
     k_max: Annotated[float, Between(0, 1), Search(0.1, 1)] = 0.3
     """Where the growth ends."""
     self_training: bool = True

@@ -1,4 +1,4 @@
-"""MNIST, USPS and SVHN from their files: torchvision's own downloads, or one .npz a part.
+"""MNIST, USPS and SVHN from their files: torchvision's own downloads, or one .npz per part.
 
 Looked for in `<data>/digits/<name>`, then where torchvision puts them when its root is `<data>` or `<data>/digits`:
 
