@@ -44,6 +44,13 @@ def test_a_benchmark_takes_objects_and_gives_a_table(tmp_path: Path) -> None:
     assert one.key == table["key"].tolist()[-1], "the same run, which is read"
 
 
+def test_under_natural_shift_the_papers_test_split_is_the_whole_one(tmp_path: Path) -> None:
+    pytest.importorskip("pandas", reason="a table is a DataFrame")
+    call: Any = {"seeds": 1, "shift": "natural", "training": TRAINING, "out": tmp_path, "device": "cpu"}
+    table = askew.bench("mini", ["source"], ["syn-uci"], **call).table
+    assert table["paper_split"].tolist() == table["per_class_mean"].tolist()
+
+
 def test_an_object_s_hyper_parameters_are_those_of_the_run(tmp_path: Path) -> None:
     same: Any = {"training": TRAINING, "out": tmp_path, "device": "cpu"}
     by_name = askew.run("mini/syn-uci", "coal", hyper=vars(COAL(alpha=0.3)), **same)
