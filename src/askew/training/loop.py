@@ -88,7 +88,7 @@ class Loop(ABC, Generic[Seen]):
 
     @abstractmethod
     def draw(self, first: int, steps: int) -> None:
-        """Fill the tables with the batches and moments of the steps first … first+steps−1, `window` at most."""
+        """Fill the tables with the batches and keys of the steps first … first+steps−1, `window` at most."""
 
     @abstractmethod
     def live(self) -> Checkpoint:
