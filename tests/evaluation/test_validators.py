@@ -14,7 +14,7 @@ from askew.evaluation.logits import softmax
 from askew.evaluation.outputs import DomainOutputs
 from askew.evaluation.prior_estimators import consensus_prior, target_prior
 from askew.evaluation.scores import ScoreInputs
-from askew.evaluation.validators import CHOOSERS, SCORES, choose, choose_several, score_network, score_networks
+from askew.evaluation.validators import CHOOSERS, SCORES, choose, choose_several, score_networks
 
 Array = np.ndarray[Any, np.dtype[Any]]
 BY_CLASS = ("atc-class", "expected", "transport", "prior-information")
@@ -33,6 +33,12 @@ def inputs(shifted: World) -> ScoreInputs:
 
 def value(name: str, inputs: ScoreInputs) -> float:
     return SCORES[name].value(inputs)
+
+
+def scores_alone(outputs: DomainOutputs, prior: Array | None = None) -> dict[str, float]:
+    """The scores of a network as it is, beside no other; without a prior, under the one that it estimates."""
+    inputs = ScoreInputs.of(outputs, target_prior(outputs) if prior is None else prior)
+    return {name: value(name, inputs) for name in SCORES}
 
 
 # The formulas
@@ -147,15 +153,14 @@ def test_the_usual_information_praises_equal_classes_under_label_shift_and_the_p
     )
     prior = np.bincount(target_y, minlength=10) / 800
     usual, aware = (
-        [score_network(outputs, prior).scores[n] for outputs in (right, wrong)]
-        for n in ("information", "prior-information")
+        [scores_alone(outputs, prior)[n] for outputs in (right, wrong)] for n in ("information", "prior-information")
     )
     assert usual[0] < usual[1]
     assert aware[0] > aware[1]
 
 
 def test_estimated_accuracies_by_class_are_near_the_truth_under_label_shift_alone(shifted: World) -> None:
-    found = score_network(shifted.outputs).scores
+    found = scores_alone(shifted.outputs)
     assert 0.7 < shifted.accuracy < 0.9
     assert found["expected"] == pytest.approx(shifted.accuracy, abs=0.05)
     assert found["atc-class"] == pytest.approx(shifted.accuracy, abs=0.07)
@@ -163,7 +168,7 @@ def test_estimated_accuracies_by_class_are_near_the_truth_under_label_shift_alon
 
 def test_a_network_s_temperature_does_not_move_the_calibrated_scores(shifted: World) -> None:
     cold, hot = (
-        score_network(DomainOutputs.of(k * s.source_val, s.source_val_y, k * s.target, s.training_prior), TAIL).scores
+        scores_alone(DomainOutputs.of(k * s.source_val, s.source_val_y, k * s.target, s.training_prior), TAIL)
         for s in [shifted.outputs]
         for k in (1.0, 3.0)
     )
@@ -196,7 +201,7 @@ def test_a_network_that_is_right_on_all_held_out_images_keeps_a_finite_temperatu
 def test_every_score_is_finite_of_hard_cases() -> None:
     """Very sure, a class without held-out images, one target image, fewer images than folds."""
     outputs = DomainOutputs.of(1000.0 * np.eye(4)[[0, 1, 1]], [0, 1, 1], [[0.0, 1000.0, 0.0, 0.0]], np.full(4, 0.25))
-    assert all(np.isfinite(v) for v in score_network(outputs).scores.values())
+    assert all(np.isfinite(v) for v in scores_alone(outputs).values())
     assert all(score.title and score.meaning for score in SCORES.values())
 
 
@@ -225,7 +230,7 @@ def test_an_adapted_network_whose_ranks_are_far_below_average_does_not_join_unle
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(validators, "rank_sums", lambda networks: np.array([6.0, 10.0, 4.0, 6.0]))  # mean 6.5
-    networks = [score_network(world(50, 50).outputs)] * 4
+    networks = score_networks([world(50, 50).outputs]) * 4
     assert choose_several(networks) == [1, 3]
     assert choose_several(networks, [2, 1, 2, 1]) == [1, 2, 3], "source-only joins nobody"
 
@@ -242,15 +247,13 @@ def test_networks_are_compared_under_one_prior_and_with_their_ensemble() -> None
     prior = consensus_prior(networks)
     ensemble = np.mean([softmax(outputs.target) for outputs in networks], axis=0).argmax(axis=1)
     for scored, outputs in zip(found, networks, strict=True):
-        alone = score_network(outputs, prior).scores
+        alone = scores_alone(outputs, prior)
         assert (scored.outputs.target == outputs.target).all()
         assert {n: v for n, v in scored.scores.items() if "ensemble" not in n} == {
             n: v for n, v in alone.items() if "ensemble" not in n
         }
         assert scored.scores["ensemble"] == (outputs.target.argmax(axis=1) == ensemble).mean()
         assert (alone["ensemble"], alone["ensemble-class"]) == pytest.approx((1, 1))
-    first = networks[0]
-    assert score_network(first).scores == score_network(first, target_prior(first)).scores
     assert set(CHOOSERS) <= set(SCORES)
 
 

@@ -1,16 +1,15 @@
-"""Names that strangers chose, made harmless for a terminal and for a spreadsheet; both can be taken back."""
+"""Names that strangers chose, made harmless for a terminal and for a spreadsheet; no two names become the same."""
 
 from __future__ import annotations
 
 import re
 
 # Control characters, those that turn the direction of text, and halves of characters; and a backslash that would
-# otherwise be taken for one of the escapes below.
+# otherwise be taken for one of the escapes that are written here.
 _UNSAFE = re.compile(
     r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
     r"|\\(?=x[0-9a-f]{2}|u[0-9a-f]{4})"
 )
-_ESCAPE = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4}))")
 _FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
 _IN_JSON = re.compile(_UNSAFE.pattern.partition("|")[0].replace(r"\x00-\x1f", ""))
 
@@ -23,11 +22,6 @@ def visible(text: str, keep: str = "\n\t") -> str:
 def _escape(character: str) -> str:
     code = ord(character)
     return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
-
-
-def from_visible(text: str) -> str:
-    """The text that `visible` was given, if it kept nothing."""
-    return _ESCAPE.sub(lambda found: chr(int(found[1] or found[2], 16)), text)
 
 
 def visible_json(text: str) -> str:

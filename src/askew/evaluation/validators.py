@@ -15,7 +15,7 @@ from askew.evaluation import scores
 from askew.evaluation.calibration import at_temperature, temperature
 from askew.evaluation.logits import Floats, softmax
 from askew.evaluation.outputs import DomainOutputs
-from askew.evaluation.prior_estimators import consensus_prior, target_prior
+from askew.evaluation.prior_estimators import consensus_prior
 from askew.evaluation.scores import ScoreInputs
 
 
@@ -96,11 +96,6 @@ class ScoredNetwork:
     """What the network's logits were divided by."""
     compared: bool = True
     """Whether it is one of those whose mean the others are held against; one that came later is not."""
-
-
-def score_network(outputs: DomainOutputs, prior: Floats | None = None) -> ScoredNetwork:
-    """One network by itself; without a prior, under the one that it estimates."""
-    return _scored(outputs, ScoreInputs.of(outputs, target_prior(outputs) if prior is None else prior))
 
 
 def score_networks(networks: Sequence[DomainOutputs], prior: Floats | None = None) -> list[ScoredNetwork]:
