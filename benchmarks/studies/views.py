@@ -1,7 +1,7 @@
 """What random views of pictures are worth on a frozen backbone: their embeddings in training, or their mean.
 
     python benchmarks/studies/views.py embed PACS VIEWS --backbone resnet50.v1 --weights FILE.safetensors
-    python benchmarks/studies/views.py try VIEWS --out RESULTS.jsonl --shift rs-ut [--seeds 3] [--variants NAME …]
+    python benchmarks/studies/views.py try VIEWS --out RESULTS.jsonl --shift rs-ut [--seeds 0 1 2] [--variants NAME …]
     python benchmarks/studies/own.py table RESULTS.jsonl
     python benchmarks/studies/views.py rows VIEWS EMBEDDINGS --rows corners
 

@@ -54,7 +54,7 @@ def imported(tree: ast.Module, known: set[str]) -> Iterator[tuple[int, str]]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "imports are absolute"
             base = node.module or ""
-            # `from askew import chance` names a module, `from askew import __version__` does not.
+            # `from askew.core import random` names a module, `from askew import __version__` does not.
             names = [base if f"{base}.{a.name}".removeprefix("askew.") not in known else f"{base}.{a.name}"
                      for a in node.names if (base, a.name) != ("askew", "__version__")]  # fmt: skip
         else:

@@ -41,7 +41,7 @@ class CosineHead(nn.Module):
 
 
 class Critic(nn.Module):
-    """Tells source from target: two hidden layers with ReLU and dropout, one logit a row. (n, d) → (n,)
+    """Tells source from target: two hidden layers with ReLU and dropout, one logit per row. (n, d) → (n,)
 
     Each critic of a method has a number of its own, so that their dropout masks differ.
     """

@@ -16,10 +16,10 @@ class NetSpec:
     """Which network a run trains."""
 
     name: str
-    """digits-28, digits-32, mini, mlp, bottleneck, bare, a torchvision model, timm:NAME, or layers on such a one:
-    resnet50+mlp."""
+    """digits-28, digits-32, mini, mlp, bottleneck, bare, centred, a torchvision model, timm:NAME, or layers on such a
+    one: resnet50+mlp."""
     head: Literal["linear", "cosine"] = "linear"
-    """A linear layer, or cosine similarity to one prototype a class."""
+    """A linear layer, or cosine similarity to one prototype per class."""
     temperature: Annotated[float, Between(1e-3, 10)] = 0.05
     """T of the cosine head: logits are f·w / (T‖f‖)."""
     weights: str = "none"

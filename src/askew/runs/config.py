@@ -40,7 +40,7 @@ class Training(Optim, Views):
     temperature: Annotated[float, Between(1e-3, 10)] = 0.05
     """T of a cosine head."""
     weights: str = "none"
-    """Starting weights of the features: none, hub, or a .safetensors file."""
+    """Starting weights of the features: none, hub, or a .safetensors or .pth file."""
     norm: Literal["joint", "split", "kept"] = "joint"
     """Batch statistics over both domains together, each by itself, or kept as the starting weights have them."""
     crop: Annotated[int, Between(0, 4096)] = 224
