@@ -18,7 +18,7 @@ from askew.evaluation.validators import CHOOSERS, SCORES, choose, choose_several
 
 Array = np.ndarray[Any, np.dtype[Any]]
 BY_CLASS = ("atc-class", "expected", "transport", "prior-information")
-"""Scores of the calibrated posterior under the estimated mix."""
+"""Scores of the calibrated posterior under the estimated prior."""
 
 
 @pytest.fixture(scope="module")

@@ -43,7 +43,7 @@ PUBLISHED = [method for method in TRAINED if method != "teacher"]
 @pytest.mark.parametrize("method", PUBLISHED)
 @pytest.mark.filterwarnings(
     "ignore::askew.evaluation.prior_estimators.UnsurePriorWarning"
-)  # an untrained network can tell no class mix
+)  # from an untrained network no class prior can be estimated
 def test_a_captured_graph_trains_to_the_same_weights_as_plain_steps(
     method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

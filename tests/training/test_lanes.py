@@ -44,7 +44,7 @@ ADAM_SHARE = 2e-2
 
 @pytest.fixture(autouse=True)
 def calm() -> Iterator[None]:
-    """An untrained network can tell no class mix, which BBSE says."""
+    """From an untrained network no class prior can be estimated, which BBSE says."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UnsurePriorWarning)
         yield

@@ -95,7 +95,7 @@ class Phase:
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """Base of all methods. Three laws let one `losses` serve eager execution, CUDA graphs and many runs at once:
+    """Base of all methods. Three rules let one `losses` serve eager execution, CUDA graphs and many runs at once:
     no Python that depends on a tensor's value; fixed shapes (weigh, don't index); `t` and float hyper-parameters
     are only ever computed with.
 
@@ -149,7 +149,7 @@ class Method:
         return {}
 
     def training_prior(self, source_prior: Tensor, state: State) -> Tensor:
-        """The class mix that the label loss sees: the sampler's, unless the method weighs classes. (c,) → (c,)"""
+        """The class prior that the label loss sees: the sampler's, unless the method weighs classes. (c,) → (c,)"""
         return source_prior
 
     def predict(self, net: Net, x: Tensor) -> Tensor:

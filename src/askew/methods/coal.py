@@ -15,7 +15,7 @@ from askew.nets.network import Net
 
 @dataclass(frozen=True, kw_only=True)
 class COAL(Method):
-    """Prototypes move to the target by minimax entropy; confident target images teach the classifier their mix.
+    """Prototypes move to the target by minimax entropy; the classifier learns from confident target images.
 
     Assumes: p(y|x) = q(y|x), while p(x|y) and p(y) may both differ; a pre-trained network that is often right.
     Minimises: classifier C: L_ST − α·L_H, features F: L_ST + α·L_H, with

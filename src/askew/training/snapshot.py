@@ -84,7 +84,7 @@ class Snapshot:
 
     @property
     def training_prior(self) -> Tensor:
-        """The class mix that the label loss has seen. (c,)"""
+        """The class prior that the label loss has seen. (c,)"""
         return self._trained.training_prior()
 
     def checkpoint(self) -> Checkpoint:
