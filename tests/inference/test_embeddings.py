@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from adaptations import CPU, finish
+from commands import assert_refused
 from conftest import Command
 from PIL import Image
 
@@ -137,6 +138,17 @@ def test_the_embed_command_writes_what_adapt_reads_and_does_nothing_twice(
     assert "embeddings of 6 images in the cache" in cli("embed", folder, *options).err
     assert "Embeddings are written to a .npz file" in cli("embed", folder, "-o", "rows.csv", *options).err
     assert cli("embed", folder, "--backbone", "mini").code == 2
+
+
+def test_what_cannot_be_embedded_is_refused_before_weights_are_fetched(
+    cli: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("askew.inference.embeddings.picture_embedder", fails)
+    (tmp_path / "rows.npy").write_bytes(b"")
+    for name, why in (("nowhere", "does not exist."), ("rows.npy", "is neither a folder nor a list of pictures.")):
+        answer = cli("embed", name)
+        assert_refused(answer)
+        assert why in answer.err
 
 
 def test_a_journal_has_a_line_per_stage_and_knows_what_is_left(tmp_path: Path) -> None:

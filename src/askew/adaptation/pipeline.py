@@ -272,7 +272,7 @@ def prefer(
     if request.take:
         names = [t.candidate.name for t in trained]
         if request.take not in names:
-            raise unknown("method", request.take, names, f"there are {', '.join(names)}.")
+            raise unknown("method", request.take, names, "its report lists them.")
         return names.index(request.take)
     if trained[-1].candidate.taught:
         return len(trained) - 1

@@ -215,13 +215,16 @@ def embed(
     """Embed images with a frozen network, each once: other commands find the embeddings by the images' content."""
     from askew.cli.progress import watch
     from askew.core.device import pick_device
+    from askew.data.custom import pictures_to_embed
     from askew.data.image_lists import Columns
     from askew.inference.embeddings import embed_pictures, picture_embedder
     from askew.nets.augment import Views
 
     _check_embed(file, backbone)
+    columns = Columns(path_column, label_column)
+    pictures_to_embed(images, columns)  # a folder that is not there is found before any weights are downloaded
     embedder = picture_embedder(backbone, weights, pick_device(device), Views(views="picture"), views)
-    domain = watch(embed_pictures(images, embedder, skip_broken, Columns(path_column, label_column)))
+    domain = watch(embed_pictures(images, embedder, skip_broken, columns))
     _hand_out(embedder, domain, file, as_json)
 
 

@@ -92,6 +92,14 @@ def list_pictures(path: Path, which: Which, most: int = 0, columns: Columns = US
     return _some(read_listing(path, columns), which, most) if path.suffix.lower() in LISTS else None
 
 
+def pictures_to_embed(path: Path, columns: Columns = USUAL) -> Listing:
+    """The same; UserError if it is neither."""
+    listing = list_pictures(path, "target", columns=columns)
+    if listing is None:
+        raise UserError(f"{path} is neither a folder nor a list of pictures.", "`askew adapt` embeds arrays of images.")
+    return listing
+
+
 OpenPictures = Callable[[Listing], Pictures]
 
 

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from askew.core import random
 from askew.core.errors import UserError
-from askew.data.custom import CustomDomain, list_pictures, read_domain
+from askew.data.custom import CustomDomain, pictures_to_embed, read_domain
 from askew.data.decode import SIDE, PictureFiles, Row, decode, decoding, load_ahead
 from askew.data.domains import Labeled, Rows, RowSubset, Unlabeled, row_hashes
 from askew.data.image_cache import Pictures
@@ -103,10 +103,7 @@ def embed_pictures(
     path: Path, embedder: Embedder, skip_broken: bool = False, columns: Columns = USUAL
 ) -> Generator[Progress, None, CustomDomain]:
     """The pictures of a folder or a list, all of them embedded."""
-    listing = list_pictures(path, "target", columns=columns)
-    if listing is None:
-        raise UserError(f"{path} is neither a folder nor a list of pictures.", "`askew adapt` embeds arrays of images.")
-    (opened,) = yield from embedder.open_listings([listing])
+    (opened,) = yield from embedder.open_listings([pictures_to_embed(path, columns)])
     return read_domain(path, "target", skip_broken, columns=columns, open_pictures=lambda _: opened)
 
 
