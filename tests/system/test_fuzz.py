@@ -63,7 +63,7 @@ def test_settings_are_read_or_refused_in_a_sentence(file: Path, content: bytes) 
 @given(st.lists(st.text(max_size=12), max_size=3))
 def test_pairs_are_read_or_refused_in_a_sentence(pairs: list[str]) -> None:
     with contextlib.suppress(UserError):
-        read = parse(pairs, "the method")
+        read = parse(pairs, "the method", "a=b")
         assert all(isinstance(value, str) for value in read.values())
 
 
