@@ -160,9 +160,11 @@ def step_by_step(run: Run, data: TrainingData, monkeypatch: pytest.MonkeyPatch) 
     return [copied(s.weights()) for s in fit(run, data, CPU, start=started(run, data))]
 
 
+@pytest.mark.parametrize("large", [1, 100, 1 << 30], ids=["one by one", "some of each", "all together"])
 def test_it_is_the_average_of_the_student_over_as_many_steps_as_it_remembers(
-    training_data: TrainingData, make_run: Any, monkeypatch: pytest.MonkeyPatch
+    training_data: TrainingData, make_run: Any, monkeypatch: pytest.MonkeyPatch, large: int
 ) -> None:
+    monkeypatch.setattr(loop, "_LARGE", large)
     run = taught_run(make_run, "split", PriorAwareTeacher(memory=3), rounds=2, round_steps=4)
     steps = step_by_step(run, training_data, monkeypatch)
     assert len(steps) == 8

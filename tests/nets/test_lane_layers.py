@@ -15,9 +15,11 @@ from torch.func import functional_call, vmap
 
 import askew.nets
 from askew.nets.lanes import trust
+from askew.nets.lanes.dense import gradient_sums
 from askew.nets.lanes.forms import by_products, grouped, one_by_one
 from askew.nets.lanes.trust import TOLERATED, WrongKernelWarning, distance
 from askew.nets.layers import Conv, Linear, NormRelu1d, NormReluPool2d
+from askew.training.loop import gradients
 
 LANES, N = 3, 4
 IMAGES, ROWS = (2, 9, 9), (5,)
@@ -103,6 +105,53 @@ def test_gradients_of_stacked_weights_lie_in_memory_as_the_weights_do() -> None:
         )
         for grad, value in zip(torch.autograd.grad(out.sum(), list(params.values())), params.values(), strict=True):
             assert grad.stride() == value.stride(), name
+
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+
+
+@pytest.mark.parametrize("used", ["twice", "and elsewhere", "with shared weights", "by a part of the phases"])
+@pytest.mark.parametrize("device", DEVICES)
+def test_gradients_of_dense_weights_are_the_sum_over_all_that_they_do(used: str, device: str) -> None:
+    torch.manual_seed(0)
+    layers = [Linear(5, 3).double() for _ in range(LANES)]
+    params = {name: value.detach().to(device).requires_grad_() for name, value in stacked(layers)[0].items()}
+    xs, xt = torch.randn(2, LANES, N, 5, dtype=torch.float64, device=device)
+    layer = told(Linear(5, 3).double().to(device))
+    lanes = 0
+    if used == "with shared weights":
+        params, lanes = {name: value[0].detach().requires_grad_() for name, value in params.items()}, None
+
+    def loss(call: Callable[[Tensors, Tensor], Tensor]) -> Tensor:
+        total = call(params, xs).sin().sum() + call(params, xt).cos().sum()
+        return total + params["weight"].exp().sum() if used == "and elsewhere" else total
+
+    def in_lanes(own: Tensors, x: Tensor) -> Tensor:
+        return vmap(lambda own, x: functional_call(layer, own, x), in_dims=(lanes, 0))(own, x)
+
+    def written_out(own: Tensors, x: Tensor) -> Tensor:
+        return torch.einsum("lnd,ed->lne" if lanes is None else "lnd,led->lne", x, own["weight"]) + (
+            own["bias"] if lanes is None else own["bias"][:, None]
+        )
+
+    trained = [params["bias"]] if used == "by a part of the phases" else list(params.values())
+    found = gradients(loss(in_lanes), trained)
+    wanted = torch.autograd.grad(loss(written_out), trained)
+    for got, expected in zip(found, wanted, strict=True):
+        torch.testing.assert_close(got, expected)
+
+
+def test_gradients_of_several_passes_are_added_by_the_product_itself() -> None:
+    params, _ = stacked([Linear(5, 3) for _ in range(LANES)])
+    layer = told(Linear(5, 3))
+    x = torch.randn(LANES, N, 5)
+    total = sum(vmap(lambda own, x: functional_call(layer, own, x))(params, x).sum() for _ in range(3))
+    with gradient_sums([params["weight"]]) as sums:
+        (by_autograd,) = torch.autograd.grad(total, [params["weight"]], allow_unused=True)
+    assert by_autograd is None
+    found = sums.with_others(params["weight"], None)
+    assert found is not None
+    torch.testing.assert_close(found, 3 * x.sum(dim=1)[:, None].expand_as(found))
 
 
 def test_a_stacked_layer_outside_of_lanes_says_so() -> None:

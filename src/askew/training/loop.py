@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from askew.methods.base import Batch, Losses
+from askew.nets.lanes.dense import gradient_sums
 from askew.training.batches import with_views
 from askew.training.clocks import stopwatch
 from askew.training.optim import Optimiser
@@ -23,6 +24,8 @@ CHUNK = 400
 """Steps between two looks at the losses on a GPU, where each look waits for the device."""
 CPU_CHUNK = 20
 """The same on a CPU, where steps are slow, looks are free, and a person waits for the bar to move."""
+
+_LARGE = 1 << 22  # weights from which on a kernel of their own pays: one pass instead of three, and one launch more
 
 WINDOW = 4096
 """Most steps whose batches are drawn at once: a draw costs the same for few steps and for many."""
@@ -135,11 +138,16 @@ class Loop(ABC, Generic[Seen]):
         """Teacher ← d·teacher + (1 − d)·student with d = 1 − 1/min(i + 1, memory), i being the step's number."""
         if not self.averaged:
             return
-        own, its = (list(tensors) for tensors in zip(*self.averaged, strict=True))
         share = 1 / (self.clock[0] + 1).clamp(max=self.stage.method.teacher_memory()).float()
+        large = [pair for pair in self.averaged if pair[0].numel() >= _LARGE]
+        small = [pair for pair in self.averaged if pair[0].numel() < _LARGE]
         with torch.no_grad():
-            torch._foreach_mul_(own, 1 - share)
-            torch._foreach_add_(own, torch._foreach_mul(its, share))
+            for own, its in large:
+                own.lerp_(its, share)
+            if small:
+                owns, theirs = (list(tensors) for tensors in zip(*small, strict=True))
+                torch._foreach_mul_(owns, 1 - share)
+                torch._foreach_add_(owns, torch._foreach_mul(theirs, share))
             for statistic, of_student in self.copied:
                 statistic.copy_(of_student)
 
@@ -233,4 +241,8 @@ def arithmetic(precision: Precision, device: torch.device) -> Iterator[None]:
 
 def gradients(total: Tensor, params: list[Tensor]) -> Sequence[Tensor | None]:
     """Of a loss; none for a phase whose parts have no weights, such as the features of embeddings."""
-    return torch.autograd.grad(total, params, allow_unused=True) if params else ()
+    if not params:
+        return ()
+    with gradient_sums(params) as sums:
+        others = torch.autograd.grad(total, params, allow_unused=True)
+    return [sums.with_others(weight, gradient) for weight, gradient in zip(params, others, strict=True)]

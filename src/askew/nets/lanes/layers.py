@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from askew.nets.lanes.dense import Dense
 from askew.nets.lanes.forms import NO_POOL, Pool, channels_then_images, convolved, normed
 from askew.nets.lanes.trust import trusted_block, trusted_norm
 
@@ -102,8 +103,8 @@ class _Dense(_Stacked):
     def vmap(info: Any, dims: Dims, x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, int]:
         x, weight, bias = _lanes_first(info, dims, x, weight, bias)
         with _no_autocast(x.device.type):  # to copy the weights takes longer than a faster product saves
-            # In this order the gradient of the weights comes out as they lie in memory.
-            out = torch.baddbmm(bias[:, :, None], weight, channels_then_images(x.to(weight.dtype)))
+            rows = channels_then_images(x.to(weight.dtype))
+            out: Tensor = Dense.apply(rows, weight, bias)  # type: ignore[no-untyped-call]
         return channels_then_images(out), 0
 
 
