@@ -43,6 +43,7 @@ from askew.evaluation.metrics import score
 from askew.evaluation.outputs import DomainOutputs
 from askew.evaluation.validators import choose_several, score_networks
 from askew.inference.embeddings import backbone_spec, frozen, picture_shape
+from askew.methods import COMPARED
 from askew.methods.base import Batch, Method
 from askew.nets.augment import Views, make_view
 from askew.nets.backbones import corners
@@ -193,7 +194,8 @@ def trials(
             outputs, seconds = [], 0.0
             for one in AUTO["rows"]:
                 how = VARIANTS[name][one.method == "teacher"]
-                how = Training(how.rows) if one.method in ("lda", "prototypes") else how  # which draw no views
+                if one.method not in COMPARED:  # computed, without random views
+                    how = Training(how.rows)
                 if how.rows not in setups:
                     setups[how.rows] = set_up_rows(how.rows, domains, pair, shift, Path(scratch))
                 setup, y = setups[how.rows]

@@ -124,7 +124,7 @@ def test_a_task_s_settings_override_those_of_all_and_a_method_s_those_of_all_met
     assert (other.batch, other.plan[-1].optim.lr, other.plan[-1].rounds) == (20, 2.0, 1)
 
 
-@pytest.mark.parametrize("method", ["lda", "prototypes"])
+@pytest.mark.parametrize("method", ["lda", "prototypes", "subspace"])
 def test_what_is_computed_takes_one_step_after_the_pre_training_however_long_others_train(method: str) -> None:
     runs = [prepare(RunRequest("mini/syn-uci", method, training={"pretrain": 20, "round": n}))[0] for n in (2, 7)]
     assert [stage.steps for stage in runs[0].plan] == [20, 1]
