@@ -55,7 +55,7 @@ def _with_estimate(found: Adaptation, prior: np.ndarray) -> Adaptation:
     priors = found.diagnosis.priors
     own = priors["unadapted"] | {"bbse": dataclasses.replace(priors["unadapted"]["bbse"], prior=prior)}
     return dataclasses.replace(
-        found, diagnosis=dataclasses.replace(found.diagnosis, priors=priors | {"unadapted": own})
+        found, diagnosis=dataclasses.replace(found.diagnosis, priors={"unadapted": own}, others=())
     )
 
 

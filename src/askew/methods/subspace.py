@@ -79,7 +79,8 @@ class Subspace(ClosedForm):
         whitened = torch.linalg.solve_triangular(root, in_all, upper=False)
         _, vectors = torch.linalg.eigh(torch.linalg.solve_triangular(root, whitened.T, upper=False))
         leading = vectors.flip(1)[:, : self.dimensions]
-        return torch.linalg.solve_triangular(root.T, leading, upper=True)
+        found: Tensor = torch.linalg.solve_triangular(root.T, leading, upper=True)
+        return found
 
     def _moved(self, start: Tensor, g: Tensor, labels: Tensor) -> Tensor:
         """Prototypes that are drawn to their images; one without images stays at its start. (c, k), (n, k), (n,)"""
@@ -105,7 +106,7 @@ def scatter(x: Tensor, y: Tensor, classes: int) -> tuple[Tensor, Tensor]:
 def nearest(nearness: Tensor, labels: Tensor, share: float) -> Tensor:
     """Which rows are among so large a share of their class, rounded up, the nearest first. (n,), (n,) → (n,)"""
     chosen = torch.zeros_like(labels, dtype=torch.bool)
-    for k in labels.unique():
+    for k in set(labels.tolist()):
         rows = torch.nonzero(labels == k)[:, 0]
         chosen[rows[nearness[rows].argsort(descending=True, stable=True)[: math.ceil(share * len(rows))]]] = True
     return chosen
