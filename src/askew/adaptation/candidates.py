@@ -56,7 +56,7 @@ LDA = Candidate("lda", "lda", {"net": "centred", "norm": "split"})
 SUBSPACE = replace(LDA, name="subspace", method="subspace", weight=2)
 
 AUTO: Mapping[str, tuple[Candidate, ...]] = {
-    "rows": (SOURCE_ONLY, BALANCED_COAL, MCC_ON_ROWS, LDA, SUBSPACE),
+    "rows": (SOURCE_ONLY, BALANCED_COAL, MCC_ON_ROWS, TEACHER, LDA, SUBSPACE),
     "images": (SOURCE_ONLY, Candidate("fixmatch", "fixmatch"), TEACHER_OF_VIEWS),
     "pictures": (SOURCE_ONLY, COAL, MCC, TEACHER_OF_VIEWS),
 }  # fmt: skip
