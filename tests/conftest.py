@@ -129,7 +129,7 @@ def few_test_images(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def few_candidates() -> Iterator[tuple[Candidate, ...]]:
-    """`auto` trains four candidates for rows, one of each form: trained once, taught, and computed."""
+    """`auto` trains four of the eight candidates for rows, one of each form: trained once, taught, and computed."""
     from askew.adaptation.candidates import AUTO, BALANCED_COAL, LDA, SOURCE_ONLY, TEACHER
 
     every = AUTO["rows"]
