@@ -48,12 +48,13 @@ SOURCE_ONLY = Candidate("source", "source")
 ENSEMBLE = Candidate("ensemble", "ensemble")
 """The mean of the better adapted networks, which is not trained."""
 BALANCED_COAL = Candidate("coal, balanced target", "coal", {"target_sampler": "balanced"})
-COAL, MCC, TEACHER = (Candidate(name, name) for name in ("coal", "mcc", "teacher"))
+COAL, MCC, TEACHER, LDA, PROTOTYPES = (
+    Candidate(name, name) for name in ("coal", "mcc", "teacher", "lda", "prototypes")
+)
 # With random views, the teacher is the best single one on nearly every development task (results/trust).
 TEACHER_OF_VIEWS = replace(TEACHER, weight=2)
 # MCC compares the classes of a batch: one of 32 images would show each of 31 classes once, or not at all.
 MCC_ON_ROWS = replace(MCC, per_class=2)
-LDA = Candidate("lda", "lda", {"net": "centred", "norm": "split"})
 
 
 def _again(candidate: Candidate) -> Candidate:
@@ -63,7 +64,7 @@ def _again(candidate: Candidate) -> Candidate:
 
 AUTO: Mapping[str, tuple[Candidate, ...]] = {
     "rows": (
-        SOURCE_ONLY, BALANCED_COAL, MCC_ON_ROWS, TEACHER, LDA, Candidate("prototypes", "prototypes", {"net": "bare"}),
+        SOURCE_ONLY, BALANCED_COAL, MCC_ON_ROWS, TEACHER, LDA, PROTOTYPES,
         _again(BALANCED_COAL), _again(MCC_ON_ROWS),
     ),
     "images": (SOURCE_ONLY, Candidate("fixmatch", "fixmatch"), TEACHER_OF_VIEWS),
