@@ -51,6 +51,18 @@ def test_mcc_on_rows_sees_every_class_twice_in_a_batch_unless_the_user_wants_ano
     assert not any("batch" in one.trained_with({}, 31) for one in others)
 
 
+@pytest.mark.usefixtures("all_candidates")
+@pytest.mark.parametrize(("method", "net"), [("lda", "centred"), ("prototypes", "bare"), ("subspace", "centred")])
+def test_a_closed_form_that_is_asked_for_takes_rows_as_auto_s_does(made: Adapted, method: str, net: str) -> None:
+    setup, request = made.found.setup, dataclasses.replace(made.found.request, method=method)
+    wanted = [one for one in AUTO["rows"] if one.method == method]
+    asked, *own = [
+        one.run(setup.task, setup.network, setup.training, 0) for one in (setup.candidates(request)[-1], *wanted)
+    ]
+    assert asked.net.name == net
+    assert {run.key for run in own} <= {asked.key}
+
+
 def test_the_ensemble_of_the_adapted_networks_is_a_candidate_and_becomes_one_model(
     made: Adapted, tmp_path: Path
 ) -> None:
