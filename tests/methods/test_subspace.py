@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from fractions import Fraction
+
 import numpy as np
 import pytest
 import torch
@@ -64,7 +67,7 @@ def written_out(xs: np.ndarray, ys: np.ndarray, xt: np.ndarray, method: Subspace
         for k in classes:
             rows = np.flatnonzero(labels == k)
             best = sorted(rows, key=lambda i: -near[i].max())
-            chosen[best[: int(np.ceil(len(rows) * number / method.rounds))]] = True
+            chosen[best[: math.ceil(Fraction(len(rows) * number, method.rounds))]] = True
         in_all, within = ((a + b) / 2 for a, b in zip(of_source, scatter(t[chosen], labels[chosen]), strict=True))
     return t @ w @ prototypes.T
 
@@ -92,9 +95,9 @@ def test_it_follows_a_target_that_moved_and_whose_classes_have_other_shares() ->
 
 def test_the_nearest_share_of_each_class_is_selected_and_one_image_at_least() -> None:
     nearness, labels = torch.tensor([0.1, 0.9, 0.5, 0.2, 0.3]), torch.tensor([0, 0, 0, 2, 0])
-    assert nearest(nearness, labels, 0.5).tolist() == [False, True, True, True, False]
-    assert nearest(nearness, labels, 0.1).tolist() == [False, True, False, True, False]
-    assert nearest(nearness, labels, 1.0).all()
+    assert nearest(nearness, labels, 1, 2).tolist() == [False, True, True, True, False]
+    assert nearest(nearness, labels, 1, 10).tolist() == [False, True, False, True, False]
+    assert nearest(nearness, labels, 3, 3).all()
 
 
 def test_a_class_without_a_source_image_and_rows_that_are_all_alike_are_no_error() -> None:

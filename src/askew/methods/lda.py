@@ -44,10 +44,9 @@ class DiscriminantAnalysis(ClosedForm):
 
     def fit(self, fs: Tensor, ys: Tensor, ft: Tensor, classes: int) -> LinearFit:
         s, y, t = fs.cpu().double(), ys.cpu(), ft.cpu().double()  # float64, which not every device has
-        of_class = F.one_hot(y, classes).double()
-        sizes = of_class.sum(dim=0)[:, None]
-        means = of_class.T @ s / sizes.clamp(min=1)
-        source_centre, target_centre = means[sizes[:, 0] > 0].mean(dim=0), t.mean(dim=0)
+        means, sizes = class_means(s, y, classes)
+        source_centre, target_centre = means[sizes > 0].mean(dim=0), t.mean(dim=0)
+        sizes = sizes[:, None]
         weights = 1 / sizes[y] / classes  # every class counts alike
         basis = principal_components(s - source_centre, weights, t - target_centre, self.components)
         s, g, means = (s - source_centre) @ basis, (t - target_centre) @ basis, (means - source_centre) @ basis
@@ -74,6 +73,13 @@ class DiscriminantAnalysis(ClosedForm):
         ridge = self.shrinkage * within.diagonal().mean() + 1e-12
         matrix = torch.linalg.solve(within + ridge * torch.eye(len(within), dtype=within.dtype), mu.T).T
         return matrix, -(matrix * mu).sum(dim=1) / 2
+
+
+def class_means(x: Tensor, y: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+    """The mean of each class's rows, 0 without any, and how many they are. (n, d), (n,) → (c, d), (c,)"""
+    of_class = F.one_hot(y, classes).to(x.dtype)
+    sizes = of_class.sum(dim=0)
+    return of_class.T @ x / sizes[:, None].clamp(min=1), sizes
 
 
 def principal_components(s: Tensor, weights: Tensor, t: Tensor, most: int) -> Tensor:

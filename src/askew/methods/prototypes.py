@@ -10,6 +10,7 @@ from torch import Tensor
 
 from askew.core.options import Between, Search
 from askew.methods.base import ClosedForm, LinearFit
+from askew.methods.lda import class_means
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,8 +39,7 @@ class Prototypes(ClosedForm):
 
     def fit(self, fs: Tensor, ys: Tensor, ft: Tensor, classes: int) -> LinearFit:
         fs, ft = F.normalize(fs, dim=1), F.normalize(ft, dim=1)
-        of_class = F.one_hot(ys, classes).to(fs.dtype)
-        means = of_class.T @ fs / of_class.sum(dim=0)[:, None].clamp(min=1)
+        means, _ = class_means(fs, ys, classes)
         # Left in the source, prototypes with few images would lose theirs to the first one that reaches the target.
         start = F.normalize(means - means.mean(dim=0) + ft.mean(dim=0), dim=1)
         w = start

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from askew.core.options import Between, Search
 from askew.methods.base import ClosedForm, LinearFit
-from askew.methods.lda import principal_components
+from askew.methods.lda import class_means, principal_components
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +65,7 @@ class Subspace(ClosedForm):
             for _ in range(self.steps):
                 prototypes = self._moved(start, g, (g @ prototypes.T).argmax(dim=1))
             nearness, labels = (g @ prototypes.T).max(dim=1)
-            chosen = nearest(nearness, labels, number / self.rounds)
+            chosen = nearest(nearness, labels, number, self.rounds)
             of_target = scatter(t[chosen], labels[chosen], classes)
             in_all, within = ((a + b) / 2 for a, b in zip(of_source, of_target, strict=True))
         # An offset of nought keeps it from a cosine head, which would scale each class by itself.
@@ -89,13 +88,6 @@ class Subspace(ClosedForm):
         return F.normalize(self.anchor * start + share[:, None] * F.normalize(means, dim=1), dim=1)
 
 
-def class_means(x: Tensor, y: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-    """The mean of each class's rows, 0 without any, and how many they are. (n, d), (n,) → (c, d), (c,)"""
-    of_class = F.one_hot(y, classes).to(x.dtype)
-    sizes = of_class.sum(dim=0)
-    return of_class.T @ x / sizes[:, None].clamp(min=1), sizes
-
-
 def scatter(x: Tensor, y: Tensor, classes: int) -> tuple[Tensor, Tensor]:
     """How rows vary around 0, and around the mean of their class, all classes counting alike. (n, d) → 2 (d, d)"""
     means, sizes = class_means(x, y, classes)
@@ -103,10 +95,10 @@ def scatter(x: Tensor, y: Tensor, classes: int) -> tuple[Tensor, Tensor]:
     return (x * weights).T @ x, (apart * weights).T @ apart
 
 
-def nearest(nearness: Tensor, labels: Tensor, share: float) -> Tensor:
-    """Which rows are among so large a share of their class, rounded up, the nearest first. (n,), (n,) → (n,)"""
+def nearest(nearness: Tensor, labels: Tensor, part: int, whole: int) -> Tensor:
+    """Which rows are among the nearest part/whole of their class, rounded up. (n,), (n,) → (n,)"""
     chosen = torch.zeros_like(labels, dtype=torch.bool)
     for k in set(labels.tolist()):
         rows = torch.nonzero(labels == k)[:, 0]
-        chosen[rows[nearness[rows].argsort(descending=True, stable=True)[: math.ceil(share * len(rows))]]] = True
+        chosen[rows[nearness[rows].argsort(descending=True, stable=True)[: -(-len(rows) * part // whole)]]] = True
     return chosen
