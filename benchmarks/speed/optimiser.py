@@ -22,13 +22,13 @@ from askew.training.optim import Optim, Optimiser
 STEPS, REPEATS = 100, 7
 
 
-def ours(kind: str, params: Mapping[str, Tensor], grads: list[Tensor]) -> Callable[[], None]:
+def ours(kind: str, params: Mapping[str, Tensor], grads: list[Tensor]) -> Callable[[], object]:
     optimiser = Optimiser(Optim(optimiser=kind), {n: p.detach() for n, p in params.items()})  # type: ignore[arg-type]
     names, t = list(params), torch.tensor(0.5)
     return lambda: optimiser.step(names, grads, t)
 
 
-def theirs(kind: str, params: Mapping[str, Tensor], grads: list[Tensor]) -> Callable[[], None]:
+def theirs(kind: str, params: Mapping[str, Tensor], grads: list[Tensor]) -> Callable[[], object]:
     rates = {"features": 0.001, "head": 0.01}
     groups = [
         {"params": [p for n, p in params.items() if n.startswith(part)], "lr": torch.tensor(rate)}
@@ -48,7 +48,7 @@ def theirs(kind: str, params: Mapping[str, Tensor], grads: list[Tensor]) -> Call
     return step
 
 
-def milliseconds(step: Callable[[], None]) -> float:
+def milliseconds(step: Callable[[], object]) -> float:
     began = time.perf_counter()
     for _ in range(STEPS):
         step()

@@ -73,7 +73,7 @@ def _weight_bytes(loop: Trainer) -> int:
     numbers and writes two, Adam four and three. A teacher's weight is read by its pass; its average reads two numbers
     and writes one."""
     update = 5 if loop.stage.optim.optimiser == "sgd" else 7
-    moved = 4 * sum(_size(own) for own, _ in loop.averaged)
+    moved = 4 * sum(_size(own) for own, _ in loop.averaged.values())
     for phase in loop.phases:
         for name, weight in loop.params.items():
             trained = phase.trains is None or name.partition(".")[0] in phase.trains

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from askew.data.domains import Labeled, Unlabeled
 from askew.data.task import TrainingData
-from askew.training.batches import DomainTensor, Feed, balanced_rows, class_members, even_rows, natural_rows
+from askew.training.batches import DomainTensor, Feed, balanced_rows, class_members, even_rows, natural_rows, taken
 
 CPU = torch.device("cpu")
 steady = settings(derandomize=True, deadline=None, max_examples=80, database=None)
@@ -226,15 +226,23 @@ def test_a_shelf_on_the_host_is_asked_from_elsewhere() -> None:
     assert DomainTensor(x, CPU, resident=False).take(rows).tolist() == [[4, 5], [0, 1]]
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("shape", [(3, 4, 4), (1, 5, 5), (8,)])
+def test_images_of_many_rows_are_those_that_indexing_gives(shape: tuple[int, ...], device: str) -> None:
+    x = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (20, *shape), dtype=np.uint8)).to(device)
+    for rows in (torch.tensor([[3, 3, 19], [0, 1, 18]], device=device), torch.tensor([7], device=device)):
+        assert torch.equal(taken(x[2:], rows % 18), x[2:][rows % 18])
+
+
 @pytest.mark.gpu
 def test_a_shelf_gives_a_gpu_the_same_rows_from_the_host() -> None:
     gpu = torch.device("cuda")
     x = np.arange(60, dtype=np.float32).reshape(20, 3)
     index = torch.tensor([3, 3, 19, 0], device=gpu)
     for resident in (True, False):
-        taken = DomainTensor(x, gpu, resident).take(index)
-        assert taken.device.type == "cuda"
-        assert torch.equal(taken.cpu(), torch.from_numpy(x)[index.cpu()])
+        found = DomainTensor(x, gpu, resident).take(index)
+        assert found.device.type == "cuda"
+        assert torch.equal(found.cpu(), torch.from_numpy(x)[index.cpu()])
 
 
 @pytest.mark.gpu

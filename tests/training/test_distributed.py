@@ -40,7 +40,7 @@ from askew.training.snapshot import Checkpoint, NotFinite, Snapshot
 from askew.training.trainer import Resume, fit
 
 CPU = torch.device("cpu")
-PATIENCE = datetime.timedelta(seconds=60)
+PATIENCE = datetime.timedelta(seconds=300)
 """Before a process that waits for another in vain fails."""
 PORTION = 16
 """Rows predicted at a time, so that each process has some."""

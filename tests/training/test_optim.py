@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from askew.nets.lanes.dense import Factors
 from askew.training.optim import Optim, Optimiser, adam_, rate, sgd_
 
 steady = settings(derandomize=True, deadline=None, max_examples=50, database=None)
@@ -192,3 +193,48 @@ def test_layers_put_on_a_backbone_learn_at_the_rate_of_the_head() -> None:
         optimiser = Optimiser(Optim(lr=0.1, features_lr=0.01, weight_decay=0.0), params, network)
         optimiser.step(names, [torch.ones(1)] * 3, NOW)
         assert [-p.item() for p in params.values()] == pytest.approx(moved)
+
+
+# Gradients that are products
+
+
+def factored(kind: Any, device: str, width: int) -> tuple[list[dict[str, Tensor]], list[Optimiser], list[Factors]]:
+    """Two optimisers of equal weights, and some steps' gradients."""
+    chance = torch.Generator(device).manual_seed(0)
+
+    def some(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=chance, device=device)
+
+    weight = some(2, width, 2 * width)
+    params = [{"features.0.weight": weight.clone(), "head.weight": weight[:1].clone()} for _ in range(2)]
+    optim = Optim(optimiser=kind, lr=0.1, features_lr=0.1, nesterov=kind == "sgd")
+    steps = [Factors(some(2, width, 40), some(2, 2 * width, 40).mT) for _ in range(3)]
+    return params, [Optimiser(optim, own) for own in params], steps
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adam", "adamw"])
+def test_a_step_along_factors_is_the_step_along_their_product(kind: Any) -> None:
+    params, (one, other), steps = factored(kind, "cpu", 30)
+    for factors in steps:
+        one.step(["features.0.weight"], [factors], NOW)
+        other.step(["features.0.weight"], [torch.einsum("len,lnd->led", *factors)], NOW)
+    assert_close(list(params[0].values()), list(params[1].values()))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["sgd", "adam", "adamw"])
+def test_on_a_gpu_large_weights_step_along_factors_by_a_kernel(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    params, (one, other), steps = factored(kind, "cuda", 1100)
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        for factors in steps:
+            other.step(["features.0.weight"], [factors.product()], NOW.cuda())
+            monkeypatch.setattr(Factors, "product", lambda self: pytest.fail("the kernel was refused"))
+            one.step(["features.0.weight"], [factors], NOW.cuda())
+            monkeypatch.undo()
+    finally:
+        torch.set_float32_matmul_precision(before)
+    for mine, reference in ((params[0], params[1]), *zip(one.slots, other.slots, strict=True)):
+        apart = mine["features.0.weight"] - reference["features.0.weight"]
+        assert apart.norm() <= 5e-3 * reference["features.0.weight"].norm()

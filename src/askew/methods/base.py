@@ -215,12 +215,11 @@ def new_net(
 def features_of(net: Net, xs: Tensor, *xt: Tensor) -> list[Tensor]:
     """Features of source images, then of each view of the target: in one pass, so that batch statistics are of both
     domains, or of each domain in its own where the net keeps them apart."""
-    features, sizes = net["features"], [len(x) for x in xt]
-    if net.split_norm:  # row i of both passes gets the same dropout mask, which couples nothing that is learnt from
-        with net.source_statistics():
-            fs = features(xs)
-        return [fs, *features(torch.cat(xt)).split(sizes)]
-    return list(features(torch.cat([xs, *xt])).split([len(xs), *sizes]))
+    sizes = [len(x) for x in xt]
+    if net.split_norm:
+        fs, ft = net.features_apart(xs, torch.cat(xt))
+        return [fs, *torch.split(ft, sizes)]
+    return list(net["features"](torch.cat([xs, *xt])).split([len(xs), *sizes]))
 
 
 def both(net: Net, batch: Batch) -> tuple[Tensor, Tensor]:

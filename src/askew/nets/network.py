@@ -18,7 +18,7 @@ from askew.core.errors import UserError
 from askew.nets.adabn import STATISTICS
 from askew.nets.backbones import backbone
 from askew.nets.heads import CosineHead, LinearHead
-from askew.nets.layers import Centre, Crop, Dropout
+from askew.nets.layers import Centre, Crop, Dropout, Linear
 from askew.nets.small import is_own, own_features
 from askew.nets.spec import NetSpec
 
@@ -76,6 +76,25 @@ class Net(nn.ModuleDict):
             yield
         finally:
             self._swap_statistics()
+
+    def features_apart(self, xs: Tensor, xt: Tensor) -> tuple[Tensor, Tensor]:
+        """Features of both domains, each by its own statistics; row i of both gets the same dropout mask, which couples
+        nothing that is learnt from.
+
+        In lanes layer by layer, so that dense layers see both at once: to read their weights takes longer than all
+        else.
+        """
+        features = self["features"]
+        layers = list(features) if isinstance(features, nn.Sequential) else []
+        in_lanes = any(getattr(layer, "in_lanes", False) for layer in layers)
+        for layer in layers if in_lanes else [features]:
+            if in_lanes and isinstance(layer, Linear):
+                xs, xt = torch.split(layer(torch.cat([xs, xt])), [len(xs), len(xt)])
+                continue
+            with self.source_statistics():
+                xs = layer(xs)
+            xt = layer(xt)
+        return xs, xt
 
     def _swap_statistics(self) -> None:
         for norm in self._norms:

@@ -24,6 +24,7 @@ from torch.overrides import TorchFunctionMode
 from askew.core.errors import UserError
 from askew.data.task import TrainingData
 from askew.methods.base import ClosedForm
+from askew.nets.lanes.dense import Gradient
 from askew.nets.layers import Crop, Dropout
 from askew.nets.network import Net
 from askew.training.batches import DomainTensor, Feed
@@ -236,10 +237,10 @@ class DistributedTrainer(Trainer):
     def portions(self, domain: DomainTensor) -> Sequence[Tensor]:
         return super().portions(domain)[self.team.rank :: self.team.size]
 
-    def agreed(self, names: list[str], grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    def agreed(self, names: list[str], grads: Sequence[Gradient]) -> Sequence[Gradient]:
         """Of the features: the sum, since each process has the gradient of its rows. Of the rest, which all processes
         have alike: the first one's, so that no rounding on a GPU lets their weights drift apart."""
-        there = {name: grad for name, grad in zip(names, grads, strict=True) if grad is not None}
+        there = {name: grad for name, grad in zip(names, grads, strict=True) if isinstance(grad, Tensor)}
         if not there:
             return grads
         counts = {name: self.team.rank == 0 or name.startswith("features.") for name in there}

@@ -94,7 +94,7 @@ class Lanes(Loop[list[Snapshot | NotFinite]]):
         self.blocks = blocks(feeds)
         self.lanes = [Lane(self, i, b) for b in self.blocks for i in range(b.lanes.start, b.lanes.stop)]
         self._lay_out(runs[0].batch)
-        self.averaged = [(self.tensor(own), self.tensor(its)) for own, its in nets[0].averaged()]
+        self.averaged = {its: (self.tensor(own), self.tensor(its)) for own, its in nets[0].averaged()}
         self.copied = [(self.tensor(own), self.tensor(its)) for own, its in nets[0].copied()]
 
     def _lay_out(self, batch: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Generic, TypeVar
 
@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from askew.methods.base import Batch, Losses
-from askew.nets.lanes.dense import gradient_sums
+from askew.nets.lanes.dense import Gradient, factored_gradients
 from askew.training.batches import with_views
 from askew.training.clocks import stopwatch
-from askew.training.optim import Optimiser
+from askew.training.optim import Averages, Optimiser
 from askew.training.run import Run
 from askew.training.snapshot import Checkpoint, Precision
 
@@ -50,8 +50,8 @@ class Loop(ABC, Generic[Seen]):
     target_table: Tensor
     step_key_table: Tensor
     view_key_table: Tensor
-    averaged: list[tuple[Tensor, Tensor]]
-    """A teacher's tensors, and the student's that they average."""
+    averaged: dict[str, tuple[Tensor, Tensor]]
+    """A teacher's tensors, and the student's that they average, by the student's name."""
     copied: list[tuple[Tensor, Tensor]]
     """Likewise those that it takes as they are."""
 
@@ -104,7 +104,7 @@ class Loop(ABC, Generic[Seen]):
     def ready(self, step: int) -> None:
         """Whatever a step needs that does not lie on the device; counted from the last `draw`."""
 
-    def agreed(self, names: list[str], grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    def agreed(self, names: list[str], grads: Sequence[Gradient]) -> Sequence[Gradient]:
         """The gradients to follow, where several processes take part."""
         return grads
 
@@ -117,6 +117,8 @@ class Loop(ABC, Generic[Seen]):
         t = (self.clock / self.stage.steps)[0]
         step_keys = iter(self.step_key_table.index_select(0, row)[0])
         terms: Losses = {}
+        left = self.turns
+        moved: set[str] = set()
         for number, phase in enumerate(self.phases):
             names = [n for n in self.params if phase.trains is None or n.partition(".")[0] in phase.trains]
             for _ in range(phase.repeat):
@@ -125,22 +127,32 @@ class Loop(ABC, Generic[Seen]):
                     losses = self.losses(number, batch, t)
                     total = torch.stack([value.float() for value in losses.values()]).sum()
                 grads = self.agreed(names, gradients(total, [self.params[n] for n in names]))
-                self.optimiser.step(names, grads, t)
+                left -= 1
+                moved = self.optimiser.step(names, grads, t, None if left else self.averages())
                 terms |= losses
-        self.average()
+        self.average(moved)
         values = torch.stack([value.detach().float() for value in terms.values()])
         if not self.names:
             self.names, self.sums = list(terms), torch.zeros_like(values)
         self.sums += values
         self.clock += 1
 
-    def average(self) -> None:
-        """Teacher ← d·teacher + (1 − d)·student with d = 1 − 1/min(i + 1, memory), i being the step's number."""
+    def averages(self) -> Averages | None:
+        """A teacher's weights, which follow the student's by 1/min(i + 1, memory), i being the step's number."""
         if not self.averaged:
-            return
+            return None
         share = 1 / (self.clock[0] + 1).clamp(max=self.stage.method.teacher_memory()).float()
-        large = [pair for pair in self.averaged if pair[0].numel() >= _LARGE]
-        small = [pair for pair in self.averaged if pair[0].numel() < _LARGE]
+        return share, {name: own for name, (own, _) in self.averaged.items() if name in self.params}
+
+    def average(self, moved: Collection[str]) -> None:
+        """Let the teacher follow the student, but for what has been moved already."""
+        averages = self.averages()
+        if averages is None:
+            return
+        pairs = [pair for name, pair in self.averaged.items() if name not in moved]
+        large = [pair for pair in pairs if pair[0].numel() >= _LARGE]
+        small = [pair for pair in pairs if pair[0].numel() < _LARGE]
+        share = averages[0]
         with torch.no_grad():
             for own, its in large:
                 own.lerp_(its, share)
@@ -148,8 +160,9 @@ class Loop(ABC, Generic[Seen]):
                 owns, theirs = (list(tensors) for tensors in zip(*small, strict=True))
                 torch._foreach_mul_(owns, 1 - share)
                 torch._foreach_add_(owns, torch._foreach_mul(theirs, share))
-            for statistic, of_student in self.copied:
-                statistic.copy_(of_student)
+            if self.copied:
+                owns, theirs = (list(tensors) for tensors in zip(*self.copied, strict=True))
+                torch._foreach_copy_(owns, theirs)
 
     @stopwatch.on("capture")
     def capture(self) -> None:
@@ -239,10 +252,10 @@ def arithmetic(precision: Precision, device: torch.device) -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-def gradients(total: Tensor, params: list[Tensor]) -> Sequence[Tensor | None]:
+def gradients(total: Tensor, params: list[Tensor]) -> Sequence[Gradient]:
     """Of a loss; none for a phase whose parts have no weights, such as the features of embeddings."""
     if not params:
         return ()
-    with gradient_sums(params) as sums:
+    with factored_gradients(params) as found:
         others = torch.autograd.grad(total, params, allow_unused=True)
-    return [sums.with_others(weight, gradient) for weight, gradient in zip(params, others, strict=True)]
+    return [found.with_others(weight, gradient) for weight, gradient in zip(params, others, strict=True)]

@@ -6,7 +6,7 @@ gradients are handed over rather than kept in `.grad`, so that lanes and phases 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -15,9 +15,16 @@ from torch import Tensor
 
 from askew.core.device import wide
 from askew.core.options import Between
+from askew.nets.lanes.dense import Factors, Gradient
+from askew.nets.lanes.trust import trusted_update
 from askew.nets.small import on_backbone
 
 Tensors = list[Tensor]
+Averages = tuple[Tensor, Mapping[str, Tensor]]
+"""Averages of weights over the steps, by the weights' names, and the share of a step in them."""
+
+BETA2, EPS = 0.999, 1e-8
+_LARGE = 1 << 22  # weights from which on a launch of their own pays, as their gradient then need not be written
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,9 +110,9 @@ def adam_(
         [count.float()] * len(params),
         lr=lr,
         beta1=beta1,
-        beta2=0.999,
+        beta2=BETA2,
         weight_decay=decay,
-        eps=1e-8,
+        eps=EPS,
         amsgrad=False,
         maximize=False,
     )
@@ -132,28 +139,64 @@ class Optimiser:
         counts = {part: torch.zeros((), dtype=wide(device), device=device) for part in set(self.parts.values())}
         self.counts = {} if optim.optimiser == "sgd" else counts
 
-    def step(self, names: Sequence[str], grads: Sequence[Tensor | None], t: Tensor) -> None:
-        """Update the named parameters in place; one without a gradient stays as it is."""
+    def step(
+        self, names: Sequence[str], grads: Sequence[Gradient], t: Tensor, averages: Averages | None = None
+    ) -> set[str]:
+        """Update the named parameters in place; one without a gradient stays as it is.
+
+        Which averages, of those that are to follow, have been moved along in the same pass.
+        """
         o = self.optim
         factor = rate(o.schedule, t)
-        by_part: dict[str, list[tuple[str, Tensor]]] = {}
+        by_part: dict[str, dict[str, Tensor | Factors]] = {}
         for name, grad in zip(names, grads, strict=True):
             if grad is not None:
-                by_part.setdefault(self.parts[name], []).append((name, grad))
+                by_part.setdefault(self.parts[name], {})[name] = grad
+        moved: set[str] = set()
         with torch.no_grad():
             for part, picked in by_part.items():
                 lr = factor * (o.features_lr if part == "features" else o.lr)
-                params = [self.params[name] for name, _ in picked]
-                slots = [[slot[name] for name, _ in picked] for slot in self.slots]
-                values = [grad for _, grad in picked]
-                if o.optimiser == "sgd":
-                    sgd_(params, values, slots[0], lr, o.momentum, o.weight_decay, o.nesterov)
-                else:
-                    count = self.counts[part]
-                    count += 1
-                    first, second = slots
-                    decoupled = o.optimiser == "adamw"
-                    adam_(params, values, first, second, count, lr, o.momentum, o.weight_decay, decoupled)
+                if part in self.counts:
+                    self.counts[part] += 1
+                left = self._by_factors(picked, lr, self.counts.get(part), averages)
+                self._by_gradients(left, lr, self.counts.get(part))
+                moved |= picked.keys() - left.keys()
+        return moved
+
+    def _by_gradients(self, picked: Mapping[str, Tensor | Factors], lr: Tensor, count: Tensor | None) -> None:
+        if not picked:
+            return
+        o, params = self.optim, [self.params[name] for name in picked]
+        first, second = ([slot[name] for name in picked] for slot in (self.slots[0], self.slots[-1]))
+        values = [grad.product() if isinstance(grad, Factors) else grad for grad in picked.values()]
+        if count is None:
+            sgd_(params, values, first, lr, o.momentum, o.weight_decay, o.nesterov)
+        else:
+            adam_(params, values, first, second, count, lr, o.momentum, o.weight_decay, o.optimiser == "adamw")
+
+    def _by_factors(
+        self, picked: Mapping[str, Tensor | Factors], lr: Tensor, count: Tensor | None, averages: Averages | None
+    ) -> dict[str, Tensor | Factors]:
+        """Steps of large weights by a kernel that multiplies factors where it uses the outcome; the others are left."""
+        o, left = self.optim, dict(picked)
+        share, followers = averages or (None, {})
+        numbers: Tensor | None = None
+        for name, grad in picked.items():
+            weight, slots = self.params[name], [slot[name] for slot in self.slots]
+            if not isinstance(grad, Factors) or weight.numel() < _LARGE or not o.momentum:
+                continue
+            if not trusted_update(weight, grad.left, len(slots), name in followers):
+                continue
+            from askew.nets.lanes.update_kernel import update
+
+            if numbers is None:
+                done = () if count is None else (1 - o.momentum**count, 1 - BETA2**count)
+                numbers = torch.stack([lr, *done]).float()
+            variant = o.nesterov if count is None else o.optimiser == "adamw"
+            factors = grad.left, grad.right, numbers, share
+            update(weight, slots, followers.get(name), *factors, o.momentum, o.weight_decay, variant, BETA2, EPS)
+            del left[name]
+        return left
 
     def tensors(self) -> dict[str, Tensor]:
         """All that a checkpoint needs, by name."""

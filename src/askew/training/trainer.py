@@ -65,7 +65,7 @@ class Trainer(Loop[Snapshot]):
         self.step_key_table = torch.zeros((self.window, self.turns), dtype=torch.int64, device=device)
         self.view_key_table = torch.zeros(self.window, dtype=torch.int64, device=device)
         named = dict(net.named_parameters()) | dict(net.named_buffers())
-        self.averaged = [(named[own], named[its]) for own, its in net.averaged()]
+        self.averaged = {its: (named[own], named[its]) for own, its in net.averaged()}
         self.copied = [(named[own], named[its]) for own, its in net.copied()]
         self.ahead = None if feed.resident else Ahead((feed.source, feed.target), run.batch, device)
         net.train()

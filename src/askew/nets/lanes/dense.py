@@ -1,53 +1,68 @@
-"""Dense layers of stacked lanes: a method's passes add up the gradient of their weights in one place.
+"""Dense layers of stacked lanes, and gradients of their weights that nobody writes down.
 
-A method sends source and target through a network apart, so a weight has a gradient of each, which autograd would write
-twice and then read, add and write. digits-32 has 31 million dense weights a lane: that sum took a fifth of a step. Here
-the second product adds itself to the first one's outcome.
+digits-32 has 31 million dense weights a lane, and a step does little else than read and write them. The gradient of
+such a weight is a product of two small matrices, so a backward pass leaves the two, and the optimiser multiplies them
+where it uses the outcome (`askew.nets.lanes.update_kernel`): a fifth to a quarter of what a step moves.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 
-class GradientSums:
+class Factors(NamedTuple):
+    """A gradient left · right. (l, e, n), (l, n, d)"""
+
+    left: Tensor
+    right: Tensor
+
+    def product(self) -> Tensor:
+        return torch.bmm(self.left, self.right)
+
+    def plus(self, left: Tensor, right: Tensor) -> Factors:
+        """The sum with another."""
+        return Factors(torch.cat([self.left, left], dim=2), torch.cat([self.right, right], dim=1))
+
+
+Gradient = Tensor | Factors | None
+
+
+class FactoredGradients:
     """Gradients of some weights, as far as they come from dense layers."""
 
     def __init__(self, weights: Sequence[Tensor]) -> None:
         self._shapes = {weight.data_ptr(): weight.shape for weight in weights}
-        self._sums: dict[int, Tensor] = {}
+        self._found: dict[int, Factors] = {}
 
     def takes(self, weight: Tensor) -> bool:
         """Not where all lanes share a weight: what a layer sees is then a view of other shape."""
         return self._shapes.get(weight.data_ptr()) == weight.shape
 
     def add(self, weight: Tensor, left: Tensor, right: Tensor) -> None:
-        """left · right. (l, e, n), (l, n, d)"""
-        if (found := self._sums.get(weight.data_ptr())) is None:
-            self._sums[weight.data_ptr()] = torch.bmm(left, right)
-        else:
-            found.baddbmm_(left, right)
+        """left · right, of one of several passes perhaps."""
+        found = self._found.get(weight.data_ptr())
+        self._found[weight.data_ptr()] = Factors(left, right) if found is None else found.plus(left, right)
 
-    def with_others(self, weight: Tensor, gradient: Tensor | None) -> Tensor | None:
+    def with_others(self, weight: Tensor, gradient: Tensor | None) -> Gradient:
         """The whole gradient, given what autograd found elsewhere."""
-        found = self._sums.get(weight.data_ptr())
-        return gradient if found is None else found if gradient is None else found.add_(gradient)
+        found = self._found.get(weight.data_ptr())
+        return gradient if found is None else found if gradient is None else found.product().add_(gradient)
 
 
-_active: GradientSums | None = None  # not local to a thread: on a GPU autograd has threads of its own
+_active: FactoredGradients | None = None  # not local to a thread: on a GPU autograd has threads of its own
 
 
 @contextmanager
-def gradient_sums(weights: Sequence[Tensor]) -> Iterator[GradientSums]:
-    """Meanwhile backward passes leave the gradients of these weights in the sums, where they can."""
+def factored_gradients(weights: Sequence[Tensor]) -> Iterator[FactoredGradients]:
+    """Meanwhile backward passes leave factors of these weights' gradients, where they can."""
     global _active
-    before, _active = _active, GradientSums(weights)
+    before, _active = _active, FactoredGradients(weights)
     try:
         yield _active
     finally:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.util import find_spec
 
@@ -72,12 +72,22 @@ def trusted_block(
     )
 
 
+def trusted_update(weight: Tensor, left: Tensor, slots: int, averaged: bool) -> bool:
+    """Whether the kernel that steps along a product may be used for weights (lanes, e, d) and factors (lanes, e, n)."""
+    rounds = torch.get_float32_matmul_precision() != "highest"  # TF32 is what makes it fast
+    if not weight.is_cuda or not rounds or weight.dtype != torch.float32 or not has_triton():
+        return False
+    (_, e, d), n = weight.shape, left.shape[2]
+    return tried("step along a product", ((2, e, d), (2, e, n), (2, n, d)), (slots, averaged), weight.device)
+
+
 @cache
 def tried(layer: str, shapes: tuple[Shape, ...], options: tuple[object, ...], device: torch.device) -> bool:
     """Whether the kernel of a layer says what torch says, on random tensors of these shapes."""
     from askew.nets.kernels.draw_kernel import draw
     from askew.nets.kernels.kept_norm_kernel import KeptNorm
     from askew.nets.lanes import kernels
+    from askew.nets.lanes.update_kernel import update
 
     forms: dict[str, tuple[Form, Form]] = {
         "convolution": (kernels.Conv.apply, _convolution),
@@ -85,8 +95,9 @@ def tried(layer: str, shapes: tuple[Shape, ...], options: tuple[object, ...], de
         "block": (_block_by(kernels.ConvNormReluPool.apply), _block_by(_block)),
         "norm by kept statistics": (_by_kept_statistics(KeptNorm.apply), _by_kept_statistics(_kept_norm)),
         "random draw": (_draw_by(draw), _draw_by(_draw)),
+        "step along a product": (_step_by(update), _step_by(_update)),
     }
-    trains = bool(options[3]) if layer == "norm" else layer not in ("block", "random draw")
+    trains = bool(options[3]) if layer == "norm" else layer not in ("block", "random draw", "step along a product")
     try:
         apart = distance(*forms[layer], shapes, options, device, gradients=trains)
     except _triton_errors() as error:  # a GPU with less shared memory, or without bfloat16
@@ -154,6 +165,40 @@ def _draw_by(draw: Form) -> Form:
 
 def _draw(keys: Tensor, stream: str, shape: Shape, normal: bool) -> Tensor:
     return (random.normal if normal else random.uniform)(keys, stream, *shape)
+
+
+def _step_by(update: Callable[..., None]) -> Form:
+    def form(weight: Tensor, left: Tensor, right: Tensor, count: int, averaged: bool) -> Tensor:
+        """How far the weights move, what the slots become, which have been used before, and perhaps the average."""
+        slots = [weight.flip(0).square() * left.shape[2] for _ in range(count)]
+        after, average = weight.clone(), torch.zeros_like(weight) if averaged else None
+        numbers = torch.tensor([0.1, 0.5, 0.4], device=weight.device)
+        for variant in (False, True):
+            update(after, slots, average, left, right, numbers, numbers[2], 0.9, 0.01, variant, 0.999, 1e-8)
+        found = [after - weight, *slots, *([] if average is None else [average])]
+        return torch.cat([value.flatten() for value in found])
+
+    return form
+
+
+def _update(
+    weight: Tensor, slots: Sequence[Tensor], average: Tensor | None, left: Tensor, right: Tensor, numbers: Tensor,
+    share: Tensor, beta1: float, decay: float, variant: bool, beta2: float, eps: float,
+) -> None:  # fmt: skip
+    """By the formulas of SGD (one slot) and Adam (two)."""
+    g, (rate, first, second) = torch.bmm(left, right), numbers
+    apart = variant and len(slots) == 2
+    weight.mul_(1 - rate * decay if apart else 1)
+    g = g if apart else g + decay * weight
+    if len(slots) == 2:
+        slots[0].lerp_(g, 1 - beta1)
+        slots[1].lerp_(g.square(), 1 - beta2)
+        weight.sub_(rate / first * slots[0] / ((slots[1] / second).sqrt() + eps))
+    else:
+        slots[0].mul_(beta1).add_(g)
+        weight.sub_(rate * (g + beta1 * slots[0] if variant else slots[0]))
+    if average is not None:
+        average.lerp_(weight, share)
 
 
 def _block_by(block: Form) -> Form:
