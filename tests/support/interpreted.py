@@ -60,6 +60,8 @@ def main() -> None:
     trust.trusted_norm(torch.zeros(LANES, 20, 6, 1, 1), torch.zeros(LANES, 20), 0.1, 1e-5, (1, 1, 0), True)
     for kept in (SINGLE, HALF):
         trust.tried("norm by kept statistics", ((3, 70, 5, 6), (70,), (70,)), (1e-5, kept), torch.device("cpu"))
+    for first in (False, True):
+        trust.tried("dropout", ((2, 5, 300),), (0.3, first), torch.device("cpu"))
     for slots in (1, 2):  # SGD and Adam; more weights than a program's, and no multiple of them
         shapes = (2, 70, 130), (2, 70, 40), (2, 40, 130)
         trust.tried("step along a product", shapes, (slots, slots == 2), torch.device("cpu"))

@@ -62,6 +62,7 @@ class Dropout(nn.Module):
     step_key: Tensor
     share = (0, 1)
     """Of a batch that processes share: how many of its rows come before those here, and how many are."""
+    in_lanes = False
 
     def __init__(self, p: float, layer: int, rows: bool = False) -> None:
         super().__init__()
@@ -72,6 +73,8 @@ class Dropout(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0:
             return x
+        if self.in_lanes and x.dim() == 2:
+            return lane_layers.dropped(x, self.step_key, random.stream_key("dropout", self.layer), self.p)
         shape = torch.Size([len(x), *[1] * (x.dim() - 1)]) if self.rows else x.shape
         place = (shape, self.share, x.device)
         if place not in self._base:

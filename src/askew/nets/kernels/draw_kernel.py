@@ -17,7 +17,7 @@ BLOCK = 1024
 
 
 @triton.jit
-def _hash(position, stream):
+def hash64(position, stream):
     """`askew.core.random.hash64`."""
     z = (position + 1) * GOLDEN + stream
     z = (z ^ ((z >> 30) & 0x3FFFFFFFF)) * M1
@@ -31,7 +31,7 @@ def _draw(keys, out, stream, COUNT, SIZE, NORMAL: tl.constexpr, BLOCK: tl.conste
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     here = place < COUNT
     key = tl.load(keys + place // SIZE, mask=here, other=0)
-    both = _hash(_hash(place % SIZE, stream) ^ key, 0)
+    both = hash64(hash64(place % SIZE, stream) ^ key, 0)
     high = (both >> 40) & 0xFFFFFF
     if NORMAL:
         radius = (high + 1).to(tl.float32) * 2**-24

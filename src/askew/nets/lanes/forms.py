@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from askew.core import random
+
 Pool = tuple[int, int, int]
 """Size, stride and padding of a max pool."""
 NO_POOL: Pool = (1, 1, 0)
@@ -108,3 +110,10 @@ def normed(
     )  # fmt: skip
     out = F.max_pool2d(out.view(x.shape).flatten(0, 1), *pool)
     return out.view(*x.shape[:3], *out.shape[2:])
+
+
+def dropped(x: Tensor, keys: Tensor, stream: int, p: float) -> Tensor:
+    """(lanes, n, d), (lanes,) → (lanes, n, d)"""
+    places = torch.arange(x[0].numel(), device=x.device).view(x.shape[1:])
+    keep = random.keep_mask(random.hash64(stream, places), keys[:, None, None], p)
+    return torch.where(keep, x, 0) / (1 - p)

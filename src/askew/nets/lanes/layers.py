@@ -17,11 +17,12 @@ import torch
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from askew.nets.lanes import forms
 from askew.nets.lanes.dense import Dense
 from askew.nets.lanes.forms import NO_POOL, Pool, channels_then_images, convolved, normed
-from askew.nets.lanes.trust import trusted_block, trusted_norm
+from askew.nets.lanes.trust import trusted_block, trusted_dropout, trusted_norm
 
-__all__ = ["NO_POOL", "Pending", "Pool", "dense", "norm_relu_pool"]
+__all__ = ["NO_POOL", "Pending", "Pool", "dense", "dropped", "norm_relu_pool"]
 
 Dims = tuple[int | None, ...]
 
@@ -108,6 +109,18 @@ class _Dense(_Stacked):
         return channels_then_images(out), 0
 
 
+class _Dropped(_Stacked):
+    @staticmethod
+    def vmap(info: Any, dims: Dims, x: Tensor, keys: Tensor, stream: int, p: float) -> tuple[Tensor, int]:
+        x, keys = _lanes_first(info, dims[:2], x, keys)
+        if trusted_dropout(x, p):
+            from askew.nets.lanes.dropout_kernel import Dropped
+
+            out: Tensor = Dropped.apply(x, keys, stream, p)  # type: ignore[no-untyped-call]
+            return out, 0
+        return forms.dropped(x, keys, stream, p), 0
+
+
 class _NormReluPool(_Stacked):
     @staticmethod
     def vmap(
@@ -134,6 +147,12 @@ class _NormReluPool(_Stacked):
 def dense(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """x Wᵀ + b. (n, d), (e, d), (e,) → (n, e) a lane."""
     out: Tensor = _Dense.apply(x, weight, bias)  # type: ignore[no-untyped-call]
+    return out
+
+
+def dropped(x: Tensor, key: Tensor, stream: int, p: float) -> Tensor:
+    """Dropout by a hashed stream and a hashed step. (n, d), () → (n, d) a lane"""
+    out: Tensor = _Dropped.apply(x, key, stream, p)  # type: ignore[no-untyped-call]
     return out
 
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from askew.core import random
-from askew.nets.lanes.forms import Form, Pool, normed, one_by_one
+from askew.nets.lanes.forms import Form, Pool, dropped, normed, one_by_one
 
 TOLERATED = 0.02
 """How far a kernel may be from torch, as a share of the outcome: products in TF32 are 0.001 apart, wrong code 0.1."""
@@ -72,6 +72,14 @@ def trusted_block(
     )
 
 
+def trusted_dropout(x: Tensor, p: float) -> bool:
+    """Whether the kernel of a dropout may be used for (lanes, n, d)."""
+    if not x.is_cuda or x.dtype != torch.float32 or not has_triton():
+        return False
+    lanes, n, d = x.shape
+    return tried("dropout", ((lanes, _few(n), d),), (p, x.mT.is_contiguous()), x.device)
+
+
 def trusted_update(weight: Tensor, left: Tensor, slots: int, averaged: bool) -> bool:
     """Whether the kernel that steps along a product may be used for weights (lanes, e, d) and factors (lanes, e, n)."""
     rounds = torch.get_float32_matmul_precision() != "highest"  # TF32 is what makes it fast
@@ -87,6 +95,7 @@ def tried(layer: str, shapes: tuple[Shape, ...], options: tuple[object, ...], de
     from askew.nets.kernels.draw_kernel import draw
     from askew.nets.kernels.kept_norm_kernel import KeptNorm
     from askew.nets.lanes import kernels
+    from askew.nets.lanes.dropout_kernel import Dropped
     from askew.nets.lanes.update_kernel import update
 
     forms: dict[str, tuple[Form, Form]] = {
@@ -95,6 +104,7 @@ def tried(layer: str, shapes: tuple[Shape, ...], options: tuple[object, ...], de
         "block": (_block_by(kernels.ConvNormReluPool.apply), _block_by(_block)),
         "norm by kept statistics": (_by_kept_statistics(KeptNorm.apply), _by_kept_statistics(_kept_norm)),
         "random draw": (_draw_by(draw), _draw_by(_draw)),
+        "dropout": (_dropout_by(Dropped.apply), _dropout_by(dropped)),
         "step along a product": (_step_by(update), _step_by(_update)),
     }
     trains = bool(options[3]) if layer == "norm" else layer not in ("block", "random draw", "step along a product")
@@ -165,6 +175,15 @@ def _draw_by(draw: Form) -> Form:
 
 def _draw(keys: Tensor, stream: str, shape: Shape, normal: bool) -> Tensor:
     return (random.normal if normal else random.uniform)(keys, stream, *shape)
+
+
+def _dropout_by(dropout: Form) -> Form:
+    def form(x: Tensor, p: float, first: bool) -> Tensor:
+        """Of rows that lie in memory as they will come."""
+        keys = random.hash64(1, torch.arange(len(x), device=x.device))
+        return dropout(x.mT.contiguous().mT if first else x, keys, random.stream_key("tried"), p)
+
+    return form
 
 
 def _step_by(update: Callable[..., None]) -> Form:
