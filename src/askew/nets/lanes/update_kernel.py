@@ -11,13 +11,27 @@ BE, BD, BN, WARPS = 32, 128, 32, 4
 
 
 @triton.jit
+def _product(
+    left, right, e, d, E, D, N, LE, LN, RN, RD, BE: tl.constexpr, BD: tl.constexpr, BN: tl.constexpr
+):  # fmt: skip
+    """Rows e and columns d of left (E, N) · right (N, D) in TF32."""
+    g = tl.zeros((BE, BD), dtype=tl.float32)
+    for start in range(0, N, BN):
+        n = start + tl.arange(0, BN)
+        a = tl.load(left + e[:, None] * LE + n[None, :] * LN, mask=(e < E)[:, None] & (n < N)[None, :], other=0.0)
+        b = tl.load(right + n[:, None] * RN + d[None, :] * RD, mask=(n < N)[:, None] & (d < D)[None, :], other=0.0)
+        g = tl.dot(a, b, g, input_precision="tf32")
+    return g
+
+
+@triton.jit
 def _update(
     weight, first, second, average, left, right, numbers, share, E, D, N, LL, LE, LN, RL, RN, RD,
     beta1, beta2, decay, eps,
     ADAM: tl.constexpr, VARIANT: tl.constexpr, AVERAGED: tl.constexpr,
     BE: tl.constexpr, BD: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    """`askew.training.optim.sgd_` or `adam_` of weight (l, E, D) by left (l, E, N) · right (l, N, D) in TF32.
+    """`askew.training.optim.sgd_` or `adam_` of weight (l, E, D) by left (l, E, N) · right (l, N, D).
 
     VARIANT: Nesterov's momentum, or a decay apart from the gradient. `numbers`: the rate; Adam's 1 − β₁ⁿ and 1 − β₂ⁿ.
     AVERAGED: and then average ← average + share·(weight − average).
@@ -32,16 +46,7 @@ def _update(
     m = tl.load(first + place, mask=here, other=0.0)
     if ADAM:
         s = tl.load(second + place, mask=here, other=0.0)
-    g = tl.zeros((BE, BD), dtype=tl.float32)
-    for start in range(0, N, BN):
-        n = start + tl.arange(0, BN)
-        a = tl.load(
-            left + lane * LL + e[:, None] * LE + n[None, :] * LN, mask=(e < E)[:, None] & (n < N)[None, :], other=0.0
-        )
-        b = tl.load(
-            right + lane * RL + n[:, None] * RN + d[None, :] * RD, mask=(n < N)[:, None] & (d < D)[None, :], other=0.0
-        )
-        g = tl.dot(a, b, g, input_precision="tf32")
+    g = _product(left + lane * LL, right + lane * RL, e, d, E, D, N, LE, LN, RN, RD, BE, BD, BN)
     rate = tl.load(numbers)
     if ADAM:
         if VARIANT:
