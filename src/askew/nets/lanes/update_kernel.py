@@ -25,6 +25,17 @@ def _product(
 
 
 @triton.jit
+def _adam(w, m, s, g, rate, first, second, beta1, beta2, decay, eps, APART: tl.constexpr):
+    if APART:
+        w = w - rate * decay * w
+    else:
+        g += decay * w
+    m = beta1 * m + (1 - beta1) * g
+    s = beta2 * s + (1 - beta2) * g * g
+    return w - rate / first * m / (tl.sqrt(s) / tl.sqrt(second) + eps), m, s
+
+
+@triton.jit
 def _update(
     weight, first, second, average, left, right, numbers, share, E, D, N, LL, LE, LN, RL, RN, RD,
     beta1, beta2, decay, eps,
@@ -49,14 +60,8 @@ def _update(
     g = _product(left + lane * LL, right + lane * RL, e, d, E, D, N, LE, LN, RN, RD, BE, BD, BN)
     rate = tl.load(numbers)
     if ADAM:
-        if VARIANT:
-            w = w - rate * decay * w
-        else:
-            g += decay * w
-        m = beta1 * m + (1 - beta1) * g
-        s = beta2 * s + (1 - beta2) * g * g
+        w, m, s = _adam(w, m, s, g, rate, tl.load(numbers + 1), tl.load(numbers + 2), beta1, beta2, decay, eps, VARIANT)
         tl.store(second + place, s, mask=here)
-        w -= rate / tl.load(numbers + 1) * m / (tl.sqrt(s) / tl.sqrt(tl.load(numbers + 2)) + eps)
     else:
         g += decay * w
         m = beta1 * m + g
