@@ -18,11 +18,18 @@ from torch import Tensor
 from askew.core.errors import UserError
 from askew.core.options import Between
 from askew.nets.kernels import draws
+from askew.nets.lanes.trust import tried, usable
 
 HALF_RANGE = 127.5
 """Strengths are relative to pixels in −1 … 1."""
 GAIN = (0.25, 1.5)
 OFFSET = 0.5
+RATIO = 4 / 3
+"""Of a picture view's sides, at most."""
+GREY, SHARPER, NEGATIVE = 0.25, 0.3, 0.15
+"""Shares of picture views that are grey, sharper or blurred, and negatives."""
+CONTRAST, COLOUR = 0.5, 0.2
+"""How far picture views' contrast and colour are from 1 at most."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +95,7 @@ def make_view(x: Tensor, keys: Tensor, how: Views, strength: float = 1.0, side: 
         if how.views == "rows":
             return x if strength == 0 else _rows(x, keys, how, strength)
         if how.views == "picture" and strength:
-            return _picture(x.float(), keys, how, strength, side or x.shape[-1])
+            return _picture(x, keys, how, strength, side or x.shape[-1])
         if strength == 0:
             return _centre(x, side) if how.views == "picture" and side else x
         x = _affine(x.float(), keys, how, strength)
@@ -159,31 +166,53 @@ def _centre(x: Tensor, side: int) -> Tensor:
 
 
 def _picture(x: Tensor, keys: Tensor, how: Views, strength: float, side: int) -> Tensor:
-    """A random resized crop (area, ratio 3/4 … 4/3), flipped half the time, then style."""
-    u = draws.uniform(keys, "view crop", 5)
-    area = 1 - (1 - how.area) * strength * u[:, 0]
-    ratio = torch.exp(strength * math.log(4 / 3) * _between(u[:, 1], -1, 1))
+    """By kernels, wherever they may be used."""
+    style = how.style * strength
+    view = picture_view
+    if _by_kernels(x, keys, 1.0 if style else 0.0, side):
+        from askew.nets.kernels.picture_kernel import picture_view as view
+    crops = draws.uniform(keys, "view crop", 5)
+    styles = draws.uniform(keys, "view style", 12) if style else None
+    return view(x, crops, styles, (1 - how.area) * strength, math.log(RATIO) * strength, style, side)
+
+
+def _by_kernels(x: Tensor, keys: Tensor, style: float, side: int) -> bool:
+    if not usable(x, keys) or x.shape[1] > 3:
+        return False
+    some = 32  # enough for every change to occur among them
+    return tried("picture view", ((some, *x.shape[1:]), (some, 5), (some, 12)), (x.dtype, style, side), x.device)
+
+
+def picture_view(
+    x: Tensor, crops: Tensor, styles: Tensor | None, shrink: float, stretch: float, style: float, side: int
+) -> Tensor:
+    """A random resized crop, flipped half the time, then style: from numbers in 0 … 1 that are drawn.
+
+    A crop keeps 1 − `shrink` of the area at least, and the logarithm of its sides' ratio is ± `stretch` at most.
+    (n, k, h, w), (n, 5), (n, 12) → (n, k, side, side)
+    """
+    area = 1 - shrink * crops[:, 0]
+    ratio = torch.exp(stretch * _between(crops[:, 1], -1, 1))
     wide, high = (area * ratio).sqrt().clamp(max=1), (area / ratio).sqrt().clamp(max=1)
-    across, down = (1 - wide) * _between(u[:, 2], -1, 1), (1 - high) * _between(u[:, 3], -1, 1)
-    flip = torch.where(u[:, 4] < 0.5, -1.0, 1.0)
+    across, down = (1 - wide) * _between(crops[:, 2], -1, 1), (1 - high) * _between(crops[:, 3], -1, 1)
+    flip = torch.where(crops[:, 4] < 0.5, -1.0, 1.0)
     nothing = torch.zeros_like(wide)
     theta = torch.stack([flip * wide, nothing, across, nothing, high, down], dim=1).view(-1, 2, 3)
-    x = _sampled(x, theta, (side, side))
-    return _styled(x, keys, how.style * strength) if how.style * strength else x
+    x = _sampled(x.float(), theta, (side, side))
+    return x if styles is None else _styled(x, styles, style)
 
 
-def _styled(x: Tensor, keys: Tensor, style: float) -> Tensor:
-    """Grey (25 %), contrast ½ … 1½, sharper or blurred (30 %), colour ± 20 %, inverted (15 %); `style` scales all.
+def _styled(x: Tensor, u: Tensor, style: float) -> Tensor:
+    """Grey, contrast, sharper or blurred, colour, inverted; `style` scales all.
 
     All but the blur are linear in a pixel, so that they are one product and one sum: passes over the pixels take time.
     """
-    u = draws.uniform(keys, "view style", 12)
-    x = torch.lerp(x, x.mean(dim=1, keepdim=True), _along((u[:, 0] < 0.25 * style).float()))
-    contrast = _along(1 + style * _between(u[:, 1], -0.5, 0.5))
-    sharp = _along(torch.where(u[:, 2] < 0.3 * style, _between(u[:, 3], -1, 1), 0.0))
-    gain = _along(1 + style * _between(u[:, 4], -0.2, 0.2))
-    offset = style * 0.2 * (HALF_RANGE / 2) * _between(u[:, 5 : 5 + x.shape[1]], -1, 1)
-    sign = _along(torch.where(u[:, 11] < 0.15 * style, -1.0, 1.0))
+    x = torch.lerp(x, x.mean(dim=1, keepdim=True), _along((u[:, 0] < GREY * style).float()))
+    contrast = _along(1 + style * _between(u[:, 1], -CONTRAST, CONTRAST))
+    sharp = _along(torch.where(u[:, 2] < SHARPER * style, _between(u[:, 3], -1, 1), 0.0))
+    gain = _along(1 + style * _between(u[:, 4], -COLOUR, COLOUR))
+    offset = style * COLOUR * (HALF_RANGE / 2) * _between(u[:, 5 : 5 + x.shape[1]], -1, 1)
+    sign = _along(torch.where(u[:, 11] < NEGATIVE * style, -1.0, 1.0))
     base = gain * (1 - contrast) * x.mean(dim=(1, 2, 3), keepdim=True) + offset[:, :, None, None]
     base = sign * base + (1 - sign) * HALF_RANGE
     scale = sign * gain * contrast

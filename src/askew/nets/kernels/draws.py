@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from askew.core import random
-from askew.nets.lanes.trust import has_triton, tried
+from askew.nets.lanes.trust import tried, usable
 
 
 def uniform(keys: Tensor, stream: str, *shape: int) -> Tensor:
@@ -28,6 +27,5 @@ def _drawn(keys: Tensor, stream: str, shape: tuple[int, ...], normal: bool) -> T
 
 
 def _trusted(keys: Tensor, shape: tuple[int, ...], normal: bool) -> bool:
-    if not keys.is_cuda or not has_triton() or torch._C._functorch.is_functorch_wrapped_tensor(keys):
-        return False  # under vmap torch's own; the views of lanes are made outside of it
-    return tried("random draw", ((64,),), (shape, normal), keys.device)
+    """The views of lanes are made outside of vmap."""
+    return usable(keys) and tried("random draw", ((64,),), (shape, normal), keys.device)

@@ -29,6 +29,12 @@ def has_triton() -> bool:
     return find_spec("triton") is not None
 
 
+def usable(*tensors: Tensor) -> bool:
+    """Whether kernels can be given these: not under vmap, which knows torch's own functions alone."""
+    wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+    return has_triton() and all(x.is_cuda and not wrapped(x) for x in tensors)
+
+
 def _usable(x: Tensor, weight: Tensor, pool: Pool) -> bool:
     """Whether there are kernels: of pools, for those whose pixels are in two windows along an axis at most."""
     size, stride, padding = pool
@@ -75,6 +81,8 @@ def trusted_block(
 @cache
 def tried(layer: str, shapes: tuple[Shape, ...], options: tuple[object, ...], device: torch.device) -> bool:
     """Whether the kernel of a layer says what torch says, on random tensors of these shapes."""
+    from askew.nets import augment
+    from askew.nets.kernels import picture_kernel
     from askew.nets.kernels.draw_kernel import draw
     from askew.nets.kernels.kept_norm_kernel import KeptNorm
     from askew.nets.lanes import kernels
@@ -85,8 +93,9 @@ def tried(layer: str, shapes: tuple[Shape, ...], options: tuple[object, ...], de
         "block": (_block_by(kernels.ConvNormReluPool.apply), _block_by(_block)),
         "norm by kept statistics": (_by_kept_statistics(KeptNorm.apply), _by_kept_statistics(_kept_norm)),
         "random draw": (_draw_by(draw), _draw_by(_draw)),
+        "picture view": (_picture_by(picture_kernel.picture_view), _picture_by(augment.picture_view)),
     }
-    trains = bool(options[3]) if layer == "norm" else layer not in ("block", "random draw")
+    trains = bool(options[3]) if layer == "norm" else layer not in ("block", "random draw", "picture view")
     try:
         apart = distance(*forms[layer], shapes, options, device, gradients=trains)
     except _triton_errors() as error:  # a GPU with less shared memory, or without bfloat16
@@ -154,6 +163,15 @@ def _draw_by(draw: Form) -> Form:
 
 def _draw(keys: Tensor, stream: str, shape: Shape, normal: bool) -> Tensor:
     return (random.normal if normal else random.uniform)(keys, stream, *shape)
+
+
+def _picture_by(view: Form) -> Form:
+    def form(x: Tensor, crops: Tensor, styles: Tensor, kept: torch.dtype, style: float, side: int) -> Tensor:
+        """Of pixels in 0 … 255, by uniform numbers."""
+        crops, styles = torch.special.ndtr(crops), torch.special.ndtr(styles)
+        return view((128 + 64 * x).clamp(0, 255).to(kept), crops, styles if style else None, 0.9, 0.3, style, side)
+
+    return form
 
 
 def _block_by(block: Form) -> Form:
