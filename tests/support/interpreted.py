@@ -61,8 +61,8 @@ def main() -> None:
     for kept in (SINGLE, HALF):
         trust.tried("norm by kept statistics", ((3, 70, 5, 6), (70,), (70,)), (1e-5, kept), torch.device("cpu"))
     for shape in ((6,), (3, 20, 20)):  # less than a program's numbers, and more
-        for normal in (False, True):
-            trust.tried("random draw", ((2,),), (shape, normal), torch.device("cpu"))
+        for kind in ("bits", "uniform", "normal"):
+            trust.tried("random draw", ((2,),), (kind, shape), torch.device("cpu"))
 
 
 if __name__ == "__main__":

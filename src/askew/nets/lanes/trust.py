@@ -158,11 +158,11 @@ def _kept_norm(x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, var: Tenso
 
 
 def _draw_by(draw: Form) -> Form:
-    return lambda x, *options: draw((x * 2**60).long(), "tried", *options)
+    return lambda x, kind, shape: draw(kind, (x * 2**60).long(), "tried", shape).double()
 
 
-def _draw(keys: Tensor, stream: str, shape: Shape, normal: bool) -> Tensor:
-    return (random.normal if normal else random.uniform)(keys, stream, *shape)
+def _draw(kind: str, keys: Tensor, stream: str, shape: Shape) -> Tensor:
+    return random.DRAWS[kind](keys, stream, *shape)
 
 
 def _picture_by(view: Form) -> Form:
