@@ -12,24 +12,16 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from askew.core.errors import UserError
 from askew.core.options import Between
 from askew.nets.kernels import draws
+from askew.nets.kernels.pictures import HALF_RANGE, RATIO, along, between, picture_view, sampled
 from askew.nets.lanes.trust import tried, usable
 
-HALF_RANGE = 127.5
-"""Strengths are relative to pixels in −1 … 1."""
 GAIN = (0.25, 1.5)
 OFFSET = 0.5
-RATIO = 4 / 3
-"""Of a picture view's sides, at most."""
-GREY, SHARPER, NEGATIVE = 0.25, 0.3, 0.15
-"""Shares of picture views that are grey, sharper or blurred, and negatives."""
-CONTRAST, COLOUR = 0.5, 0.2
-"""How far picture views' contrast and colour are from 1 at most."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,51 +96,29 @@ def make_view(x: Tensor, keys: Tensor, how: Views, strength: float = 1.0, side: 
         return _noisy(x, keys, HALF_RANGE * how.noise * strength)
 
 
-def _between(u: Tensor, low: float, high: float) -> Tensor:
-    return low + (high - low) * u
-
-
 def _noisy(x: Tensor, keys: Tensor, scale: float) -> Tensor:
     return x + scale * draws.normal(keys, "view noise", *x.shape[1:]) if scale else x
 
 
-def _along(values: Tensor) -> Tensor:
-    """One number per image, for all of its pixels. (n,) → (n, 1, 1, 1)"""
-    return values[:, None, None, None]
-
-
-def _sampled(x: Tensor, theta: Tensor, side: tuple[int, int]) -> Tensor:
-    """Bilinear samples at θ·(column, row, 1), coordinates in −1 … 1, borders repeated. (n, k, h, w), (n, 2, 3)
-
-    The grid is written out: F.affine_grid multiplies matrices, which a GPU may do in TF32.
-    """
-    height, width = side
-    rows = (2 * torch.arange(height, device=x.device) + 1).float()[:, None] / height - 1
-    columns = (2 * torch.arange(width, device=x.device) + 1).float() / width - 1
-    t = theta[:, :, :, None, None]
-    grid = t[:, :, 0] * columns + t[:, :, 1] * rows + t[:, :, 2]  # (n, 2, height, width)
-    return F.grid_sample(x, grid.permute(0, 2, 3, 1), padding_mode="border", align_corners=False)
-
-
 def _affine(x: Tensor, keys: Tensor, how: Views, strength: float) -> Tensor:
     """θ = R(φ)·[[1, s], [0, 1]]·diag(a, b), then a shift; all drawn uniformly."""
-    u = strength * _between(draws.uniform(keys, "view affine", 6), -1, 1)
+    u = strength * between(draws.uniform(keys, "view affine", 6), -1, 1)
     angle = u[:, 0] * (how.rotation * math.pi / 180)
     a, b, s = 1 + how.stretch * u[:, 1], 1 + how.stretch * u[:, 2], how.shear * u[:, 3]
     across, down = (u[:, 4 + i] * (2 * how.shift / x.shape[3 - i]) for i in (0, 1))
     cos, sin = angle.cos(), angle.sin()
     theta = torch.stack([cos * a, (cos * s - sin) * b, across, sin * a, (sin * s + cos) * b, down], dim=1)
-    return _sampled(x, theta.view(-1, 2, 3), (x.shape[2], x.shape[3]))
+    return sampled(x, theta.view(-1, 2, 3), (x.shape[2], x.shape[3]))
 
 
 def _intensity(x: Tensor, keys: Tensor, how: Views, strength: float) -> Tensor:
     """v ← ±g·v + o of pixels v in −1 … 1."""
     u = draws.uniform(keys, "view intensity", 3)
-    gain = 1 + strength * (_between(u[:, 0], *GAIN) - 1)
+    gain = 1 + strength * (between(u[:, 0], *GAIN) - 1)
     sign = torch.where(u[:, 1] < how.inversion * strength, -1.0, 1.0)
-    offset = strength * OFFSET * _between(u[:, 2], -1, 1)
+    offset = strength * OFFSET * between(u[:, 2], -1, 1)
     v = x / HALF_RANGE - 1
-    return HALF_RANGE * (_along(sign * gain) * v + _along(offset) + 1)
+    return HALF_RANGE * (along(sign * gain) * v + along(offset) + 1)
 
 
 def _rows(x: Tensor, keys: Tensor, how: Views, strength: float) -> Tensor:
@@ -181,40 +151,3 @@ def _by_kernels(x: Tensor, keys: Tensor, style: float, side: int) -> bool:
         return False
     some = 32  # enough for every change to occur among them
     return tried("picture view", ((some, *x.shape[1:]), (some, 5), (some, 12)), (x.dtype, style, side), x.device)
-
-
-def picture_view(
-    x: Tensor, crops: Tensor, styles: Tensor | None, shrink: float, stretch: float, style: float, side: int
-) -> Tensor:
-    """A random resized crop, flipped half the time, then style: from numbers in 0 … 1 that are drawn.
-
-    A crop keeps 1 − `shrink` of the area at least, and the logarithm of its sides' ratio is ± `stretch` at most.
-    (n, k, h, w), (n, 5), (n, 12) → (n, k, side, side)
-    """
-    area = 1 - shrink * crops[:, 0]
-    ratio = torch.exp(stretch * _between(crops[:, 1], -1, 1))
-    wide, high = (area * ratio).sqrt().clamp(max=1), (area / ratio).sqrt().clamp(max=1)
-    across, down = (1 - wide) * _between(crops[:, 2], -1, 1), (1 - high) * _between(crops[:, 3], -1, 1)
-    flip = torch.where(crops[:, 4] < 0.5, -1.0, 1.0)
-    nothing = torch.zeros_like(wide)
-    theta = torch.stack([flip * wide, nothing, across, nothing, high, down], dim=1).view(-1, 2, 3)
-    x = _sampled(x.float(), theta, (side, side))
-    return x if styles is None else _styled(x, styles, style)
-
-
-def _styled(x: Tensor, u: Tensor, style: float) -> Tensor:
-    """Grey, contrast, sharper or blurred, colour, inverted; `style` scales all.
-
-    All but the blur are linear in a pixel, so that they are one product and one sum: passes over the pixels take time.
-    """
-    x = torch.lerp(x, x.mean(dim=1, keepdim=True), _along((u[:, 0] < GREY * style).float()))
-    contrast = _along(1 + style * _between(u[:, 1], -CONTRAST, CONTRAST))
-    sharp = _along(torch.where(u[:, 2] < SHARPER * style, _between(u[:, 3], -1, 1), 0.0))
-    gain = _along(1 + style * _between(u[:, 4], -COLOUR, COLOUR))
-    offset = style * COLOUR * (HALF_RANGE / 2) * _between(u[:, 5 : 5 + x.shape[1]], -1, 1)
-    sign = _along(torch.where(u[:, 11] < NEGATIVE * style, -1.0, 1.0))
-    base = gain * (1 - contrast) * x.mean(dim=(1, 2, 3), keepdim=True) + offset[:, :, None, None]
-    base = sign * base + (1 - sign) * HALF_RANGE
-    scale = sign * gain * contrast
-    blurred = F.avg_pool2d(x, 3, 1, 1, count_include_pad=False)
-    return torch.addcmul(torch.addcmul(base, x, scale * (1 + sharp)), blurred, -scale * sharp)

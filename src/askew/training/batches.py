@@ -127,7 +127,7 @@ def with_views(batch: Batch, method: Method, key: Tensor, how: Views, picture_si
                 yield x
                 continue
             keys = draws.bits(key, f"{domain} view {number}", x.shape[lead]).flatten()
-            yield make_view(rows, keys, how, strength, picture_side).unflatten(0, x.shape[: lead + 1])
+            yield torch.unflatten(make_view(rows, keys, how, strength, picture_side), 0, x.shape[: lead + 1])
 
     source = tuple(views(batch.xs, "source", method.source_views))
     target = tuple(views(batch.xt, "target", method.target_views if method.sees_target else (0.0,)))

@@ -10,10 +10,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from askew.nets import augment
+from askew.nets.kernels import pictures
 
-HALF_RANGE = tl.constexpr(augment.HALF_RANGE)
-CONTRAST, COLOUR = tl.constexpr(augment.CONTRAST), tl.constexpr(augment.COLOUR)
+HALF_RANGE = tl.constexpr(pictures.HALF_RANGE)
+CONTRAST, COLOUR = tl.constexpr(pictures.CONTRAST), tl.constexpr(pictures.COLOUR)
 BLOCK = 1024
 
 
@@ -88,7 +88,7 @@ def _style(
     x, styles, sums, out, S, TILES, BLOCKS, style, sharper, negative,
     C: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
-    """`augment._styled`, but for grey. (n, S, S, C), (n, TILES) → (n, S, S, C)"""
+    """`pictures.styled`, but for grey. (n, S, S, C), (n, TILES) → (n, S, S, C)"""
     program = tl.program_id(0)
     i = (program // BLOCKS).to(tl.int64)
     styles += 12 * i
@@ -122,7 +122,7 @@ def _style(
 def picture_view(
     x: Tensor, crops: Tensor, styles: Tensor | None, shrink: float, stretch: float, style: float, side: int
 ) -> Tensor:
-    """`askew.nets.augment.picture_view`, channels last in memory."""
+    """`askew.nets.kernels.pictures.picture_view`, channels last in memory."""
     n, c, height, width = x.shape
     x = (x if x.dtype == torch.uint8 else x.float()).contiguous()
     out = torch.empty((n, side, side, c), device=x.device)
@@ -131,13 +131,13 @@ def picture_view(
     # Shares are multiplied here, as torch's form does: a number that is drawn must be on the same side of them.
     if n:
         _crop[(n * tiles,)](
-            x, crops.contiguous(), styles, out, sums, height, width, side, tiles, shrink, stretch, augment.GREY * style,
+            x, crops, styles, out, sums, height, width, side, tiles, shrink, stretch, pictures.GREY * style,
             STYLED=styles is not None, C=c, BLOCK=BLOCK,
         )  # fmt: skip
     if n and styles is not None:
         cropped, out = out, torch.empty_like(out)
         _style[(n * blocks,)](
-            cropped, styles, sums, out, side, tiles, blocks, style, augment.SHARPER * style, augment.NEGATIVE * style,
+            cropped, styles, sums, out, side, tiles, blocks, style, pictures.SHARPER * style, pictures.NEGATIVE * style,
             C=c, BLOCK=BLOCK, PARTS=triton.next_power_of_2(tiles),
         )  # fmt: skip
     return out.permute(0, 3, 1, 2)

@@ -81,8 +81,7 @@ def trusted_block(
 @cache
 def tried(layer: str, shapes: tuple[Shape, ...], options: tuple[object, ...], device: torch.device) -> bool:
     """Whether the kernel of a layer says what torch says, on random tensors of these shapes."""
-    from askew.nets import augment
-    from askew.nets.kernels import picture_kernel
+    from askew.nets.kernels import picture_kernel, pictures
     from askew.nets.kernels.draw_kernel import draw
     from askew.nets.kernels.kept_norm_kernel import KeptNorm
     from askew.nets.lanes import kernels
@@ -93,7 +92,7 @@ def tried(layer: str, shapes: tuple[Shape, ...], options: tuple[object, ...], de
         "block": (_block_by(kernels.ConvNormReluPool.apply), _block_by(_block)),
         "norm by kept statistics": (_by_kept_statistics(KeptNorm.apply), _by_kept_statistics(_kept_norm)),
         "random draw": (_draw_by(draw), _draw_by(_draw)),
-        "picture view": (_picture_by(picture_kernel.picture_view), _picture_by(augment.picture_view)),
+        "picture view": (_picture_by(picture_kernel.picture_view), _picture_by(pictures.picture_view)),
     }
     trains = bool(options[3]) if layer == "norm" else layer not in ("block", "random draw", "picture view")
     try:
