@@ -16,6 +16,7 @@ from askew.core import random
 from askew.core.errors import UserError
 from askew.nets import augment
 from askew.nets.augment import NO_VIEWS, Views, check_views, make_view
+from askew.nets.kernels.pictures import styled
 
 STILL = Views(views="affine", rotation=0, stretch=0, shear=0, shift=0, noise=0)
 """Affine views that change nothing, but for what a test sets."""
@@ -251,8 +252,8 @@ def test_style_makes_a_quarter_of_the_pictures_grey(style: float, grey: float) -
 def test_style_is_grey_contrast_sharpness_colour_and_polarity_one_after_the_other() -> None:
     """Each written out by itself; with 60 pictures, every change occurs."""
     x, of = inputs("picture", 60).double(), keys(60)
-    found = augment._styled(x.float(), of, 1.0)
-    for picture, u, view in zip(x, random.uniform(of, "view style", 12).double(), found, strict=True):
+    drawn = random.uniform(of, "view style", 12)
+    for picture, u, view in zip(x, drawn.double(), styled(x.float(), drawn, 1.0), strict=True):
         p = picture.mean(dim=0, keepdim=True).expand(3, -1, -1) if u[0] < 0.25 else picture
         p = p.mean() + (0.5 + u[1]) * (p - p.mean())
         if u[2] < 0.3:

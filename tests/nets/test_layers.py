@@ -171,6 +171,11 @@ def test_a_crop_in_training_is_a_square_of_the_picture_flipped_or_not() -> None:
         assert torch.equal(xs, columns.expand(9, 9))
 
 
+def test_a_picture_that_has_the_size_already_is_left_as_it_is() -> None:
+    x = pictures(4, 9)
+    assert Crop(9).train()(x) is x
+
+
 def test_every_place_is_as_likely_and_half_are_flipped() -> None:
     crop = Crop(9).train()
     tops, flips = [], []

@@ -66,8 +66,8 @@ def main() -> None:
         shapes = (2, 70, 130), (2, 70, 40), (2, 40, 130)
         trust.tried("step along a product", shapes, (slots, slots == 2), torch.device("cpu"))
     for shape in ((6,), (3, 20, 20)):  # less than a program's numbers, and more
-        for normal in (False, True):
-            trust.tried("random draw", ((2,),), (shape, normal), torch.device("cpu"))
+        for kind in ("bits", "uniform", "normal"):
+            trust.tried("random draw", ((2,),), (kind, shape), torch.device("cpu"))
 
 
 if __name__ == "__main__":

@@ -172,7 +172,7 @@ def test_views_of_lanes_are_drawn_outside_of_vmap(monkeypatch: pytest.MonkeyPatc
     """Where a GPU draws by a kernel, for all lanes at once."""
     wrapped = []
 
-    def trusted(keys: torch.Tensor, *how: object) -> bool:
+    def trusted(kind: str, keys: torch.Tensor, *shape: object) -> bool:
         wrapped.append(torch._C._functorch.is_functorch_wrapped_tensor(keys))
         return False
 

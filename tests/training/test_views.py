@@ -21,10 +21,11 @@ from askew.data.task import Task, TestLabels, TrainingData
 from askew.methods import SourceOnly, make_method
 from askew.methods.base import Batch, Losses, Method, State
 from askew.nets.augment import NO_VIEWS, Views
+from askew.nets.layers import Crop, Pixels
 from askew.nets.network import Net
 from askew.nets.spec import NetSpec
 from askew.runs.config import RunRequest, plan_run
-from askew.training import loop
+from askew.training import batches, loop
 from askew.training.batches import Feed, with_views
 from askew.training.lane_groups import lane_shape
 from askew.training.optim import Optim
@@ -115,6 +116,22 @@ def test_the_views_of_lanes_are_those_of_each_by_itself() -> None:
 def test_picture_views_have_the_side_that_the_network_would_crop_to() -> None:
     batch = with_views(batch_of(3), Looks(), KEY, Views(views="picture"), 6)
     assert {tuple(v.shape) for v in (*batch.source_views, *batch.target_views)} == {(3, 1, 6, 6)}
+
+
+@pytest.mark.parametrize("lanes", [(), (2,)])
+def test_views_that_lie_channels_last_stay_so_up_to_the_first_convolution(
+    lanes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those do that kernels make."""
+    last = torch.zeros(2 if not lanes else 4, 5, 5, 3).permute(0, 3, 1, 2)
+    monkeypatch.setattr(batches, "make_view", lambda *args: last)
+    x = torch.zeros(*lanes, 2, 3, 9, 9, dtype=torch.uint8)
+    seen = with_views(Batch(x, x, x, x), Looks(), KEY.expand(lanes), Views(views="picture"), 5)
+    assert seen.xs.data_ptr() == last.data_ptr()
+    pixels = Pixels((0.5,) * 3, (0.5,) * 3, 3)
+    both = seen.xs.flatten(0, 1) if lanes else torch.cat([seen.xs, seen.xt])
+    images = pixels(Crop(5)(both))
+    assert images.is_contiguous(memory_format=torch.channels_last)
 
 
 # --- of a run ---

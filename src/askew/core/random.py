@@ -85,3 +85,7 @@ def normal(key: Tensor, stream: str, *shape: int) -> Tensor:
     radius = (((both >> 40) & 0xFFFFFF) + 1).float() * 2**-24  # (0, 1]: the logarithm stays finite
     angle = ((both >> 16) & 0xFFFFFF).float() * (2 * math.pi * 2**-24)
     return (-2 * radius.log()).sqrt() * angle.cos()
+
+
+DRAWS = {"bits": bits, "uniform": uniform, "normal": normal}
+"""What can be drawn for the elements of a key."""

@@ -12,15 +12,14 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from askew.core.errors import UserError
 from askew.core.options import Between
 from askew.nets.kernels import draws
+from askew.nets.kernels.pictures import HALF_RANGE, RATIO, along, between, picture_view, sampled
+from askew.nets.lanes.trust import tried, usable
 
-HALF_RANGE = 127.5
-"""Strengths are relative to pixels in −1 … 1."""
 GAIN = (0.25, 1.5)
 OFFSET = 0.5
 
@@ -88,7 +87,7 @@ def make_view(x: Tensor, keys: Tensor, how: Views, strength: float = 1.0, side: 
         if how.views == "rows":
             return x if strength == 0 else _rows(x, keys, how, strength)
         if how.views == "picture" and strength:
-            return _picture(x.float(), keys, how, strength, side or x.shape[-1])
+            return _picture(x, keys, how, strength, side or x.shape[-1])
         if strength == 0:
             return _centre(x, side) if how.views == "picture" and side else x
         x = _affine(x.float(), keys, how, strength)
@@ -97,51 +96,29 @@ def make_view(x: Tensor, keys: Tensor, how: Views, strength: float = 1.0, side: 
         return _noisy(x, keys, HALF_RANGE * how.noise * strength)
 
 
-def _between(u: Tensor, low: float, high: float) -> Tensor:
-    return low + (high - low) * u
-
-
 def _noisy(x: Tensor, keys: Tensor, scale: float) -> Tensor:
     return x + scale * draws.normal(keys, "view noise", *x.shape[1:]) if scale else x
 
 
-def _along(values: Tensor) -> Tensor:
-    """One number per image, for all of its pixels. (n,) → (n, 1, 1, 1)"""
-    return values[:, None, None, None]
-
-
-def _sampled(x: Tensor, theta: Tensor, side: tuple[int, int]) -> Tensor:
-    """Bilinear samples at θ·(column, row, 1), coordinates in −1 … 1, borders repeated. (n, k, h, w), (n, 2, 3)
-
-    The grid is written out: F.affine_grid multiplies matrices, which a GPU may do in TF32.
-    """
-    height, width = side
-    rows = (2 * torch.arange(height, device=x.device) + 1).float()[:, None] / height - 1
-    columns = (2 * torch.arange(width, device=x.device) + 1).float() / width - 1
-    t = theta[:, :, :, None, None]
-    grid = t[:, :, 0] * columns + t[:, :, 1] * rows + t[:, :, 2]  # (n, 2, height, width)
-    return F.grid_sample(x, grid.permute(0, 2, 3, 1), padding_mode="border", align_corners=False)
-
-
 def _affine(x: Tensor, keys: Tensor, how: Views, strength: float) -> Tensor:
     """θ = R(φ)·[[1, s], [0, 1]]·diag(a, b), then a shift; all drawn uniformly."""
-    u = strength * _between(draws.uniform(keys, "view affine", 6), -1, 1)
+    u = strength * between(draws.uniform(keys, "view affine", 6), -1, 1)
     angle = u[:, 0] * (how.rotation * math.pi / 180)
     a, b, s = 1 + how.stretch * u[:, 1], 1 + how.stretch * u[:, 2], how.shear * u[:, 3]
     across, down = (u[:, 4 + i] * (2 * how.shift / x.shape[3 - i]) for i in (0, 1))
     cos, sin = angle.cos(), angle.sin()
     theta = torch.stack([cos * a, (cos * s - sin) * b, across, sin * a, (sin * s + cos) * b, down], dim=1)
-    return _sampled(x, theta.view(-1, 2, 3), (x.shape[2], x.shape[3]))
+    return sampled(x, theta.view(-1, 2, 3), (x.shape[2], x.shape[3]))
 
 
 def _intensity(x: Tensor, keys: Tensor, how: Views, strength: float) -> Tensor:
     """v ← ±g·v + o of pixels v in −1 … 1."""
     u = draws.uniform(keys, "view intensity", 3)
-    gain = 1 + strength * (_between(u[:, 0], *GAIN) - 1)
+    gain = 1 + strength * (between(u[:, 0], *GAIN) - 1)
     sign = torch.where(u[:, 1] < how.inversion * strength, -1.0, 1.0)
-    offset = strength * OFFSET * _between(u[:, 2], -1, 1)
+    offset = strength * OFFSET * between(u[:, 2], -1, 1)
     v = x / HALF_RANGE - 1
-    return HALF_RANGE * (_along(sign * gain) * v + _along(offset) + 1)
+    return HALF_RANGE * (along(sign * gain) * v + along(offset) + 1)
 
 
 def _rows(x: Tensor, keys: Tensor, how: Views, strength: float) -> Tensor:
@@ -159,33 +136,18 @@ def _centre(x: Tensor, side: int) -> Tensor:
 
 
 def _picture(x: Tensor, keys: Tensor, how: Views, strength: float, side: int) -> Tensor:
-    """A random resized crop (area, ratio 3/4 … 4/3), flipped half the time, then style."""
-    u = draws.uniform(keys, "view crop", 5)
-    area = 1 - (1 - how.area) * strength * u[:, 0]
-    ratio = torch.exp(strength * math.log(4 / 3) * _between(u[:, 1], -1, 1))
-    wide, high = (area * ratio).sqrt().clamp(max=1), (area / ratio).sqrt().clamp(max=1)
-    across, down = (1 - wide) * _between(u[:, 2], -1, 1), (1 - high) * _between(u[:, 3], -1, 1)
-    flip = torch.where(u[:, 4] < 0.5, -1.0, 1.0)
-    nothing = torch.zeros_like(wide)
-    theta = torch.stack([flip * wide, nothing, across, nothing, high, down], dim=1).view(-1, 2, 3)
-    x = _sampled(x, theta, (side, side))
-    return _styled(x, keys, how.style * strength) if how.style * strength else x
+    """By kernels, wherever they may be used."""
+    style = how.style * strength
+    view = picture_view
+    if _by_kernels(x, keys, 1.0 if style else 0.0, side):
+        from askew.nets.kernels.picture_kernel import picture_view as view
+    crops = draws.uniform(keys, "view crop", 5)
+    styles = draws.uniform(keys, "view style", 12) if style else None
+    return view(x, crops, styles, (1 - how.area) * strength, math.log(RATIO) * strength, style, side)
 
 
-def _styled(x: Tensor, keys: Tensor, style: float) -> Tensor:
-    """Grey (25 %), contrast ½ … 1½, sharper or blurred (30 %), colour ± 20 %, inverted (15 %); `style` scales all.
-
-    All but the blur are linear in a pixel, so that they are one product and one sum: passes over the pixels take time.
-    """
-    u = draws.uniform(keys, "view style", 12)
-    x = torch.lerp(x, x.mean(dim=1, keepdim=True), _along((u[:, 0] < 0.25 * style).float()))
-    contrast = _along(1 + style * _between(u[:, 1], -0.5, 0.5))
-    sharp = _along(torch.where(u[:, 2] < 0.3 * style, _between(u[:, 3], -1, 1), 0.0))
-    gain = _along(1 + style * _between(u[:, 4], -0.2, 0.2))
-    offset = style * 0.2 * (HALF_RANGE / 2) * _between(u[:, 5 : 5 + x.shape[1]], -1, 1)
-    sign = _along(torch.where(u[:, 11] < 0.15 * style, -1.0, 1.0))
-    base = gain * (1 - contrast) * x.mean(dim=(1, 2, 3), keepdim=True) + offset[:, :, None, None]
-    base = sign * base + (1 - sign) * HALF_RANGE
-    scale = sign * gain * contrast
-    blurred = F.avg_pool2d(x, 3, 1, 1, count_include_pad=False)
-    return torch.addcmul(torch.addcmul(base, x, scale * (1 + sharp)), blurred, -scale * sharp)
+def _by_kernels(x: Tensor, keys: Tensor, style: float, side: int) -> bool:
+    if not usable(x, keys) or x.shape[1] > 3:
+        return False
+    some = 32  # enough for every change to occur among them
+    return tried("picture view", ((some, *x.shape[1:]), (some, 5), (some, 12)), (x.dtype, style, side), x.device)

@@ -89,7 +89,8 @@ class Crop(nn.Module):
     """A square of `size` pixels: at random, and flipped half the time, in training; the centre otherwise.
 
     Place and flip are a hash of (step, row), as in `Dropout`. What comes out lies in memory channels last, the order
-    that convolutions of large networks like best. (n, k, h, w) → (n, k, size, size)
+    that convolutions of large networks like best. An image of that size, such as a picture view, which is flipped
+    already, is left as it is. (n, k, h, w) → (n, k, size, size)
     """
 
     step_key: Tensor
@@ -103,6 +104,8 @@ class Crop(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         n, _, height, width = x.shape
         spare_y, spare_x = height - self.size, width - self.size
+        if spare_y == spare_x == 0:
+            return x
         if not self.training:
             y, x0 = spare_y // 2, spare_x // 2
             return x[:, :, y : y + self.size, x0 : x0 + self.size]

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from askew.core.device import wide
-from askew.core.random import bits, hash64, key, shuffled
+from askew.core.random import hash64, key, shuffled
 from askew.data.domains import Rows, RowSubset
 from askew.data.task import Sampler, TrainingData
 from askew.methods.base import Batch, Method
 from askew.nets.augment import Views, make_view
+from askew.nets.kernels import draws
 
 RESIDENT_SHARE = 0.5
 """Of the device's free memory that training data may take; larger ones stay on the host."""
@@ -134,9 +135,8 @@ def with_views(batch: Batch, method: Method, key: Tensor, how: Views, picture_si
             if how.views == "none":
                 yield x
                 continue
-            keys = bits(key, f"{domain} view {number}", x.shape[lead]).flatten()
-            view = make_view(rows, keys, how, strength, picture_side)
-            yield view.view(*x.shape[: lead + 1], *view.shape[1:])
+            keys = draws.bits(key, f"{domain} view {number}", x.shape[lead]).flatten()
+            yield torch.unflatten(make_view(rows, keys, how, strength, picture_side), 0, x.shape[: lead + 1])
 
     source = tuple(views(batch.xs, "source", method.source_views))
     target = tuple(views(batch.xt, "target", method.target_views if method.sees_target else (0.0,)))

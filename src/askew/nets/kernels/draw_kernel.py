@@ -26,27 +26,30 @@ def hash64(position, stream):
 
 
 @triton.jit
-def _draw(keys, out, stream, COUNT, SIZE, NORMAL: tl.constexpr, BLOCK: tl.constexpr):
-    """out[n, i] = `askew.core.random.normal`, or uniform, of keys[n] at position i. (COUNT / SIZE, SIZE)"""
+def _draw(keys, out, stream, COUNT, SIZE, KIND: tl.constexpr, BLOCK: tl.constexpr):
+    """out[n, i] = `askew.core.random`'s draw of keys[n] at position i. (COUNT / SIZE, SIZE)"""
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     here = place < COUNT
     key = tl.load(keys + place // SIZE, mask=here, other=0)
     both = hash64(hash64(place % SIZE, stream) ^ key, 0)
     high = (both >> 40) & 0xFFFFFF
-    if NORMAL:
+    if KIND == "bits":
+        value = both
+    elif KIND == "uniform":
+        value = high.to(tl.float32) * 2**-24
+    else:
         radius = (high + 1).to(tl.float32) * 2**-24
         angle = ((both >> 16) & 0xFFFFFF).to(tl.float32) * TURN
         value = tl.sqrt(-2 * tl.log(radius)) * tl.cos(angle)
-    else:
-        value = high.to(tl.float32) * 2**-24
     tl.store(out + place, value, mask=here)
 
 
-def draw(keys: Tensor, stream: str, shape: tuple[int, ...], normal: bool) -> Tensor:
+def draw(kind: str, keys: Tensor, stream: str, shape: tuple[int, ...]) -> Tensor:
     """(…,) → (…, *shape)"""
-    out = torch.empty((*keys.shape, *shape), device=keys.device)
+    dtype = torch.int64 if kind == "bits" else torch.float32
+    out = torch.empty((*keys.shape, *shape), dtype=dtype, device=keys.device)
     count, size = out.numel(), math.prod(shape)
     if count:
         grid = (triton.cdiv(count, BLOCK),)
-        _draw[grid](keys.contiguous(), out, random.stream_key(stream), count, size, normal, BLOCK)
+        _draw[grid](keys.contiguous(), out, random.stream_key(stream), count, size, kind, BLOCK)
     return out

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from askew.nets.lanes.forms import Form
-from askew.nets.lanes.trust import has_triton, tried
+from askew.nets.lanes.trust import tried, usable
 
 
 class KeptNorm2d(nn.BatchNorm2d):
@@ -25,9 +25,8 @@ class KeptNorm2d(nn.BatchNorm2d):
         return norm(x, self.weight, self.bias, self.running_mean, self.running_var, self.eps)
 
     def _trusted(self, x: Tensor) -> bool:
-        usable = x.is_cuda and self.affine and self.track_running_stats and has_triton()
-        if not usable or torch._C._functorch.is_functorch_wrapped_tensor(x):
-            return False  # in lanes torch's own, which vmap knows
+        if not (usable(x) and self.affine and self.track_running_stats):
+            return False
         if not x.is_contiguous(memory_format=torch.channels_last):
             return False
         row = (x.shape[1],)

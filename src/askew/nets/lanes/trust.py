@@ -18,6 +18,8 @@ TOLERATED = 0.02
 """How far a kernel may be from torch, as a share of the outcome: products in TF32 are 0.001 apart, wrong code 0.1."""
 Shape = tuple[int, ...]
 
+_NO_GRADIENT = "block", "random draw", "picture view", "step along a product"
+
 
 class WrongKernelWarning(UserWarning):
     """A kernel cannot be compiled here, or computes something else than torch does, and is not used."""
@@ -27,6 +29,12 @@ class WrongKernelWarning(UserWarning):
 def has_triton() -> bool:
     """Whether kernels can be compiled at all."""
     return find_spec("triton") is not None
+
+
+def usable(*tensors: Tensor) -> bool:
+    """Whether kernels can be given these: not under vmap, which knows torch's own functions alone."""
+    wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+    return has_triton() and all(x.is_cuda and not wrapped(x) for x in tensors)
 
 
 def _usable(x: Tensor, weight: Tensor, pool: Pool) -> bool:
@@ -74,7 +82,7 @@ def trusted_block(
 
 def trusted_dropout(x: Tensor, p: float) -> bool:
     """Whether the kernel of a dropout may be used for (lanes, n, d)."""
-    if not x.is_cuda or x.dtype != torch.float32 or not has_triton():
+    if not usable(x) or x.dtype != torch.float32:
         return False
     lanes, n, d = x.shape
     return tried("dropout", ((lanes, _few(n), d),), (p, x.mT.is_contiguous()), x.device)
@@ -83,7 +91,7 @@ def trusted_dropout(x: Tensor, p: float) -> bool:
 def trusted_update(weight: Tensor, left: Tensor, slots: int, averaged: bool) -> bool:
     """Whether the kernel that steps along a product may be used for weights (lanes, e, d) and factors (lanes, e, n)."""
     rounds = torch.get_float32_matmul_precision() != "highest"  # TF32 is what makes it fast
-    if not weight.is_cuda or not rounds or weight.dtype != torch.float32 or not has_triton():
+    if not usable(weight) or not rounds or weight.dtype != torch.float32:
         return False
     (_, e, d), n = weight.shape, left.shape[2]
     return tried("step along a product", ((2, e, d), (2, e, n), (2, n, d)), (slots, averaged), weight.device)
@@ -92,6 +100,7 @@ def trusted_update(weight: Tensor, left: Tensor, slots: int, averaged: bool) -> 
 @cache
 def tried(layer: str, shapes: tuple[Shape, ...], options: tuple[object, ...], device: torch.device) -> bool:
     """Whether the kernel of a layer says what torch says, on random tensors of these shapes."""
+    from askew.nets.kernels import picture_kernel, pictures
     from askew.nets.kernels.draw_kernel import draw
     from askew.nets.kernels.kept_norm_kernel import KeptNorm
     from askew.nets.lanes import kernels
@@ -104,10 +113,11 @@ def tried(layer: str, shapes: tuple[Shape, ...], options: tuple[object, ...], de
         "block": (_block_by(kernels.ConvNormReluPool.apply), _block_by(_block)),
         "norm by kept statistics": (_by_kept_statistics(KeptNorm.apply), _by_kept_statistics(_kept_norm)),
         "random draw": (_draw_by(draw), _draw_by(_draw)),
+        "picture view": (_picture_by(picture_kernel.picture_view), _picture_by(pictures.picture_view)),
         "dropout": (_dropout_by(Dropped.apply), _dropout_by(dropped)),
         "step along a product": (_step_by(update), _step_by(_update)),
     }
-    trains = bool(options[3]) if layer == "norm" else layer not in ("block", "random draw", "step along a product")
+    trains = bool(options[3]) if layer == "norm" else layer not in _NO_GRADIENT
     try:
         apart = distance(*forms[layer], shapes, options, device, gradients=trains)
     except _triton_errors() as error:  # a GPU with less shared memory, or without bfloat16
@@ -170,11 +180,20 @@ def _kept_norm(x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, var: Tenso
 
 
 def _draw_by(draw: Form) -> Form:
-    return lambda x, *options: draw((x * 2**60).long(), "tried", *options)
+    return lambda x, kind, shape: draw(kind, (x * 2**60).long(), "tried", shape).double()
 
 
-def _draw(keys: Tensor, stream: str, shape: Shape, normal: bool) -> Tensor:
-    return (random.normal if normal else random.uniform)(keys, stream, *shape)
+def _draw(kind: str, keys: Tensor, stream: str, shape: Shape) -> Tensor:
+    return random.DRAWS[kind](keys, stream, *shape)
+
+
+def _picture_by(view: Form) -> Form:
+    def form(x: Tensor, crops: Tensor, styles: Tensor, kept: torch.dtype, style: float, side: int) -> Tensor:
+        """Of pixels in 0 … 255, by uniform numbers."""
+        crops, styles = torch.special.ndtr(crops), torch.special.ndtr(styles)
+        return view((128 + 64 * x).clamp(0, 255).to(kept), crops, styles if style else None, 0.9, 0.3, style, side)
+
+    return form
 
 
 def _dropout_by(dropout: Form) -> Form:
