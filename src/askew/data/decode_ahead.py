@@ -141,6 +141,7 @@ class _Processes(ProcessPoolExecutor):
         except OSError:
             for child in set(multiprocessing.active_children()).difference(others):
                 child.kill()
+                child.join()
             raise
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
