@@ -21,7 +21,7 @@ from PIL import Image
 from askew.core.errors import UserError
 from askew.data.array_files import label_names, read_array
 from askew.data.custom import load_custom_data
-from askew.data.decode import _Room, decode
+from askew.data.decode import Room, decode
 from askew.data.image_lists import read_listing
 
 
@@ -179,7 +179,7 @@ def test_a_large_picture_takes_a_few_times_its_pixels_however_small_its_file_is(
 
 
 def test_threads_wait_until_there_is_room_for_their_pixels() -> None:
-    room, inside, most, lock = _Room(100), [0], [0], threading.Lock()
+    room, inside, most, lock = Room(100), [0], [0], threading.Lock()
 
     def enter(n: int) -> None:
         with room.for_pixels(n):
@@ -196,7 +196,7 @@ def test_threads_wait_until_there_is_room_for_their_pixels() -> None:
     for thread in threads:
         thread.join()
     assert most[0] == 250, "the largest went alone, and no others were more than 100 together"
-    assert room.taken == 0
+    assert room.taken.value == 0
 
 
 def test_grey_pictures_are_the_same_whether_they_are_resized_in_grey_or_in_colour(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Generator
 from contextlib import suppress
 from pathlib import Path
@@ -61,6 +62,21 @@ def test_a_picture_is_embedded_once_wherever_it_lies(
     second = Embedder(SPEC, SHAPE, CPU)
     again = finish(embed_pictures(moved, second))
     np.testing.assert_array_equal(second.rows(again.x), first.rows(domain.x)[3:])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux forks safely")
+def test_processes_that_decode_change_no_embedding(
+    folder: Path, own_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "b" / "broken.png").write_bytes(b"not a picture")
+    found = []
+    for processes in (0, 2):
+        monkeypatch.setenv("ASKEW_CACHE", str(tmp_path / f"cache-{processes}"))
+        monkeypatch.setattr("askew.inference.embeddings.processes_for", lambda *_, n=processes: n)
+        embedder = Embedder(SPEC, SHAPE, CPU)
+        found.append(embedder.rows(finish(embed_pictures(folder, embedder, skip_broken=True)).x))
+    assert len(found[0]) == 6
+    np.testing.assert_array_equal(found[0], found[1])
 
 
 def test_statistics_are_those_of_the_domain_and_estimated_once(

@@ -215,6 +215,29 @@ def test_memory_does_not_grow_with_the_number_of_pictures(tmp_path: Path) -> Non
     assert peak(640) - peak(64) < 200 * held, "576 more pictures would take 576 times as much"
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux forks safely")
+def test_processes_that_decode_change_no_prediction(album: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, asked = predictor("mini", (3, 32, 32)), []
+
+    def two(pictures: int, device: str) -> int:
+        asked.append((pictures, device))
+        return 2
+
+    expected = list(predict_sources(model, [album] * 9, batch=4))
+    monkeypatch.setattr("askew.inference.predict_files.processes_for", two)
+    found = list(predict_sources(model, [album] * 9, batch=4))
+    assert asked == [(72, "cpu")]
+    for one, other in zip(found, expected, strict=True):
+        assert (one.names, one.problems) == (other.names, other.problems)
+        np.testing.assert_array_equal(one.probabilities, other.probabilities)
+
+
+def test_rows_of_arrays_are_left_to_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("askew.inference.predict_files.processes_for", lambda *_: pytest.fail("processes"))
+    np.save(tmp_path / "rows.npy", rows(3))
+    assert len(list(predict_sources(predictor(), [tmp_path / "rows.npy"]))) == 1
+
+
 def test_a_model_moves_from_run_to_safetensors_to_torchscript(cli: Command, mini_runs: Path, album: Path) -> None:
     run = finished_runs(mini_runs)[0]
     assert cli("export", run, "-o", "model", "--to", "safetensors").code == 0

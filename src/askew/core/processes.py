@@ -1,12 +1,16 @@
-"""Which machine and process this is, and whether another process of it is still alive."""
+"""Which machine and process this is, whether another process of it is still alive, and children that end with it."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import hashlib
+import multiprocessing
 import os
 import socket
+import threading
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 
@@ -38,3 +42,14 @@ def is_alive(space: str, pid: int) -> bool | None:
     except (PermissionError, OverflowError):
         return True
     return True
+
+
+def end_with_parent() -> None:
+    """From now on, this process of multiprocessing's ends when its parent is killed."""
+    threading.Thread(target=_end_after, args=(multiprocessing.parent_process(),), daemon=True).start()
+
+
+def _end_after(parent: BaseProcess | None) -> None:
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)

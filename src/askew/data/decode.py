@@ -1,22 +1,21 @@
-"""Picture files of any kind as uint8 (3, 256, 256), or in the shape that a network takes: one, or a stream of them."""
+"""Picture files of any kind as uint8 (3, 256, 256), or in the shape that a network takes."""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import threading
 import warnings
-from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
+from multiprocessing.context import BaseContext
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from askew.core.errors import UserError
 from askew.data.paths import require_file
 
 SIDE = 256
@@ -28,36 +27,46 @@ _FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 """Pillow goes by a file's content: without this, PostScript in a file named .jpg would be run by Ghostscript."""
 
 _BAND = 1 << 18  # pixels that are converted at a time
-_MOST_PIXELS = 1 << 27  # that all threads decode at a time; a pixel takes up to twelve bytes
+_MOST_PIXELS = 1 << 27  # that are decoded at a time; a pixel takes up to twelve bytes
 
 
-class _Room:
-    """Lets threads in as long as their pictures together have at most so many pixels; a larger one goes alone."""
+class Room:
+    """Lets threads in as long as their pictures together have at most so many pixels; a larger one goes alone.
 
-    def __init__(self, most: int) -> None:
-        self.most, self.taken = most, 0
-        self.changed = threading.Condition()
+    With a context that makes processes, those that it makes are let in as threads are.
+    """
+
+    def __init__(self, most: int = _MOST_PIXELS, context: BaseContext | None = None) -> None:
+        self.most = most
+        self.taken = context.RawValue("q") if context else ctypes.c_longlong()
+        self.changed = context.Condition() if context else threading.Condition()
 
     @contextlib.contextmanager
     def for_pixels(self, n: int) -> Iterator[None]:
         with self.changed:
-            self.changed.wait_for(lambda: not self.taken or self.taken + n <= self.most)
-            self.taken += n
+            self.changed.wait_for(lambda: not self.taken.value or self.taken.value + n <= self.most)
+            self.taken.value += n
         try:
             yield
         finally:
             with self.changed:
-                self.taken -= n
+                self.taken.value -= n
                 self.changed.notify_all()
 
 
-_ROOM = _Room(_MOST_PIXELS)
+_room = Room()
+
+
+def use_room(room: Room) -> None:
+    """From now on, this process decodes in that room."""
+    global _room
+    _room = room
+
 
 DECODERS = min(32, os.cpu_count() or 1)
-"""Threads that decode. Pillow decodes and resizes outside of Python's lock, so processes are not needed."""
+"""Threads, or processes, that decode."""
 
 Row = NDArray[Any]
-Name = TypeVar("Name", bound=Hashable)
 
 
 @contextlib.contextmanager
@@ -79,7 +88,7 @@ def decode(picture: Path | str | Image.Image, shape: tuple[int, ...] = (3, SIDE,
             return decode(file, shape)
     channels, height, width = shape
     _check_size(picture)
-    with _ROOM.for_pixels(picture.width * picture.height):
+    with _room.for_pixels(picture.width * picture.height):
         small = _plain(_upright(picture)).resize((width, height), Image.Resampling.BILINEAR)
     x = np.asarray(small.convert("L"))[None] if channels == 1 else np.asarray(small.convert("RGB")).transpose(2, 0, 1)
     return np.ascontiguousarray(x)
@@ -161,33 +170,6 @@ class PictureFiles:
             for i, row in enumerate(chosen.ravel().tolist()):
                 x[i] = decode(self.paths[row], self.shape[1:])
         return x.reshape(*chosen.shape, *self.shape[1:])
-
-
-def load_ahead(inputs: Iterable[tuple[Name, Callable[[], Row]]], most: int) -> Iterator[tuple[Name, Row | str]]:
-    """Every input's name with its array, or with why it cannot be read; at most so many are decoded ahead."""
-    pool = ThreadPoolExecutor(DECODERS, "decode")
-    waiting: deque[tuple[Name, Future[Row | str]]] = deque()
-    try:
-        for name, get in inputs:
-            waiting.append((name, pool.submit(_load, get)))
-            if len(waiting) >= most:
-                first, loaded = waiting.popleft()
-                yield first, loaded.result()
-        while waiting:
-            first, loaded = waiting.popleft()
-            yield first, loaded.result()
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _load(get: Callable[[], Row]) -> Row | str:
-    """The input, or why it cannot be read."""
-    try:
-        return get()
-    except UserError as error:
-        return error.sentence
-    except Exception as error:  # a broken file can fail anywhere in its decoder
-        return reason(error)
 
 
 def reason(error: Exception) -> str:

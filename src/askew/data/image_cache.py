@@ -217,8 +217,7 @@ def _decode_block(file: Path, start: int, root: Path, block: Sequence[tuple[int,
 def _decode_all(file: Path, start: int, root: Path, todo: Sequence[tuple[int, str]]) -> Iterator[Decoded]:
     """The same for all, in threads and under a progress bar where there is a terminal.
 
-    Threads are enough, because Pillow decodes and resizes outside of Python's lock; processes would have to be
-    spawned, and that runs a script without a main guard again.
+    Threads are enough, because Pillow decodes and resizes outside of Python's lock, and nobody else needs it meanwhile.
     """
     from rich.console import Console
     from rich.progress import Progress

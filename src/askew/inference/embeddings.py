@@ -6,6 +6,7 @@ view: 0 is the image itself, others are random views. Pictures are decoded in a 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -24,7 +25,8 @@ from torch import Tensor, nn
 from askew.core import random
 from askew.core.errors import UserError
 from askew.data.custom import CustomDomain, pictures_to_embed, read_domain
-from askew.data.decode import SIDE, PictureFiles, Row, decode, decoding, load_ahead
+from askew.data.decode import SIDE, PictureFiles, Row, decode, decoding
+from askew.data.decode_ahead import load_ahead, processes_for
 from askew.data.domains import Labeled, Rows, RowSubset, Unlabeled, row_hashes
 from askew.data.image_cache import Pictures
 from askew.data.image_lists import USUAL, Columns, Listing
@@ -179,7 +181,7 @@ class Embedder:
                 yield Progress("reading", "reading pictures", len(found), len(group), {})
         flat = zip(chain.from_iterable(contents), chain.from_iterable(paths), strict=True)
         images = {h: functools.partial(decode, path, self.shape) for h, path in flat if isinstance(h, int)}
-        broken = yield from self.learn(images)
+        broken = yield from self.learn(images, files=True)
         opened = []
         for listing, group, found in zip(listings, paths, contents, strict=True):
             why = [h if isinstance(h, str) else broken.get(h, "") for h in found]
@@ -197,8 +199,13 @@ class Embedder:
         for h, why in (yield from self.learn(images)).items():
             raise UserError(f"The image {h:016x} cannot be read any more: {why}.", "start again.")
 
-    def learn(self, images: Mapping[int, Callable[[], Row]]) -> Generator[Progress, None, dict[int, str]]:
-        """Embed images, by their hashes, that are not known yet; why others cannot be read."""
+    def learn(
+        self, images: Mapping[int, Callable[[], Row]], files: bool = False
+    ) -> Generator[Progress, None, dict[int, str]]:
+        """Embed images, by their hashes, that are not known yet; why others cannot be read.
+
+        Those that are picture files can be decoded by other processes.
+        """
         yield from self._learn_statistics(images)
         wanted = [[(h, 0) for h in images], [(h, v) for h in images for v in range(1, self.count + 1)]]
         lacking = {h for store, keys in zip(self._stores, wanted, strict=True) for h, _ in store.find(keys)}
@@ -210,9 +217,10 @@ class Embedder:
         broken: dict[int, str] = {}
         passes = (1 + self.count) * (1 + 4 * (CROPS in self.spec.name) + (NORMS in self.spec.name))
         rows = _BATCH if len(todo) * passes >= _MANY else 0
+        processes = processes_for(len(todo), self.device.type) if files else 0
+        ahead = load_ahead(todo, 4 * _BATCH, processes, self.shape)
         try:
-            with decoding(), fast_backbones(self.network, self.shape, rows):
-                loaded = load_ahead(todo, 4 * _BATCH)
+            with decoding(), fast_backbones(self.network, self.shape, rows), contextlib.closing(ahead) as loaded:
                 while block := list(islice(loaded, _BATCH)):
                     broken |= {h: x for h, x in block if isinstance(x, str)}
                     self._embed({h: x for h, x in block if not isinstance(x, str)})

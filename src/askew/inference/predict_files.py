@@ -1,12 +1,13 @@
-"""Predictions for any number of images in little memory: threads decode ahead, and rows are written as they come."""
+"""Predictions for any number of images in little memory: they are decoded ahead, and rows are written as they come."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,11 @@ from numpy.typing import NDArray
 from askew.core.errors import UserError
 from askew.core.files import whole_file
 from askew.data.array_files import ARRAYS, read_array
-from askew.data.decode import Row, decoding, load_ahead
+from askew.data.decode import Row, decode, decoding
+from askew.data.decode_ahead import load_ahead, processes_for
 from askew.data.image_lists import LISTS, USUAL, Columns, find_pictures, read_listing
 from askew.data.paths import readable
-from askew.inference.inputs import as_input, as_picture, checked_batch
+from askew.inference.inputs import as_input, checked_batch
 from askew.inference.model_card import ModelCard
 from askew.inference.predictor import Predictor, Prior
 from askew.inference.writers import CsvWriter, PredictionBatch, Writer, writer_for
@@ -61,16 +63,20 @@ def predict_sources(
     predictor.prior_shift(prior)  # a wrong prior is an error before the first picture is read
     shards = [shard for source in sources for shard in split_source(source, predictor.card, columns=columns)]
     inputs = (one for shard in shards for one in shard_inputs(shard, predictor.card))
-    yield from predict_inputs(predictor, inputs, prior, batch)
+    pictures = sum(len(shard.get("pictures", ())) for shard in shards)
+    arrays = any("file" in shard for shard in shards)  # whose rows processes would have to be sent
+    processes = 0 if arrays else processes_for(pictures, predictor.device.type)
+    yield from predict_inputs(predictor, inputs, prior, batch, processes)
 
 
 def predict_inputs(
-    predictor: Predictor, inputs: Iterable[Input], prior: Prior, batch: int = 0
+    predictor: Predictor, inputs: Iterable[Input], prior: Prior, batch: int = 0, processes: int = 0
 ) -> Iterator[PredictionBatch]:
-    """Predictions for inputs, in their order."""
+    """Predictions for inputs, in their order; threads read them, or so many processes if all are pictures."""
     size, done = checked_batch(batch) or predictor.batch, 0
+    rows: Row | None = None
     with decoding(), ExitStack() as stack:
-        loaded = load_ahead(inputs, 2 * size)
+        loaded = stack.enter_context(closing(load_ahead(inputs, 2 * size, processes, predictor.card.shape)))
         while block := list(islice(loaded, size)):
             if done < _MANY <= (done := done + len(block)):
                 stack.enter_context(predictor.prepared(size))
@@ -78,7 +84,9 @@ def predict_inputs(
             sound = [x for _, x in block if not isinstance(x, str)]
             p = np.full((len(block), len(predictor.classes)), np.nan)
             if sound:
-                logits = predictor.forward(np.stack(sound), size)
+                if rows is None:  # in memory that is kept: to get as much anew takes longer than to fill it
+                    rows = np.empty((len(block), *sound[0].shape), sound[0].dtype)
+                logits = predictor.forward(np.stack(sound, out=rows[: len(sound)]), size)
                 p[[not problem for problem in problems]] = predictor.probabilities(logits, prior)
             yield PredictionBatch([name for name, _ in block], problems, p)
 
@@ -175,7 +183,7 @@ def shard_inputs(shard: Shard, card: ModelCard) -> Iterator[Input]:
     """The inputs of a shard, each to be read when its turn comes."""
     if "pictures" in shard:
         for path in map(Path, shard["pictures"]):
-            yield readable(path), lambda path=path: as_picture(path, card)  # type: ignore[misc]
+            yield readable(path), partial(decode, path, card.shape)
         return
     file = Path(shard["file"])
     x = _array(file)

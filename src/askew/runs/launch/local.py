@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
-import os
 import signal
-import threading
 import time
 import traceback
 from collections import deque
@@ -18,6 +16,7 @@ from multiprocessing.context import SpawnProcess
 from typing import cast
 
 from askew.core.errors import UserError, warn_plainly
+from askew.core.processes import end_with_parent
 from askew.runs.execute import Execution, Progress
 from askew.runs.launch.jobs import Event, Failed, Job, record_failure, run_job
 from askew.runs.launch.mps import Mps
@@ -162,7 +161,7 @@ def _failures(worker: Worker, how: Execution) -> Iterator[Failed]:
 def _work(connection: Connection, began: float) -> None:
     """What a worker, whose start began at a moment of `time.monotonic`, does: one job after another."""
     stopwatch.restart(began)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent()
     warn_plainly()
     with contextlib.suppress(EOFError, BrokenPipeError):  # the parent is gone
         while (order := connection.recv()) is not None:
@@ -178,11 +177,3 @@ def _work(connection: Connection, began: float) -> None:
                     connection.send(record_failure(Failed(key, request, traceback.format_exc()), how))
             stopwatch.turn("waiting")
             connection.send(Spent(stopwatch.take()))
-
-
-def _end_with_parent() -> None:
-    """End this process when its parent is killed."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        wait([parent.sentinel])
-        os._exit(1)
