@@ -14,7 +14,7 @@ from askew.nets.kernels import pictures
 
 HALF_RANGE = tl.constexpr(pictures.HALF_RANGE)
 CONTRAST, COLOUR = tl.constexpr(pictures.CONTRAST), tl.constexpr(pictures.COLOUR)
-BLOCK = 1024
+BLOCK = 256
 
 
 @triton.jit

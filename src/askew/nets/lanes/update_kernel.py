@@ -6,8 +6,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-BE, BD, BN, WARPS = 32, 128, 32, 4
-"""What moved most bytes per second on an H200, of some sizes and numbers of warps."""
+BE, BD, BN, WARPS = 32, 64, 32, 2
+"""What moved most bytes per second on an H200, of twenty sizes and numbers of warps (3.8 TB/s with SGD)."""
 
 
 @triton.jit
