@@ -40,7 +40,7 @@ from own import PAIRS, draw
 
 from askew.adaptation.candidates import SOURCE_ONLY, Candidate
 from askew.adaptation.given import TAUGHT, TargetLabels, taught
-from askew.adaptation.pipeline import Trained, prefer, teach, train, with_ensemble
+from askew.adaptation.pipeline import Trained, ensemble_of, prefer, teach, train
 from askew.adaptation.setup import AdaptRequest, Setup, set_up
 from askew.adaptation.source_free import adapt_again
 from askew.cli.progress import watch
@@ -52,7 +52,7 @@ from askew.evaluation.metrics import score
 from askew.evaluation.outputs import DomainOutputs
 from askew.evaluation.prior_estimators import target_prior
 from askew.evaluation.unknown import find_unfamiliar
-from askew.evaluation.validators import ScoredNetwork, score_networks
+from askew.evaluation.validators import ScoredNetwork, score_another, score_networks
 from askew.inference.predictor import Predictor
 
 CPU = torch.device("cpu")
@@ -79,7 +79,9 @@ class HandedOut:
     @classmethod
     def of(cls, request: AdaptRequest, setup: Setup, trained: list[Trained], prior: Floats | None = None) -> HandedOut:
         networks = score_networks([t.outputs for t in trained], prior)
-        return cls(request, setup, *with_ensemble(trained, networks))
+        out = trained[0].folder.parents[1]
+        more, _ = watch(ensemble_of(trained, networks, setup, request, out, torch.device("cpu")))
+        return cls(request, setup, trained + more, networks + [score_another(networks, t.outputs) for t in more])
 
     def chosen(self, labels: TargetLabels | None = None) -> int:
         return prefer(self.request, labels, self.trained, self.networks)

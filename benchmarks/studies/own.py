@@ -37,8 +37,7 @@ import torch
 from claims import count, prior_errors, truth_of
 from numpy.typing import NDArray
 
-from askew.adaptation.candidates import AUTO, Candidate
-from askew.adaptation.pipeline import read_outputs
+from askew.adaptation.candidates import AUTO, Candidate, answered, repeats
 from askew.adaptation.setup import AdaptRequest, Setup, set_up
 from askew.cli.progress import watch
 from askew.data import label_shift
@@ -48,7 +47,7 @@ from askew.data.task import Task
 from askew.evaluation.calibration import mean_outputs
 from askew.evaluation.diagnosis import diagnose
 from askew.evaluation.metrics import score
-from askew.evaluation.outputs import DomainOutputs
+from askew.evaluation.outputs import DomainOutputs, read_outputs
 from askew.evaluation.validators import ScoredNetwork, choose_several, score_another, score_networks
 from askew.evaluation.verdict import judge_transfers
 from askew.inference.embeddings import backbone_spec, embed_rows
@@ -198,7 +197,15 @@ def trials(
         networks = score_networks(outputs)
         weights = [one.weight for one in candidates]
         several = choose_several(networks, weights)
-        found["auto"] = mean_outputs([outputs[i] for i in several], [weights[i] for i in several])
+        members = [(candidates[i], outputs[i]) for i in several]
+        if len(members) > 1:
+            refit, task = answered(setup.task, *zip(*members, strict=True))
+            with tempfile.TemporaryDirectory(prefix="askew-") as scratch:
+                fitted = trained(refit, {}, replace(setup, task=task), seed, Path(scratch) / "runs")
+            members += [(refit, fitted)] if repeats(fitted, task) else []
+            networks.append(score_another(networks, fitted))
+            found[refit.name] = fitted
+        found["auto"] = mean_outputs([of for _, of in members], [one.weight for one, _ in members])
         claims = claimed([*networks, score_another(networks, found["auto"])], list(found), y)
     predicted = {name: of_network.target_uniform.argmax(axis=1) for name, of_network in found.items()}
     predicted |= peers(setup.task) if auto else {}

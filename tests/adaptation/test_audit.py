@@ -16,10 +16,10 @@ from torch import tensor
 
 from askew.adaptation.audit import _strata, _turns, audit, draw_sheet
 from askew.adaptation.given import _rows, read_truth
-from askew.adaptation.pipeline import read_outputs
 from askew.core.errors import UserError
 from askew.core.files import write_json, write_tensors
 from askew.evaluation.metrics import accuracy_gain, labels_to_settle, mean_accuracy
+from askew.evaluation.outputs import read_outputs
 
 CLASSES = ("ant", "bee", "cat")
 NAMES = tuple(f"{name}/{i}.png" for name in CLASSES for i in range(40))

@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from askew.adaptation.given import GivenLabels, read_truth
-from askew.adaptation.pipeline import read_outputs
 from askew.core.errors import UserError
 from askew.core.files import write_bytes
 from askew.core.text import csv_cell, from_csv_cell
@@ -23,6 +22,7 @@ from askew.data.image_lists import USUAL, Columns
 from askew.data.paths import require_file
 from askew.evaluation.calibration import mean_outputs
 from askew.evaluation.metrics import Estimate, Strata, accuracy_gain, labels_to_settle, mean_accuracy, score
+from askew.evaluation.outputs import read_outputs
 
 _OUT = "name the folder that `askew adapt … -o` wrote."
 

@@ -14,7 +14,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from askew.adaptation.candidates import AUTO, SOURCE_ONLY, Candidate
+from askew.adaptation.candidates import AUTO, SOURCE_ONLY, Candidate, answered, repeats
 from askew.core.device import pick_device
 from askew.core.errors import UserError
 from askew.data.domains import Labeled, Unlabeled
@@ -153,7 +153,18 @@ class AdaptiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             trained = [_trained(run, task.training_data, device, done) for run in runs]
         except NotFinite as error:
             raise ValueError(f"{error.what} after step {error.step}: scale the rows, or lower lr.") from None
-        self._keep(candidates, runs, trained, task.training_data, adapts=len(xt) > 0)
+        networks = score_networks(list(map(_outputs, trained))) if len(task.training_data.source_val) else []
+        weights = [one.weight for one in candidates]
+        members = _chosen(networks, runs, weights) if networks else [len(trained) - 1]
+        if len(members) > 1 and source.x.ndim == 2:
+            refit, again = answered(task, [candidates[i] for i in members], [_outputs(trained[i]) for i in members])
+            run = self._run(refit, again, seed)
+            last = _trained(run, again.training_data, device, done)
+            if repeats(_outputs(last), again):
+                candidates, members = (*candidates, refit), [*members, len(trained)]
+                networks.append(score_another(networks, _outputs(last)))
+                runs, trained = [*runs, run], [*trained, last]
+        self._keep(candidates, runs, trained, networks, members, task.training_data, adapts=len(xt) > 0)
         return self
 
     def _candidates(self, kind: str) -> tuple[Candidate, ...]:
@@ -172,13 +183,13 @@ class AdaptiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         candidates: Sequence[Candidate],
         runs: list[Run],
         trained: list[Snapshot],
+        networks: list[ScoredNetwork],
+        members: Sequence[int],
         data: TrainingData,
         adapts: bool,
     ) -> None:
-        """Choose a network without labels, calibrate it, and keep it."""
+        """Calibrate the network that was chosen, or the mean of several, and keep it."""
         names, weights = [one.name for one in candidates], [one.weight for one in candidates]
-        networks = score_networks(list(map(_outputs, trained))) if len(data.source_val) else []
-        members = _chosen(networks, runs, weights) if networks else [len(trained) - 1]
         self.method_ = " + ".join(names[i] for i in members)
         self.scores_ = {name: dict(network.scores) for name, network in zip(names, networks, strict=False)}
         estimate = None

@@ -7,21 +7,19 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from askew.adaptation.candidates import ENSEMBLE, SOURCE_ONLY, Candidate
+from askew.adaptation.candidates import ENSEMBLE, REFIT, SOURCE_ONLY, Candidate, answered, repeats
 from askew.adaptation.given import TargetLabels, taught
 from askew.adaptation.setup import AdaptRequest, Setup, set_up
 from askew.core.errors import UserError, unknown
-from askew.core.files import Damaged, Unwritable, read_tensors, sweep
+from askew.core.files import Unwritable, sweep
 from askew.core.options import checked
 from askew.evaluation.calibration import mean_outputs
 from askew.evaluation.diagnosis import Diagnosis, diagnose
-from askew.evaluation.logits import Floats, decide, softmax
+from askew.evaluation.logits import Floats, Labels, as_labels, decide, softmax
 from askew.evaluation.metrics import Estimate
-from askew.evaluation.outputs import DomainOutputs
+from askew.evaluation.outputs import DomainOutputs, read_outputs
 from askew.evaluation.unknown import Unfamiliar, find_unfamiliar
 from askew.evaluation.validators import ScoredNetwork, choose, choose_several, score_another, score_networks
 from askew.evaluation.verdict import Verdict, judge_transfers
@@ -46,10 +44,9 @@ class Trained:
     """Those that an ensemble consists of; run and folder are the first one's."""
 
     @property
-    def predicted(self) -> NDArray[np.int64]:
+    def predicted(self) -> Labels:
         """The class of each target image under a uniform prior. (n_t,)"""
-        classes: NDArray[np.int64] = self.outputs.target_uniform.argmax(axis=1)
-        return classes
+        return as_labels(self.outputs.target_uniform.argmax(axis=1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,9 +91,8 @@ class Adaptation:
         return self.setup.task.training_data.classes
 
     @property
-    def predicted(self) -> NDArray[np.int64]:
-        classes: NDArray[np.int64] = self.probabilities.argmax(axis=1)
-        return classes
+    def predicted(self) -> Labels:
+        return as_labels(self.probabilities.argmax(axis=1))
 
     @property
     def sentence(self) -> str:
@@ -183,19 +179,30 @@ def train(
     return done, failed
 
 
-def with_ensemble(trained: list[Trained], networks: list[ScoredNetwork]) -> tuple[list[Trained], list[ScoredNetwork]]:
-    """Also what the better adapted networks answer together, where one network can."""
+def ensemble_of(
+    trained: Sequence[Trained], networks: Sequence[ScoredNetwork],
+    setup: Setup, request: AdaptRequest, out: Path, device: torch.device,
+) -> Generator[Progress, None, tuple[list[Trained], dict[str, str]]]:  # fmt: skip
+    """Of the better adapted networks, `joined`; nothing where fewer than two can be."""
     several = choose_several(networks, [t.candidate.weight for t in trained])
     members = [trained[i] for i in several if joins(trained[i].run)]
-    if len(members) < 2:
-        return trained, networks
-    ensemble = together(ENSEMBLE, members)
-    return [*trained, ensemble], [*networks, score_another(networks, ensemble.outputs)]
+    return (yield from joined(ENSEMBLE.name, members, setup, request, out, device)) if len(members) > 1 else ([], {})
 
 
-def together(candidate: Candidate, members: Sequence[Trained]) -> Trained:
-    outputs = mean_outputs([t.outputs for t in members], [t.candidate.weight for t in members])
-    return Trained(candidate, members[0].run, members[0].folder, outputs, tuple(members))
+def joined(
+    name: str, members: Sequence[Trained], setup: Setup, request: AdaptRequest, out: Path, device: torch.device
+) -> Generator[Progress, None, tuple[list[Trained], dict[str, str]]]:
+    """What several networks answer together, last; before it, on rows, the one that was fitted to their answers."""
+    more, failed = list[Trained](), dict[str, str]()
+    every, first = list(members), members[0]
+    if setup.task.training_data.source.x.ndim == 2 and not request.quick:
+        refit, task = answered(setup.task, [t.candidate for t in members], [t.outputs for t in members])
+        refit = replace(refit, name=name.replace(ENSEMBLE.name, refit.name), taught=first.candidate.taught)
+        more, failed = yield from train(replace(setup, task=task), request, [refit], out, device)
+        every += [t for t in more if repeats(t.outputs, task)]
+    outputs = mean_outputs([t.outputs for t in every], [t.candidate.weight for t in every])
+    ensemble = replace(ENSEMBLE, name=name, taught=first.candidate.taught)
+    return [*more, Trained(ensemble, first.run, first.folder, outputs, tuple(every))], failed
 
 
 def teach(
@@ -203,21 +210,13 @@ def teach(
 ) -> Generator[Progress, None, tuple[list[Trained], dict[str, str]]]:
     """What was chosen, trained again with the labels: every member of an ensemble, and last their mean."""
     again = replace(setup, task=taught(setup.task, labels))
-    plain = [*(t.candidate for t in winner.members or (winner,)), ENSEMBLE]
-    *candidates, ensemble = [replace(one, name=f"{one.name}, with labels", taught=True) for one in plain]
+    plain = [t.candidate for t in winner.members or (winner,) if t.candidate.name != REFIT.name]
+    candidates = [replace(one, name=f"{one.name}, with labels", taught=True) for one in plain]
     more, failed = yield from train(again, request, candidates, out, device)
-    return [*more, together(ensemble, more)] if len(more) > 1 else more, failed
-
-
-def read_outputs(folder: Path) -> DomainOutputs:
-    """The outputs of a finished run's network on held-out source and target."""
-    stored, _ = read_tensors(folder / "outputs.safetensors")
-    try:
-        if not all(torch.isfinite(stored[name]).all() for name in ("source_val", "target")):
-            raise UserError("The outputs of the network are not finite numbers.", "lower the rates, as by -t lr=0.001.")
-        return DomainOutputs.of(stored["source_val"], stored["source_val_y"], stored["target"], stored["seen_mix"])
-    except (KeyError, ValueError):  # somebody else's, with a hash that is right
-        raise Damaged(folder / "outputs.safetensors") from None
+    if len(more) < 2:
+        return more, failed
+    rest, failures = yield from joined(f"{ENSEMBLE.name}, with labels", more, again, request, out, device)
+    return more + rest, failed | failures
 
 
 def adapt(request: AdaptRequest, out: Path, device: torch.device) -> Generator[Progress, None, Adaptation]:
@@ -231,7 +230,9 @@ def adapt(request: AdaptRequest, out: Path, device: torch.device) -> Generator[P
     trained, failed = yield from train(setup, request, setup.candidates(request), out, device)
     networks = score_networks([t.outputs for t in trained], setup.prior)
     if request.method == "auto":
-        trained, networks = with_ensemble(trained, networks)
+        more, failures = yield from ensemble_of(trained, networks, setup, request, out, device)
+        networks += [score_another(networks, t.outputs) for t in more]
+        trained, failed = trained + more, failed | failures
     if request.train_labels and setup.labels is not None:
         winner = trained[prefer(replace(request, take=""), setup.labels, trained, networks)]
         more, failures = yield from teach(winner, setup.labels, setup, request, out, device)

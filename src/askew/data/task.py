@@ -62,6 +62,8 @@ class TrainingData:
     target: Unlabeled
     test_images: Unlabeled
     classes: tuple[str, ...]
+    answers: NDArray[np.float64] | None = None
+    """Probabilities that other networks give the target's images, for a method that starts from them. (n_t, c)"""
 
     def __post_init__(self) -> None:
         empty = [name for name, n in zip(self.classes, self.source.sizes(len(self.classes)), strict=True) if n == 0]
@@ -76,7 +78,8 @@ class TrainingData:
     def origin(self) -> str:
         """A hash of everything in it."""
         views = (self.source, self.source_val, self.target, self.test_images)
-        text = ",".join([*(view.fingerprint() for view in views), *self.classes])
+        answers = [] if self.answers is None else [hashlib.sha256(self.answers.tobytes()).hexdigest()]
+        text = ",".join([*(view.fingerprint() for view in views), *self.classes, *answers])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

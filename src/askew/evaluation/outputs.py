@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
+from askew.core.errors import UserError
+from askew.core.files import Damaged, read_tensors
 from askew.evaluation.logits import Floats, Labels, adjust_logits, as_floats, as_labels
 
 
@@ -101,3 +105,14 @@ class DomainOutputs:
             return self.source_features, self.target_features
         val, target = (z - z.mean(axis=1, keepdims=True) for z in (self.source_val, self.target))
         return val, target
+
+
+def read_outputs(folder: Path) -> DomainOutputs:
+    """The outputs of a finished run's network on held-out source and target."""
+    stored, _ = read_tensors(folder / "outputs.safetensors")
+    try:
+        if not all(torch.isfinite(stored[name]).all() for name in ("source_val", "target")):
+            raise UserError("The outputs of the network are not finite numbers.", "lower the rates, as by -t lr=0.001.")
+        return DomainOutputs.of(stored["source_val"], stored["source_val_y"], stored["target"], stored["seen_mix"])
+    except (KeyError, ValueError):  # somebody else's, with a hash that is right
+        raise Damaged(folder / "outputs.safetensors") from None

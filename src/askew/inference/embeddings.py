@@ -26,13 +26,13 @@ from askew.core import random
 from askew.core.errors import UserError
 from askew.data.custom import CustomDomain, pictures_to_embed, read_domain
 from askew.data.decode import SIDE, PictureFiles, Row, decode, decoding
-from askew.data.decode_ahead import load_ahead, processes_for
 from askew.data.domains import Labeled, Rows, RowSubset, Unlabeled, row_hashes
 from askew.data.image_cache import Pictures
 from askew.data.image_lists import USUAL, Columns, Listing
 from askew.data.paths import cache_folder
 from askew.data.row_cache import RowCache, content_hashes
 from askew.data.task import Task, TrainingData
+from askew.inference.decode_ahead import load_ahead, processes_for
 from askew.nets.adabn import NORM_IMAGES, NORMS, domain_norms, in_batches
 from askew.nets.augment import NO_VIEWS, Views, make_view
 from askew.nets.backbones import CROPS, plain_name, seen_side
@@ -217,8 +217,7 @@ class Embedder:
         broken: dict[int, str] = {}
         passes = (1 + self.count) * (1 + 4 * (CROPS in self.spec.name) + (NORMS in self.spec.name))
         rows = _BATCH if len(todo) * passes >= _MANY else 0
-        processes = processes_for(len(todo), self.device.type) if files else 0
-        ahead = load_ahead(todo, 4 * _BATCH, processes, self.shape)
+        ahead = load_ahead(todo, 4 * _BATCH, processes_for(len(todo), self.device.type) if files else 0, self.shape)
         try:
             with decoding(), fast_backbones(self.network, self.shape, rows), contextlib.closing(ahead) as loaded:
                 while block := list(islice(loaded, _BATCH)):

@@ -19,9 +19,9 @@ from askew.core.errors import UserError
 from askew.core.files import whole_file
 from askew.data.array_files import ARRAYS, read_array
 from askew.data.decode import Row, decode, decoding
-from askew.data.decode_ahead import load_ahead, processes_for
 from askew.data.image_lists import LISTS, USUAL, Columns, find_pictures, read_listing
 from askew.data.paths import readable
+from askew.inference.decode_ahead import load_ahead, processes_for
 from askew.inference.inputs import as_input, checked_batch
 from askew.inference.model_card import ModelCard
 from askew.inference.predictor import Predictor, Prior

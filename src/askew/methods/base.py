@@ -176,7 +176,10 @@ class ClosedForm(Method):
     """Base of methods that compute their head from the features of all images at once, without gradients."""
 
     def fit(self, fs: Tensor, ys: Tensor, ft: Tensor, classes: int) -> LinearFit:
-        """The head. (n_s, d), (n_s,), (n_t, d)"""
+        """The head. (n_s, d), (n_s,), (n_t, d)
+
+        One that takes `answers` too is given them where the training data has some. (n_t, c)
+        """
         raise TypeError(f"{type(self).__name__} defines no fit")
 
     def training_prior(self, source_prior: Tensor, state: State) -> Tensor:

@@ -42,7 +42,8 @@ class DiscriminantAnalysis(ClosedForm):
     steps: Annotated[int, Between(0, 1000)] = 20
     """How often posteriors and means are computed; 0: the source's discriminant analysis, centred on the target."""
 
-    def fit(self, fs: Tensor, ys: Tensor, ft: Tensor, classes: int) -> LinearFit:
+    def fit(self, fs: Tensor, ys: Tensor, ft: Tensor, classes: int, answers: Tensor | None = None) -> LinearFit:
+        """By EM; or, given answers r of others, by one step from them: no start of its own can then be a poor one."""
         s, y, t = fs.cpu().double(), ys.cpu(), ft.cpu().double()  # float64, which not every device has
         means, sizes = class_means(s, y, classes)
         source_centre, target_centre = means[sizes > 0].mean(dim=0), t.mean(dim=0)
@@ -54,9 +55,9 @@ class DiscriminantAnalysis(ClosedForm):
         within = source_within = (apart * weights).T @ apart
         start = means * sizes / (sizes + self.few)
         mu, offset = start, torch.zeros_like(start[0])
-        for _ in range(self.steps):
+        for _ in range(self.steps if answers is None else 1):
             matrix, bias = self._linear(mu, within)
-            r = (g @ matrix.T + bias).softmax(dim=1)
+            r = (g @ matrix.T + bias).softmax(dim=1) if answers is None else answers.cpu().double()
             n = r.sum(dim=0)[:, None]
             found, share = r.T @ g / n.clamp(min=1e-9), n / (n + self.anchor)
             offset = (share * (found - start)).sum(dim=0) / share.sum()

@@ -22,7 +22,7 @@ from PIL import Image
 from askew.core.errors import UserError
 from askew.data import decode_ahead
 from askew.data.decode import Room, decode, decoding
-from askew.data.decode_ahead import load_ahead, processes_for
+from askew.inference.decode_ahead import load_ahead, processes_for
 
 SHAPE = (3, 24, 32)
 forks = pytest.mark.skipif(sys.platform != "linux", reason="only Linux forks safely")
@@ -132,7 +132,7 @@ SCRIPT = """
 import functools, multiprocessing, sys, time
 from pathlib import Path
 from askew.data.decode import decode, decoding
-from askew.data.decode_ahead import load_ahead
+from askew.inference.decode_ahead import load_ahead
 
 with decoding():
     get = functools.partial(decode, Path(sys.argv[1]), (3, 256, 256))
