@@ -16,7 +16,7 @@ from askew.adaptation import pipeline as adapting
 from askew.adaptation.api import diagnosed
 from askew.adaptation.artifacts import predictor, summary, write_artifacts
 from askew.adaptation.audit import audit
-from askew.adaptation.candidates import AUTO
+from askew.adaptation.candidates import AUTO, REFIT
 from askew.adaptation.findings import adaptation_findings
 from askew.adaptation.pipeline import Adaptation, adapt
 from askew.adaptation.setup import AdaptRequest
@@ -26,7 +26,8 @@ from askew.evaluation.calibration import temperature
 from askew.inference.predictor import load
 
 ON_EMBEDDINGS = AUTO["rows"]
-CANDIDATES = len(ON_EMBEDDINGS) + 1
+CANDIDATES = len(ON_EMBEDDINGS) + 2
+"""Those, the one that is fitted to their answers, and the ensemble."""
 """With the ensemble."""
 
 
@@ -35,11 +36,11 @@ CANDIDATES = len(ON_EMBEDDINGS) + 1
 
 def test_auto_trains_source_only_first_and_chooses_among_all(made: Adapted) -> None:
     found = made.found
-    names = [*(c.name for c in ON_EMBEDDINGS), "ensemble"]
+    names = [*(c.name for c in ON_EMBEDDINGS), REFIT.name, "ensemble"]
     assert [t.candidate.name for t in found.trained] == names
     assert found.trained[0].candidate.method == "source"
     assert set(found.verdicts) == set(names[1:])
-    assert len({t.run.key for t in found.trained[:-1]}) == len(ON_EMBEDDINGS)
+    assert len({t.run.key for t in found.trained[:-1]}) == CANDIDATES - 1
 
 
 @pytest.mark.usefixtures("all_candidates")
@@ -68,7 +69,9 @@ def test_the_ensemble_of_the_adapted_networks_is_a_candidate_and_becomes_one_mod
 ) -> None:
     found = made.found
     ensemble = found.trained[-1]
-    assert 2 <= len(ensemble.members) < len(ON_EMBEDDINGS)
+    assert 3 <= len(ensemble.members) <= len(ON_EMBEDDINGS)
+    *others, refit = ensemble.members
+    assert refit.candidate.weight == sum(t.candidate.weight for t in others), "it counts as much as all others"
     assert ensemble.members[0].candidate.name != "source"
     taken = dataclasses.replace(found, chosen=len(found.trained) - 1, temperature=1.0)
     model = predictor(taken)
@@ -240,7 +243,7 @@ def test_a_method_that_fails_is_named_and_the_others_go_on(made: Adapted, monkey
     again = finish(adapt(found.request, out, CPU))
     assert again.failed == dict.fromkeys(("mcc", "mcc, second run"), "a loss is not finite.")
     alone = [t.candidate.name for t in again.trained if not t.members]
-    assert alone == [one.name for one in AUTO["rows"] if one.method != "mcc"]
+    assert alone == [*(one.name for one in AUTO["rows"] if one.method != "mcc"), REFIT.name]
     assert "A115" in {r.code for r in adaptation_findings(again)}
 
 

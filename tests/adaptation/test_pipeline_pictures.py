@@ -18,11 +18,11 @@ from askew.adaptation import pipeline
 from askew.adaptation import setup as adapting
 from askew.adaptation.artifacts import predictor
 from askew.adaptation.findings import adaptation_findings
-from askew.adaptation.pipeline import adapt, with_ensemble
+from askew.adaptation.pipeline import adapt, ensemble_of
 from askew.adaptation.setup import AdaptRequest, set_up
 from askew.core.errors import UserError
 from askew.evaluation.logits import softmax
-from askew.evaluation.validators import score_networks
+from askew.evaluation.validators import score_another, score_networks
 from askew.inference import embeddings
 from askew.inference.embeddings import embedded, embedders, frozen
 from askew.inference.predictor import load
@@ -118,13 +118,14 @@ def test_a_fine_tuned_backbone_is_part_of_the_model_and_several_are_one(
     assert model.card.net.name == "resnet18+bottleneck"
     probabilities = model.predict_proba([target / name for name in found.setup.data.target.names])
     np.testing.assert_allclose(probabilities, found.probabilities, atol=5e-3)
-    twice, networks = with_ensemble([found.trained[0]] * 3, score_networks([found.trained[0].outputs] * 3))
-    together = dataclasses.replace(found, trained=tuple(twice), chosen=3, temperature=networks[3].temperature)
-    assert len(twice) == 4, "fine-tuned networks make an ensemble, too"
+    alike, networks = [found.trained[0]] * 3, score_networks([found.trained[0].outputs] * 3)
+    ((ensemble,), _) = finish(ensemble_of(alike, networks, found.setup, request, tmp_path / "out", CPU))
+    scored = score_another(networks, ensemble.outputs)
+    together = dataclasses.replace(found, trained=(*alike, ensemble), chosen=3, temperature=scored.temperature)
     model = predictor(together)
     assert model.card.net.name == "resnet18+bottleneck||resnet18+bottleneck"
     again = model.predict_proba([target / name for name in found.setup.data.target.names])
-    np.testing.assert_allclose(again, softmax(networks[3].outputs.target_uniform), atol=5e-3)
+    np.testing.assert_allclose(again, softmax(scored.outputs.target_uniform), atol=5e-3)
 
 
 def test_a_quick_look_takes_some_pictures_and_one_method(

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from askew.data.task import Task
 from askew.evaluation.calibration import mean_outputs
 from askew.evaluation.logits import softmax
@@ -88,7 +90,7 @@ it does, and on made rows that no linear network tells apart, where it would cos
 def answered(task: Task, members: Sequence[Candidate], outputs: Sequence[DomainOutputs]) -> tuple[Candidate, Task]:
     """REFIT with its weight beside these members of an ensemble, and the task with their answers."""
     weights = [member.weight for member in members]
-    answers = softmax(mean_outputs(outputs, weights).target_uniform)
+    answers = softmax(mean_outputs(outputs, weights).target_uniform).astype(np.float32)
     data = replace(task.training_data, answers=answers)
     return replace(REFIT, weight=sum(weights)), replace(task, training_data=data)
 

@@ -193,16 +193,18 @@ def joined(
     name: str, members: Sequence[Trained], setup: Setup, request: AdaptRequest, out: Path, device: torch.device
 ) -> Generator[Progress, None, tuple[list[Trained], dict[str, str]]]:
     """What several networks answer together, last; before it, on rows, the one that was fitted to their answers."""
-    more, failed = list[Trained](), dict[str, str]()
-    every, first = list(members), members[0]
+    more, failed, every = list[Trained](), dict[str, str](), list(members)
     if setup.task.training_data.source.x.ndim == 2 and not request.quick:
         refit, task = answered(setup.task, [t.candidate for t in members], [t.outputs for t in members])
-        refit = replace(refit, name=name.replace(ENSEMBLE.name, refit.name), taught=first.candidate.taught)
+        refit = replace(refit, name=name.replace(ENSEMBLE.name, refit.name), taught=members[0].candidate.taught)
         more, failed = yield from train(replace(setup, task=task), request, [refit], out, device)
         every += [t for t in more if repeats(t.outputs, task)]
-    outputs = mean_outputs([t.outputs for t in every], [t.candidate.weight for t in every])
-    ensemble = replace(ENSEMBLE, name=name, taught=first.candidate.taught)
-    return [*more, Trained(ensemble, first.run, first.folder, outputs, tuple(every))], failed
+    return [*more, together(replace(ENSEMBLE, name=name, taught=members[0].candidate.taught), every)], failed
+
+
+def together(candidate: Candidate, members: Sequence[Trained]) -> Trained:
+    outputs = mean_outputs([t.outputs for t in members], [t.candidate.weight for t in members])
+    return Trained(candidate, members[0].run, members[0].folder, outputs, tuple(members))
 
 
 def teach(

@@ -62,13 +62,12 @@ class TrainingData:
     target: Unlabeled
     test_images: Unlabeled
     classes: tuple[str, ...]
-    answers: NDArray[np.float64] | None = None
+    answers: NDArray[np.float32] | None = None
     """Probabilities that other networks give the target's images, for a method that starts from them. (n_t, c)"""
 
     def __post_init__(self) -> None:
         empty = [name for name, n in zip(self.classes, self.source.sizes(len(self.classes)), strict=True) if n == 0]
-        if empty:
-            names = ", ".join(empty[:5]) + (", …" if len(empty) > 5 else "")
+        if names := ", ".join(empty[:5]) + (", …" if len(empty) > 5 else ""):
             warnings.warn(f"The source has no image of class {names}.", EmptyClassWarning, stacklevel=3)
         for name in ("source", "target", "test_images"):
             if len(getattr(self, name)) == 0:
@@ -77,10 +76,10 @@ class TrainingData:
     @cached_property
     def origin(self) -> str:
         """A hash of everything in it."""
-        views = (self.source, self.source_val, self.target, self.test_images)
-        answers = [] if self.answers is None else [hashlib.sha256(self.answers.tobytes()).hexdigest()]
-        text = ",".join([*(view.fingerprint() for view in views), *self.classes, *answers])
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        views: list[Labeled | Unlabeled] = [self.source, self.source_val, self.target, self.test_images]
+        views += [] if self.answers is None else [Unlabeled(self.answers)]
+        names = [*(view.fingerprint() for view in views), *self.classes]
+        return hashlib.sha256(",".join(names).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, eq=False)
@@ -240,8 +239,7 @@ def draw_source(
     taken = label_shift.draw(images.y, counts, seed) if listed is None else listed
     source = images.take(taken)
     left = images.take(np.setdiff1d(np.arange(len(images)), taken))
-    if pool.spare is not None:
-        left = left.followed_by(pool.spare)
+    left = left if pool.spare is None else left.followed_by(pool.spare)
     short = np.flatnonzero((left.sizes(len(counts)) < share) & (counts > 1))
     notes: tuple[str, ...] = ()
     if len(short):  # every image of these classes was drawn: a tenth of them goes to validation instead
@@ -278,9 +276,8 @@ def make_task(
     else:
         counts = _sizes_of(source, listed.source), _sizes_of(target, listed.target)
     own_source, source_val, notes = draw_source(source, counts[0], draw, None if listed is None else listed.source)
-    pool = target.images(counts[1])
+    pool, paper = target.images(counts[1]), None if listed is None else listed.target
     own_target = pool.take(label_shift.draw(pool.y, counts[1], draw) if listed is None else listed.target)
-    paper = None if listed is None else listed.target
     if listed is None and shift.kind != "natural":
         unbalanced = Shift() if shift.kind == "few" else shift  # few images to adapt on, not to test on
         test_counts = unbalanced.target_counts(test.sizes(len(classes)), tail, draw)
