@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 from adaptations import CPU, LENGTH, NAMES, Adapted, codes, drawn, finish, rows_of
 
+from askew.adaptation import candidates
 from askew.adaptation import pipeline as adapting
 from askew.adaptation.api import diagnosed
 from askew.adaptation.artifacts import predictor, summary, write_artifacts
 from askew.adaptation.audit import audit
-from askew.adaptation.candidates import AUTO, REFIT
+from askew.adaptation.candidates import AUTO, ENSEMBLE, REFIT
 from askew.adaptation.findings import adaptation_findings
 from askew.adaptation.pipeline import Adaptation, adapt
 from askew.adaptation.setup import AdaptRequest
@@ -28,7 +29,6 @@ from askew.inference.predictor import load
 ON_EMBEDDINGS = AUTO["rows"]
 CANDIDATES = len(ON_EMBEDDINGS) + 2
 """Those, the one that is fitted to their answers, and the ensemble."""
-"""With the ensemble."""
 
 
 # --- the whole way, in this process ---
@@ -81,6 +81,19 @@ def test_the_ensemble_of_the_adapted_networks_is_a_candidate_and_becomes_one_mod
         probabilities = one.predict_proba(rows)
         expected = scores.softmax(ensemble.outputs.target_uniform[:50])
         np.testing.assert_allclose(probabilities, expected, atol=2e-2)  # kept outputs have half precision
+
+
+@pytest.mark.usefixtures("all_candidates")
+def test_a_network_that_does_not_repeat_the_answers_it_was_fitted_to_is_no_member(
+    made: Adapted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, ensemble = made.found.trained[-2], made.found.trained[-1]
+    same = (plain.predicted == adapting.together(ENSEMBLE, ensemble.members[:-1]).predicted).mean()
+    for least, joins in ((same, True), (same + 0.001, False)):
+        monkeypatch.setattr(candidates, "REPEATS", least)
+        found = finish(adapt(made.found.request, made.out, CPU))
+        assert (found.trained[-1].members[-1].candidate.name == REFIT.name) == joins
+        assert len(found.trained) == CANDIDATES
 
 
 def test_a_model_and_an_audit_know_how_much_each_member_of_the_ensemble_counts(made: Adapted, tmp_path: Path) -> None:
