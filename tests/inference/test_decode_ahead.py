@@ -20,8 +20,8 @@ import pytest
 from PIL import Image
 
 from askew.core.errors import UserError
-from askew.data import decode_ahead
 from askew.data.decode import Room, decode, decoding
+from askew.inference import decode_ahead
 from askew.inference.decode_ahead import load_ahead, processes_for
 
 SHAPE = (3, 24, 32)

@@ -96,7 +96,7 @@ def test_settings_for_embeddings_are_tried_on_pairs_that_nothing_reports(
         own.run_variants(tmp_path / "my.toml", tmp_path / "rows", results, auto=True)
         found = [json.loads(line) for line in results.read_text().splitlines()]
         found = [row for row in found if not row["method"].startswith("skada")]  # which may be missing
-    assert len(found) == 2 * (8 + 3), "eight candidates, what is handed out, and two peers"
+    assert len(found) == 2 * (9 + 3), "eight candidates, the one fitted to them, what is handed out, and two peers"
     chosen = [row["mean"] for row in found if row["method"] == "auto"]
     assert set(chosen) <= {row["mean"] for row in found if row["method"] != "auto"}
     own.print_table(results)

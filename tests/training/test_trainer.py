@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from askew.core.errors import UserError
@@ -230,6 +232,7 @@ def test_training_is_never_handed_a_target_label() -> None:
         "target": Unlabeled,
         "test_images": Unlabeled,
         "classes": tuple[str, ...],
+        "answers": NDArray[np.float32] | None,  # of networks that were trained without one either
     }
     assert [f.name for f in dataclasses.fields(Unlabeled)] == ["x"]
     # nor does a batch, or what a method may ask of the network, carry one
