@@ -171,9 +171,13 @@ def test_a_crop_in_training_is_a_square_of_the_picture_flipped_or_not() -> None:
         assert torch.equal(xs, columns.expand(9, 9))
 
 
-def test_a_picture_that_has_the_size_already_is_left_as_it_is() -> None:
-    x = pictures(4, 9)
-    assert Crop(9).train()(x) is x
+def test_a_view_that_has_the_size_already_is_left_as_it_is_and_a_picture_is_flipped_half_the_time() -> None:
+    x, crop = pictures(64, 9), Crop(9).train()
+    view = x.float()
+    assert crop(view) is view
+    flipped = [not torch.equal(one, other) for one, other in zip(crop(x), x, strict=True)]
+    assert 16 < sum(flipped) < 48
+    assert all(torch.equal(one, other.flip(2)) for one, other, f in zip(crop(x), x, flipped, strict=True) if f)
 
 
 def test_every_place_is_as_likely_and_half_are_flipped() -> None:

@@ -89,7 +89,7 @@ class Crop(nn.Module):
     """A square of `size` pixels: at random, and flipped half the time, in training; the centre otherwise.
 
     Place and flip are a hash of (step, row), as in `Dropout`. What comes out lies in memory channels last, the order
-    that convolutions of large networks like best. An image of that size, such as a picture view, which is flipped
+    that convolutions of large networks like best. A view of that size, which has floats for pixels and is flipped
     already, is left as it is. (n, k, h, w) → (n, k, size, size)
     """
 
@@ -104,7 +104,7 @@ class Crop(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         n, _, height, width = x.shape
         spare_y, spare_x = height - self.size, width - self.size
-        if spare_y == spare_x == 0:
+        if spare_y == spare_x == 0 and x.is_floating_point():
             return x
         if not self.training:
             y, x0 = spare_y // 2, spare_x // 2
