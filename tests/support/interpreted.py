@@ -52,7 +52,7 @@ def main() -> None:
         print(found)
         return found
 
-    trust.distance, trust._usable = printed, lambda x, weight, pool: True
+    trust.distance, trust._with_pool = printed, lambda x, weight, pool: True
     for i, (cin, cout, k, n, side, padding, pool, kept) in enumerate(LAYERS):
         x, kernel = torch.zeros(LANES, cin, n, side, side), torch.zeros(LANES, cout, cin, k, k)
         for training in (True, False) if i == 0 else (True,):

@@ -37,11 +37,11 @@ def usable(*tensors: Tensor) -> bool:
     return has_triton() and all(x.is_cuda and not wrapped(x) for x in tensors)
 
 
-def _usable(x: Tensor, weight: Tensor, pool: Pool) -> bool:
-    """Whether there are kernels: of pools, for those whose pixels are in two windows along an axis at most."""
+def _with_pool(x: Tensor, weight: Tensor, pool: Pool) -> bool:
+    """Whether kernels end in this pool: its pixels are in two windows along an axis at most."""
     size, stride, padding = pool
     known = size <= stride + padding and padding <= stride
-    return known and x.is_cuda and weight.dtype == torch.float32 and has_triton()
+    return known and weight.dtype == torch.float32 and usable(x)
 
 
 def _few(images: int) -> int:
@@ -51,7 +51,7 @@ def _few(images: int) -> int:
 
 def trusted_norm(x: Tensor, weight: Tensor, momentum: float, eps: float, pool: Pool, training: bool) -> bool:
     """Whether the kernel of a norm may be used for (lanes, c, n, h, w)."""
-    if not _usable(x, weight, pool) or x.dtype != torch.float32:
+    if not _with_pool(x, weight, pool) or x.dtype != torch.float32:
         return False
     lanes, c, n, *side = x.shape
     shapes = (lanes, c, _few(n), *side), weight.shape, weight.shape
@@ -66,7 +66,7 @@ def trusted_block(
     Value and gradient of either are compared by themselves, and the value of both: a pool that is undecided takes
     rounding for an answer, so that the gradient of both says little.
     """
-    if not _usable(x, kernel, pool):
+    if not _with_pool(x, kernel, pool):
         return False
     lanes, cin, n, *side = x.shape
     cout, k = kernel.shape[1], kernel.shape[3]
