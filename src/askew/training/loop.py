@@ -117,7 +117,7 @@ class Loop(ABC, Generic[Seen]):
         t = (self.clock / self.stage.steps)[0]
         step_keys = iter(self.step_key_table.index_select(0, row)[0])
         terms: Losses = {}
-        left = self.turns
+        averages, left = self.averages(), self.turns
         moved: set[str] = set()
         for number, phase in enumerate(self.phases):
             names = [n for n in self.params if phase.trains is None or n.partition(".")[0] in phase.trains]
@@ -128,9 +128,9 @@ class Loop(ABC, Generic[Seen]):
                     total = torch.stack([value.float() for value in losses.values()]).sum()
                 grads = self.agreed(names, gradients(total, [self.params[n] for n in names]))
                 left -= 1
-                moved = self.optimiser.step(names, grads, t, None if left else self.averages())
+                moved = self.optimiser.step(names, grads, t, None if left else averages)
                 terms |= losses
-        self.average(moved)
+        self.average(averages, moved)
         values = torch.stack([value.detach().float() for value in terms.values()])
         if not self.names:
             self.names, self.sums = list(terms), torch.zeros_like(values)
@@ -144,9 +144,8 @@ class Loop(ABC, Generic[Seen]):
         share = 1 / (self.clock[0] + 1).clamp(max=self.stage.method.teacher_memory()).float()
         return share, {name: own for name, (own, _) in self.averaged.items() if name in self.params}
 
-    def average(self, moved: Collection[str]) -> None:
-        """Let the teacher follow the student, but for what has been moved already."""
-        averages = self.averages()
+    def average(self, averages: Averages | None, moved: Collection[str]) -> None:
+        """Teacher ← (1 − share)·teacher + share·student, but for what has been moved already."""
         if averages is None:
             return
         pairs = [pair for name, pair in self.averaged.items() if name not in moved]
