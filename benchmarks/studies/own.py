@@ -42,7 +42,7 @@ from askew.adaptation.setup import AdaptRequest, Setup, set_up
 from askew.cli.progress import watch
 from askew.data import label_shift
 from askew.data.custom import list_pictures
-from askew.data.decode import decode
+from askew.data.decode import SIDE, decode
 from askew.data.task import Task
 from askew.evaluation.calibration import mean_outputs
 from askew.evaluation.diagnosis import diagnose
@@ -87,7 +87,8 @@ def embed(pictures: Path, out: Path, spec: NetSpec, side: int, shift: str, devic
             rows = label_shift.draw(y, wanted(np.bincount(y), shift, role == "source"), 0)
             draws.append((f".{shift}.{role}", rows))
         for name, rows in draws:
-            np.savez(out / f"{domain.name}{name}.npz", x=embed_rows(x[rows], spec, device), y=names[rows])
+            found = embed_rows(x[rows], spec, device)
+            np.savez(out / f"{domain.name}{name}.npz", x=found, y=names[rows], path=np.array(listing.paths)[rows])
             print(f"{domain.name}{name}", len(rows), flush=True)
 
 
@@ -349,7 +350,7 @@ def main() -> None:
     one.add_argument("embeddings", type=Path)
     one.add_argument("--backbone", default="crops:norms:gem:resnet50.v1")
     one.add_argument("--weights", default="hub")
-    one.add_argument("--side", type=int, default=128, help="Side of the decoded pictures.")
+    one.add_argument("--side", type=int, default=SIDE, help="Side of the decoded pictures, of which 224 are seen.")
     one.add_argument("--shift", choices=SHIFTS, default="rs-ut")
     one.add_argument("--device", default="cpu")
     rows = commands.add_parser("sensors")

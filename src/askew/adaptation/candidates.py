@@ -80,8 +80,10 @@ QUICK_AUTO = {
     "rows": (SOURCE_ONLY, BALANCED_COAL, LDA), "images": (SOURCE_ONLY, TEACHER), "pictures": (SOURCE_ONLY, MCC)
 }  # fmt: skip
 
-REFIT = Candidate("lda, from their answers", "lda")
-"""LDA by one step from what an ensemble on rows answers; it then counts as much in it as all others together."""
+REFIT = Candidate("lda, from their answers", "lda", weight=4)
+"""LDA by one step from what an ensemble on rows answers; it then counts so many times as much as all others together.
+On 24 development tasks at 224 pixels it is better than they are on nearly all; that they stay in keeps their answers
+where the two differ little."""
 REPEATS = 0.9
 """Share of the answers that it has to repeat to be taken into the ensemble: on every development task with embeddings
 it does, and on made rows that no linear network tells apart, where it would cost up to five points, it does not."""
@@ -92,7 +94,7 @@ def answered(task: Task, members: Sequence[Candidate], outputs: Sequence[DomainO
     weights = [member.weight for member in members]
     answers = softmax(mean_outputs(outputs, weights).target_uniform).astype(np.float32)
     data = replace(task.training_data, answers=answers)
-    return replace(REFIT, weight=sum(weights)), replace(task, training_data=data)
+    return replace(REFIT, weight=REFIT.weight * sum(weights)), replace(task, training_data=data)
 
 
 def repeats(outputs: DomainOutputs, task: Task) -> bool:
