@@ -1,10 +1,11 @@
 """Judge the label-free scores, the verdict and the estimates of the target prior on finished runs with known labels.
 
-    python benchmarks/studies/judge.py RUNS [RUNS …] [--data DATA] [--json FILE]
+    python benchmarks/studies/judge.py RUNS [RUNS …] [--data DATA] [--json FILE] [--embeddings EMBEDDINGS]
 
 Runs of one task, shift, draw and seed are the candidates of one choice, as a user without labels would have them:
 what `askew adapt` hands out is the mean of the better ones, unless the verdict on it is hurt. Numbers are means over
-these choices. Markdown goes to stdout.
+these choices. With what `own.py embed` wrote for the domains of PACS as they are, LDA from the answers of fine-tuned
+networks joins them, as in `askew adapt`. Markdown goes to stdout.
 """
 
 from __future__ import annotations
@@ -12,19 +13,26 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from claims import count, prior_errors, truth_of
 from scipy.stats import rankdata
 
 from askew.adaptation.candidates import AUTO as CANDIDATES
+from askew.adaptation.candidates import REFIT_OF_PICTURES, answered, repeats
 from askew.core.files import read_tensors
 from askew.data.benchmarks import load_task
-from askew.data.task import Task
+from askew.data.benchmarks.image_trees import all_paths, class_files, hash_order
+from askew.data.benchmarks.pacs import PACS
+from askew.data.domains import Labeled, RowSubset, Unlabeled
+from askew.data.paths import data_folder
+from askew.data.task import Task, TrainingData
 from askew.evaluation.calibration import mean_outputs
 from askew.evaluation.diagnosis import diagnose
 from askew.evaluation.logits import Floats, Labels
@@ -41,7 +49,8 @@ from askew.evaluation.validators import (
     score_networks,
 )
 from askew.evaluation.verdict import judge_transfers
-from askew.runs.root import finished_runs
+from askew.runs.execute import Execution, execute
+from askew.runs.root import finished_runs, open_root
 from askew.runs.store import RunFolder
 
 SOURCE_ONLY = "source"
@@ -72,11 +81,14 @@ class Candidate:
     test: DomainOutputs
     """With the whole test split as the target."""
     test_y: Labels
+    among: float = 0.0
+    """How much it counts in an ensemble, if that is not the candidate's own weight."""
 
     @property
     def weight(self) -> float:
         """How much it counts among fine-tuned networks."""
-        return next((one.weight for one in CANDIDATES["pictures"] if one.method == self.method), 1.0)
+        own = next((one.weight for one in CANDIDATES["pictures"] if one.method == self.method), 1.0)
+        return self.among or own
 
 
 Choices = dict[Choice, list[Candidate]]
@@ -119,6 +131,50 @@ def ensemble(members: Sequence[Candidate]) -> Candidate:
     outputs = mean_outputs([one.outputs for one in members], weights)
     # Its accuracy under the target's own label distribution is not stored anywhere.
     return Candidate(ENSEMBLE, outputs, found["per_class_mean"], math.nan, first.true_prior, test, first.test_y)
+
+
+def rows_of(choice: Choice, task: Task, embeddings: Path, data: Path | None) -> Task:
+    """A task of PACS with embeddings in place of its pictures, whose test images are the whole target domain."""
+    folders = [PACS.domain(data_folder(data), name) for name in choice[0].removeprefix("pacs/").split("-")]
+    arrays = [np.load(embeddings / f"{folder.name}.npz") for folder in folders]
+    orders = [hash_order(all_paths(class_files(folder))) for folder in folders]
+    found = []
+    for array, order in zip(arrays, orders, strict=True):
+        row = {path: i for i, path in enumerate(array["path"].tolist())}
+        found.append(array["x"][[row[path] for path in order]].astype(np.float32))
+    source, target, own = *found, task.training_data
+
+    def labelled(part: Labeled) -> Labeled:
+        return Labeled(source[_rows(part.x)], np.asarray(part.y))
+
+    images = Unlabeled(target[_rows(own.target.x)])
+    training = TrainingData(labelled(own.source), labelled(own.source_val), images, Unlabeled(target), own.classes)
+    return Task("own/rows", training, None)
+
+
+def _rows(x: Any) -> Labels:
+    assert isinstance(x, RowSubset), "a draw of a domain's pictures"
+    return np.asarray(x.rows)
+
+
+def refit(members: Sequence[Candidate], rows: Task, seed: int) -> tuple[Candidate, bool]:
+    """LDA on embeddings from what fine-tuned networks answer, and whether it joins them."""
+    mine = [next(one for one in CANDIDATES["pictures"] if one.method == member.method) for member in members]
+    candidate, task = answered(rows, mine, [one.outputs for one in members], REFIT_OF_PICTURES)
+    with tempfile.TemporaryDirectory(prefix="askew-") as scratch:
+        how = Execution(open_root(Path(scratch) / "runs"), torch.device("cpu"))
+        run = candidate.run(task, "mlp", {}, seed)
+        for _ in execute(run, task, how):
+            pass
+        logits, _ = read_tensors(how.root / run.key / "outputs.safetensors")
+    first, even = members[0], np.full(members[0].outputs.classes, 1 / members[0].outputs.classes)
+    outputs, test = (
+        DomainOutputs.of(logits["source_val"], logits["source_val_y"], logits[name], even)
+        for name in ("target", "exam")
+    )
+    right = score(first.test_y, test.target_uniform.argmax(axis=1), test.classes)["per_class_mean"]
+    found = Candidate(candidate.name, outputs, right, math.nan, first.true_prior, test, first.test_y, candidate.weight)
+    return found, repeats(outputs, task)
 
 
 def judge_scores(
@@ -172,14 +228,19 @@ def judge_priors(candidates: Sequence[Candidate]) -> dict[str, dict[str, float]]
     return {name: {"before": values[0], "after": mean(values[1:])} for name, values in errors.items()}
 
 
-def judge_choice(candidates: Sequence[Candidate]) -> dict[str, Any]:
+def judge_choice(candidates: Sequence[Candidate], rows: Task | None = None, seed: int = 0) -> dict[str, Any]:
     """Everything that is judged on one choice."""
     networks = single = score_networks([one.outputs for one in candidates])
     weights = [one.weight for one in candidates]
     several, compared = choose_several(single, weights), list(candidates)
     if len(several) > 1:
-        compared.append(ensemble([candidates[i] for i in several]))
-        networks = [*single, score_another(single, compared[-1].outputs)]
+        members = [candidates[i] for i in several]
+        if rows is not None:
+            fitted, joins = refit(members, rows, seed)
+            compared.append(fitted)
+            members += [fitted] if joins else []
+        compared.append(ensemble(members))
+        networks = [*single, *(score_another(single, one.outputs) for one in compared[len(single) :])]
     verdicts = judge_verdicts(compared, networks)
     pick = several[0] if len(several) == 1 else len(compared) - 1
     pick = 0 if pick and verdicts[pick - 1]["verdict"] == "hurt" else pick
@@ -303,8 +364,13 @@ def main() -> None:
     parser.add_argument("runs", type=Path, nargs="+")
     parser.add_argument("--data", type=Path)
     parser.add_argument("--json", type=Path, help="Write everything there.")
+    parser.add_argument("--embeddings", type=Path, help="Of PACS's domains: LDA from their answers joins the networks.")
     args = parser.parse_args()
-    judged = {key: judge_choice(candidates) for key, candidates in read_choices(args.runs, args.data).items()}
+    judged = {}
+    for key, candidates in read_choices(args.runs, args.data).items():
+        task = args.embeddings and load_task(key[0], key[1], int(key[2]), args.data)
+        rows = task and rows_of(key, task, args.embeddings, args.data)
+        judged[key] = judge_choice(candidates, rows, int(key[3]))
     if not judged:
         parser.exit(
             2, "There is no choice to judge: a task needs a finished source-only run and another one of its seed.\n"

@@ -200,7 +200,7 @@ def trials(
         several = choose_several(networks, weights)
         members = [(candidates[i], outputs[i]) for i in several]
         if len(members) > 1:
-            refit, task = answered(setup.task, *zip(*members, strict=True))
+            refit, task = answered(setup.task, [one for one, _ in members], [of for _, of in members])
             with tempfile.TemporaryDirectory(prefix="askew-") as scratch:
                 fitted = trained(refit, {}, replace(setup, task=task), seed, Path(scratch) / "runs")
             members += [(refit, fitted)] if repeats(fitted, task) else []

@@ -12,7 +12,9 @@ import pytest
 import torch
 from adaptations import CPU, LENGTH, finish
 from PIL import Image
+from safetensors.torch import save_file
 from small_models import shallow_resnets
+from torchvision import models
 
 from askew.adaptation import pipeline
 from askew.adaptation import setup as adapting
@@ -28,6 +30,10 @@ from askew.inference.embeddings import embedded, embedders, frozen
 from askew.inference.predictor import load
 from askew.nets.network import build
 from askew.nets.spec import NetSpec
+
+
+ALONE = "crops:norms:gem:resnet18+centred"
+"""LDA on embeddings."""
 
 
 def photographs(folder: Path, classes: tuple[str, ...], n: int, dark: int) -> Path:
@@ -126,6 +132,39 @@ def test_a_fine_tuned_backbone_is_part_of_the_model_and_several_are_one(
     assert model.card.net.name == "resnet18+bottleneck||resnet18+bottleneck"
     again = model.predict_proba([target / name for name in found.setup.data.target.names])
     np.testing.assert_allclose(again, softmax(scored.outputs.target_uniform), atol=5e-3)
+
+
+def test_beside_fine_tuned_networks_lda_answers_from_the_backbone_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shallow_resnets(monkeypatch)
+    monkeypatch.setattr(pipeline, "choose_several", lambda networks, weights: [1, 2])
+    monkeypatch.setattr(pipeline, "repeats", lambda outputs, task: True)
+    weights = tmp_path / "weights.safetensors"
+    save_file(models.resnet18().state_dict(), weights)
+    source, target = photographs(tmp_path / "s", ("red", "green"), 8, 90), photographs(tmp_path / "t", ("red",), 6, 0)
+    training = {"pretrain": 3, "rounds": 1, "round": 6, "batch": 2, "crop": 32, "precision": "float32", "lr": 1e-3}
+    request = AdaptRequest(source, target, "source", "resnet18", str(weights), tuned=True, training=training)
+    out = tmp_path / "out"
+    found = finish(adapt(request, out, CPU))
+    alike, networks = [found.trained[0]] * 3, score_networks([found.trained[0].outputs] * 3)
+    request = dataclasses.replace(request, method="auto")
+    ((refit, ensemble), failed) = finish(ensemble_of(alike, networks, found.setup, request, out, CPU))
+    assert not failed
+    assert [one.candidate.weight for one in ensemble.members] == [1, 1, 2], "as much as both together"
+    assert refit.embedders is not None
+    assert ensemble.members[-1] is refit
+    for number, (one, name) in enumerate(
+        [(refit, ALONE), (ensemble, f"resnet18+bottleneck||resnet18+bottleneck||{ALONE}")], start=3
+    ):
+        scored = score_another(networks, one.outputs)
+        trained = (*alike, refit, ensemble)
+        chosen = dataclasses.replace(found, trained=trained, chosen=number, temperature=scored.temperature)
+        predictor(chosen).save(out / "model")
+        model = load(out, "cpu")
+        assert model.card.net.name == name
+        probabilities = model.predict_proba([target / name for name in found.setup.data.target.names])
+        np.testing.assert_allclose(probabilities, softmax(scored.outputs.target_uniform), atol=5e-3)
 
 
 def test_a_quick_look_takes_some_pictures_and_one_method(

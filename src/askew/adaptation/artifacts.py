@@ -50,17 +50,25 @@ def predictor(found: Adaptation) -> Predictor:
     if found.setup.prior is not None:
         estimate = TargetPrior(tuple(found.setup.prior.tolist()), "known")
     made = {"by": "askew adapt", "method": found.winner.candidate.name, "said": found.sentence}
+    shape = tuple(found.setup.data.task.training_data.source.x.shape[1:])
     members = found.winner.members or (found.winner,)
     models = [Predictor.of_run(one.folder, "cpu", estimate, made, one.run.method) for one in members]
+    models = [
+        model if one.embedders is None else on_frozen(model, one.embedders, shape)
+        for one, model in zip(members, models, strict=True)
+    ]
     temperatures, shares = [temperature(one.outputs) for one in members], [one.candidate.weight for one in members]
     plain = join(models, temperatures, shares) if found.winner.members else models[0]
     bias = tuple((found.temperature * found.bias).tolist()) if found.bias.any() else ()
     card = dataclasses.replace(plain.card, temperature=found.temperature, bias=bias)
-    if embedders is None:
-        return Predictor(card, plain.weights, "cpu")
-    shape = tuple(found.setup.data.task.training_data.source.x.shape[1:])
-    weights = _frozen_weights(embedders)
-    for name, value in plain.weights.items():
+    whole = Predictor(card, plain.weights, "cpu")
+    return whole if embedders is None else on_frozen(whole, embedders, shape)
+
+
+def on_frozen(model: Predictor, embedders: Embedders, shape: tuple[int, ...]) -> Predictor:
+    """A model of embeddings as one of images of a shape, with the frozen backbone below it."""
+    weights, card = _frozen_weights(embedders), model.card
+    for name, value in model.weights.items():
         weights[name.replace("features.", "features.1.", 1) if name.startswith("features.") else name] = value
     split = keeps_source_statistics(weights)
     if split:  # of one part; others have the same for both domains

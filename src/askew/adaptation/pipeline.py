@@ -9,9 +9,9 @@ from pathlib import Path
 
 import torch
 
-from askew.adaptation.candidates import ENSEMBLE, REFIT, SOURCE_ONLY, Candidate, answered, repeats
+from askew.adaptation.candidates import ENSEMBLE, REFIT, REFIT_OF_PICTURES, SOURCE_ONLY, Candidate, answered, repeats
 from askew.adaptation.given import TargetLabels, taught
-from askew.adaptation.setup import AdaptRequest, Setup, set_up
+from askew.adaptation.setup import AdaptRequest, Setup, on_rows, set_up
 from askew.core.errors import UserError, unknown
 from askew.core.files import Unwritable, sweep
 from askew.core.options import checked
@@ -23,6 +23,7 @@ from askew.evaluation.outputs import DomainOutputs, read_outputs
 from askew.evaluation.unknown import Unfamiliar, find_unfamiliar
 from askew.evaluation.validators import ScoredNetwork, choose, choose_several, score_another, score_networks
 from askew.evaluation.verdict import Verdict, judge_transfers
+from askew.inference.embeddings import Embedders
 from askew.inference.ensemble import joins
 from askew.nets.network import fetch_weights
 from askew.runs.config import Training
@@ -42,6 +43,8 @@ class Trained:
     outputs: DomainOutputs
     members: tuple[Trained, ...] = ()
     """Those that an ensemble consists of; run and folder are the first one's."""
+    embedders: Embedders | None = None
+    """The frozen backbone below its network, where the others have been fine-tuned."""
 
     @property
     def predicted(self) -> Labels:
@@ -186,18 +189,24 @@ def ensemble_of(
     """Of the better adapted networks, `joined`; nothing where fewer than two can be."""
     several = choose_several(networks, [t.candidate.weight for t in trained])
     members = [trained[i] for i in several if joins(trained[i].run)]
-    return (yield from joined(ENSEMBLE.name, members, setup, request, out, device)) if len(members) > 1 else ([], {})
+    if len(members) < 2:
+        return [], {}
+    rows = None if request.quick else (yield from on_rows(request, setup, device))
+    return (yield from joined(ENSEMBLE.name, members, rows, request, out, device))
 
 
 def joined(
-    name: str, members: Sequence[Trained], setup: Setup, request: AdaptRequest, out: Path, device: torch.device
+    name: str, members: Sequence[Trained], rows: Setup | None, request: AdaptRequest, out: Path, device: torch.device
 ) -> Generator[Progress, None, tuple[list[Trained], dict[str, str]]]:
-    """What several networks answer together, last; before it, on rows, the one that was fitted to their answers."""
+    """What several networks answer together, last; before it, where there are rows, the one fitted to their answers."""
     more, failed, every = list[Trained](), dict[str, str](), list(members)
-    if setup.task.training_data.source.x.ndim == 2 and not request.quick:
-        refit, task = answered(setup.task, [t.candidate for t in members], [t.outputs for t in members])
+    if rows is not None:
+        tuned = members[0].run.task != rows.task.name  # on images, and the rows come from another backbone
+        kind, below = (REFIT_OF_PICTURES, rows.embedders) if tuned else (REFIT, None)
+        refit, task = answered(rows.task, [t.candidate for t in members], [t.outputs for t in members], kind)
         refit = replace(refit, name=name.replace(ENSEMBLE.name, refit.name), taught=members[0].candidate.taught)
-        more, failed = yield from train(replace(setup, task=task), request, [refit], out, device)
+        more, failed = yield from train(replace(rows, task=task), request, [refit], out, device)
+        more = [replace(t, embedders=below) for t in more]
         every += [t for t in more if repeats(t.outputs, task)]
     return [*more, together(replace(ENSEMBLE, name=name, taught=members[0].candidate.taught), every)], failed
 
@@ -217,7 +226,9 @@ def teach(
     more, failed = yield from train(again, request, candidates, out, device)
     if len(more) < 2:
         return more, failed
-    rest, failures = yield from joined(f"{ENSEMBLE.name}, with labels", more, again, request, out, device)
+    rows = None if request.quick else (yield from on_rows(request, setup, device))
+    rows = rows and replace(rows, task=taught(rows.task, labels))
+    rest, failures = yield from joined(f"{ENSEMBLE.name}, with labels", more, rows, request, out, device)
     return more + rest, failed | failures
 
 

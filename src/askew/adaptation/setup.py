@@ -178,12 +178,31 @@ def _network(
         backbone_spec(name, request.weights, shape)
         network = name if "+" in name else f"{name}+bottleneck"
         return Setup(data, data.task, network, None, _tuning(request, data) | training)
-    splits = data.task.training_data
-    images = len(splits.source) + len(splits.source_val) + len(splits.target)
-    spec = backbone_spec(_frozen_network(name, request, images), request.weights, shape)
+    spec = backbone_spec(_frozen_network(name, request, _images(data)), request.weights, shape)
     open_root(out / "runs")  # marks the folder as ours, so that work stopped from here on can go on
     both = embedders(spec, shape, device)
     return Setup(data, (yield from embedded(data.task, both)), "mlp", both, training)
+
+
+def on_rows(request: AdaptRequest, setup: Setup, device: torch.device) -> Generator[Progress, None, Setup | None]:
+    """The same with embeddings in place of images: by the backbone that is fine-tuned, as it was before. None where
+    there is no such backbone, or one without weights that tell anything."""
+    below = plain_name(setup.network.partition("+")[0])
+    if setup.task.training_data.source.x.ndim == 2:
+        return setup
+    if below in OWN or below.startswith(OWN_PREFIX) or request.weights == "none":
+        return None
+    data, shape = setup.data, tuple(setup.task.training_data.source.x.shape[1:])
+    seen = {"crop": setup.training["crop"]} if "crop" in setup.training else {}  # one model sees one size
+    spec = backbone_spec(_frozen_network(below, request, _images(data)), request.weights, shape, **seen)
+    both = embedders(spec, shape, device)
+    return replace(setup, task=(yield from embedded(data.task, both)), network="mlp", embedders=both, training={})
+
+
+def _images(data: CustomData) -> int:
+    """How many images there are to embed."""
+    splits = data.task.training_data
+    return len(splits.source) + len(splits.source_val) + len(splits.target)
 
 
 def _frozen_network(name: str, request: AdaptRequest, images: int) -> str:
