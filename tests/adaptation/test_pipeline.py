@@ -71,7 +71,7 @@ def test_the_ensemble_of_the_adapted_networks_is_a_candidate_and_becomes_one_mod
     ensemble = found.trained[-1]
     assert 3 <= len(ensemble.members) <= len(ON_EMBEDDINGS)
     *others, refit = ensemble.members
-    assert refit.candidate.weight == sum(t.candidate.weight for t in others), "it counts as much as all others"
+    assert refit.candidate.weight == REFIT.weight * sum(t.candidate.weight for t in others)
     assert ensemble.members[0].candidate.name != "source"
     taken = dataclasses.replace(found, chosen=len(found.trained) - 1, temperature=1.0)
     model = predictor(taken)
