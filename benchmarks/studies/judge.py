@@ -5,7 +5,7 @@
 Runs of one task, shift, draw and seed are the candidates of one choice, as a user without labels would have them:
 what `askew adapt` hands out is the mean of the better ones, unless the verdict on it is hurt. Numbers are means over
 these choices. With what `own.py embed` wrote for the domains of PACS as they are, LDA from the answers of fine-tuned
-networks joins them, as in `askew adapt`. Markdown goes to stdout.
+networks, and what `askew adapt` trains on embeddings beside them, are candidates too. Markdown goes to stdout.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import json
 import math
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,15 @@ from claims import count, prior_errors, truth_of
 from scipy.stats import rankdata
 
 from askew.adaptation.candidates import AUTO as CANDIDATES
-from askew.adaptation.candidates import REFIT_OF_PICTURES, answered, repeats
+from askew.adaptation.candidates import (
+    BESIDE_TUNED,
+    REFIT_BESIDE_TUNED,
+    REPEATS_BESIDE_TUNED,
+    answered,
+    choose_members,
+    repeats,
+)
+from askew.adaptation.candidates import Candidate as Kind
 from askew.core.files import read_tensors
 from askew.data.benchmarks import load_task
 from askew.data.benchmarks.image_trees import all_paths, class_files, hash_order
@@ -39,15 +47,7 @@ from askew.evaluation.logits import Floats, Labels
 from askew.evaluation.metrics import mean, score
 from askew.evaluation.outputs import DomainOutputs
 from askew.evaluation.prior_estimators import ESTIMATORS, PriorEstimate, target_prior
-from askew.evaluation.validators import (
-    CHOOSERS,
-    SCORES,
-    ScoredNetwork,
-    choose,
-    choose_several,
-    score_another,
-    score_networks,
-)
+from askew.evaluation.validators import CHOOSERS, SCORES, ScoredNetwork, choose, score_another, score_networks
 from askew.evaluation.verdict import judge_transfers
 from askew.runs.execute import Execution, execute
 from askew.runs.root import finished_runs, open_root
@@ -157,24 +157,24 @@ def _rows(x: Any) -> Labels:
     return np.asarray(x.rows)
 
 
-def refit(members: Sequence[Candidate], rows: Task, seed: int) -> tuple[Candidate, bool]:
-    """LDA on embeddings from what fine-tuned networks answer, and whether it joins them."""
-    mine = [next(one for one in CANDIDATES["pictures"] if one.method == member.method) for member in members]
-    candidate, task = answered(rows, mine, [one.outputs for one in members], REFIT_OF_PICTURES)
+def on_rows(kind: Kind, task: Task, seed: int, first: Candidate) -> Candidate:
+    """What is trained on embeddings, beside a candidate that was fine-tuned for the same images."""
     with tempfile.TemporaryDirectory(prefix="askew-") as scratch:
         how = Execution(open_root(Path(scratch) / "runs"), torch.device("cpu"))
-        run = candidate.run(task, "mlp", {}, seed)
+        run = kind.run(task, "mlp", {}, seed)
         for _ in execute(run, task, how):
             pass
         logits, _ = read_tensors(how.root / run.key / "outputs.safetensors")
-    first, even = members[0], np.full(members[0].outputs.classes, 1 / members[0].outputs.classes)
-    outputs, test = (
-        DomainOutputs.of(logits["source_val"], logits["source_val_y"], logits[name], even)
-        for name in ("target", "exam")
-    )
+    val, seen = (logits["source_val"], logits["source_val_y"]), logits["seen_mix"]
+    outputs, test = (DomainOutputs.of(*val, logits[name], seen) for name in ("target", "exam"))
     right = score(first.test_y, test.target_uniform.argmax(axis=1), test.classes)["per_class_mean"]
-    found = Candidate(candidate.name, outputs, right, math.nan, first.true_prior, test, first.test_y, candidate.weight)
-    return found, repeats(outputs, task)
+    return Candidate(kind.name, outputs, right, math.nan, first.true_prior, test, first.test_y, kind.weight)
+
+
+def kind_of(candidate: Candidate) -> Kind:
+    """What `askew adapt` would call it."""
+    known = next((one for one in BESIDE_TUNED if one.name == candidate.method), None)
+    return known or Kind(candidate.method, candidate.method, weight=candidate.weight)
 
 
 def judge_scores(
@@ -230,19 +230,23 @@ def judge_priors(candidates: Sequence[Candidate]) -> dict[str, dict[str, float]]
 
 def judge_choice(candidates: Sequence[Candidate], rows: Task | None = None, seed: int = 0) -> dict[str, Any]:
     """Everything that is judged on one choice."""
+    if rows is not None:
+        candidates = [*candidates, *(on_rows(one, rows, seed, candidates[0]) for one in BESIDE_TUNED)]
     networks = single = score_networks([one.outputs for one in candidates])
-    weights = [one.weight for one in candidates]
-    several, compared = choose_several(single, weights), list(candidates)
+    kinds, compared = [kind_of(one) for one in candidates], list(candidates)
+    several = choose_members(kinds, single) or [(0, 1.0)]
     if len(several) > 1:
-        members = [candidates[i] for i in several]
+        members = [replace(candidates[i], among=weight) for i, weight in several]
         if rows is not None:
-            fitted, joins = refit(members, rows, seed)
+            counted = [replace(kinds[i], weight=weight) for i, weight in several]
+            kind, task = answered(rows, counted, [one.outputs for one in members], REFIT_BESIDE_TUNED)
+            fitted = on_rows(kind, task, seed, candidates[0])
             compared.append(fitted)
-            members += [fitted] if joins else []
+            members += [fitted] if repeats(fitted.outputs, task, REPEATS_BESIDE_TUNED) else []
         compared.append(ensemble(members))
         networks = [*single, *(score_another(single, one.outputs) for one in compared[len(single) :])]
     verdicts = judge_verdicts(compared, networks)
-    pick = several[0] if len(several) == 1 else len(compared) - 1
+    pick = several[0][0] if len(several) == 1 else len(compared) - 1
     pick = 0 if pick and verdicts[pick - 1]["verdict"] == "hurt" else pick
     others = [network.outputs for i, network in enumerate(single) if i not in (0, pick)]
     prior = diagnose(single[0].outputs, networks[pick].outputs if pick else None, others).target_prior

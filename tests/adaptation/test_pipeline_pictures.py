@@ -19,11 +19,13 @@ from torchvision import models
 from askew.adaptation import pipeline
 from askew.adaptation import setup as adapting
 from askew.adaptation.artifacts import predictor
+from askew.adaptation.candidates import AUTO, BESIDE_TUNED, MCC, SOURCE_ONLY, TEACHER_OF_VIEWS, choose_members
 from askew.adaptation.findings import adaptation_findings
 from askew.adaptation.pipeline import adapt, ensemble_of
 from askew.adaptation.setup import AdaptRequest, set_up
 from askew.core.errors import UserError
 from askew.evaluation.logits import softmax
+from askew.evaluation.outputs import DomainOutputs
 from askew.evaluation.validators import score_another, score_networks
 from askew.inference import embeddings
 from askew.inference.embeddings import embedded, embedders, frozen
@@ -31,9 +33,7 @@ from askew.inference.predictor import load
 from askew.nets.network import build
 from askew.nets.spec import NetSpec
 
-
-ALONE = "crops:norms:gem:resnet18+centred"
-"""LDA on embeddings."""
+FROZEN = "crops:norms:gem:resnet18"
 
 
 def photographs(folder: Path, classes: tuple[str, ...], n: int, dark: int) -> Path:
@@ -112,7 +112,7 @@ def test_a_fine_tuned_backbone_is_part_of_the_model_and_several_are_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shallow_resnets(monkeypatch)
-    monkeypatch.setattr(pipeline, "choose_several", lambda networks, weights: [1, 2])
+    monkeypatch.setattr(pipeline, "choose_members", lambda candidates, networks: [(1, 1.0), (2, 1.0)])
     source, target = photographs(tmp_path / "s", ("red", "green"), 3, 90), photographs(tmp_path / "t", ("red",), 4, 0)
     training = {"pretrain": 3, "rounds": 1, "round": 6, "batch": 2, "crop": 32, "precision": "float32"}
     training |= {"lr": 1e-3, "features_lr": 1e-4}  # for weights from nothing
@@ -125,7 +125,7 @@ def test_a_fine_tuned_backbone_is_part_of_the_model_and_several_are_one(
     probabilities = model.predict_proba([target / name for name in found.setup.data.target.names])
     np.testing.assert_allclose(probabilities, found.probabilities, atol=5e-3)
     alike, networks = [found.trained[0]] * 3, score_networks([found.trained[0].outputs] * 3)
-    ((ensemble,), _) = finish(ensemble_of(alike, networks, found.setup, request, tmp_path / "out", CPU))
+    ((ensemble,), _) = finish(ensemble_of(alike, networks, None, request, tmp_path / "out", CPU))
     scored = score_another(networks, ensemble.outputs)
     together = dataclasses.replace(found, trained=(*alike, ensemble), chosen=3, temperature=scored.temperature)
     model = predictor(together)
@@ -134,37 +134,62 @@ def test_a_fine_tuned_backbone_is_part_of_the_model_and_several_are_one(
     np.testing.assert_allclose(again, softmax(scored.outputs.target_uniform), atol=5e-3)
 
 
-def test_beside_fine_tuned_networks_lda_answers_from_the_backbone_as_it_was(
+def test_beside_fine_tuned_networks_others_learn_from_the_backbone_as_it_was_and_all_become_one_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shallow_resnets(monkeypatch)
-    monkeypatch.setattr(pipeline, "choose_several", lambda networks, weights: [1, 2])
-    monkeypatch.setattr(pipeline, "repeats", lambda outputs, task: True)
+    coal, lda = BESIDE_TUNED[0], next(one for one in BESIDE_TUNED if one.method == "lda")
+    monkeypatch.setattr(pipeline, "BESIDE_TUNED", (lda, coal))
+    monkeypatch.setattr(pipeline, "choose_members", lambda candidates, networks: [(1, 1.0), (2, 0.5), (3, 0.5)])
+    monkeypatch.setattr(pipeline, "repeats", lambda outputs, task, least: True)
+    monkeypatch.setitem(AUTO, "pictures", (SOURCE_ONLY, dataclasses.replace(SOURCE_ONLY, name="another")))
     weights = tmp_path / "weights.safetensors"
     save_file(models.resnet18().state_dict(), weights)
     source, target = photographs(tmp_path / "s", ("red", "green"), 8, 90), photographs(tmp_path / "t", ("red",), 6, 0)
     training = {"pretrain": 3, "rounds": 1, "round": 6, "batch": 2, "crop": 32, "precision": "float32", "lr": 1e-3}
-    request = AdaptRequest(source, target, "source", "resnet18", str(weights), tuned=True, training=training)
+    request = AdaptRequest(source, target, "auto", "resnet18", str(weights), tuned=True, training=training)
     out = tmp_path / "out"
     found = finish(adapt(request, out, CPU))
-    alike, networks = [found.trained[0]] * 3, score_networks([found.trained[0].outputs] * 3)
-    request = dataclasses.replace(request, method="auto")
-    ((refit, ensemble), failed) = finish(ensemble_of(alike, networks, found.setup, request, out, CPU))
-    assert not failed
-    assert [one.candidate.weight for one in ensemble.members] == [1, 1, 2], "as much as both together"
-    assert refit.embedders is not None
-    assert ensemble.members[-1] is refit
-    for number, (one, name) in enumerate(
-        [(refit, ALONE), (ensemble, f"resnet18+bottleneck||resnet18+bottleneck||{ALONE}")], start=3
-    ):
-        scored = score_another(networks, one.outputs)
-        trained = (*alike, refit, ensemble)
-        chosen = dataclasses.replace(found, trained=trained, chosen=number, temperature=scored.temperature)
-        predictor(chosen).save(out / "model")
-        model = load(out, "cpu")
-        assert model.card.net.name == name
-        probabilities = model.predict_proba([target / name for name in found.setup.data.target.names])
-        np.testing.assert_allclose(probabilities, softmax(scored.outputs.target_uniform), atol=5e-3)
+    assert not found.failed
+    *_, refit, ensemble = found.trained
+    assert [t.candidate.name for t in found.trained] == [
+        "source", "another", "lda, frozen", "coal, balanced target, frozen", "lda, from their answers", "ensemble"
+    ]  # fmt: skip
+    assert [one.candidate.weight for one in ensemble.members] == [1, 0.5, 0.5, 2], "as much as all together"
+    assert [one.embedders is not None for one in ensemble.members] == [False, True, True, True]
+    networks = score_networks([t.outputs for t in found.trained[:-2]])
+    names = {
+        refit.candidate.name: f"{FROZEN}+centred",
+        ensemble.candidate.name: f"resnet18+bottleneck||{FROZEN}+centred|mlp.unit|centred",
+        "coal, balanced target, frozen": f"{FROZEN}+mlp",
+    }
+    for number, one in enumerate(found.trained):
+        if one.candidate.name in names:
+            scored = score_another(networks, one.outputs)
+            chosen = dataclasses.replace(found, chosen=number, temperature=scored.temperature)
+            predictor(chosen).save(out / "model")
+            model = load(out, "cpu")
+            assert model.card.net.name == names[one.candidate.name]
+            probabilities = model.predict_proba([target / name for name in found.setup.data.target.names])
+            np.testing.assert_allclose(probabilities, softmax(scored.outputs.target_uniform), atol=5e-3)
+
+
+def test_fine_tuned_and_frozen_candidates_count_alike_and_each_kind_is_chosen_by_itself() -> None:
+    rng = np.random.default_rng(0)
+
+    def network(right: float) -> DomainOutputs:
+        y = rng.integers(3, size=300)
+        z = rng.normal(size=(300, 3)) + right * np.eye(3)[y]
+        return DomainOutputs.of(z[:100], y[:100], z[100:], np.full(3, 1 / 3))
+
+    kinds = (SOURCE_ONLY, MCC, TEACHER_OF_VIEWS, *BESIDE_TUNED[:4])
+    outputs = [network(0.5), *(network(4) for _ in kinds[1:])]
+    chosen = dict(choose_members(kinds, score_networks(outputs)))
+    assert chosen[1] < chosen[2]
+    assert sum(chosen.get(i, 0) for i in (1, 2)) == pytest.approx(sum(chosen.get(i, 0) for i in range(3, 7)))
+    alone = dict(choose_members(kinds[:3], score_networks(outputs[:3])))
+    assert set(alone.items()) <= {(1, 1.0), (2, 2.0)}, "without others, each counts as much as it says"
+    assert not choose_members(kinds[:2], score_networks([network(5), network(0)])), "source-only is preferred"
 
 
 def test_a_quick_look_takes_some_pictures_and_one_method(

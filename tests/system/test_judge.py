@@ -63,7 +63,7 @@ def test_what_is_handed_out_is_the_mean_of_the_better_networks_unless_it_looks_h
     from askew.evaluation.calibration import mean_outputs
     from askew.evaluation.metrics import score
 
-    monkeypatch.setattr(judge, "choose_several", lambda networks, weights: [1, 3])
+    monkeypatch.setattr(judge, "choose_members", lambda kinds, networks: [(1, 1.0), (3, 1.0)])
     found = judge.judge_choice(candidates)
     together = mean_outputs([candidates[i].test for i in (1, 3)]).target_uniform.argmax(axis=1)
     right = score(candidates[0].test_y, together, 10)["per_class_mean"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,9 @@ from askew.nets.adabn import STATISTICS
 from askew.nets.network import keeps_source_statistics
 from askew.runs.root import open_root
 
+Part = tuple[Predictor, float, float]
+"""A model, its temperature and its weight."""
+
 
 def write_artifacts(found: Adaptation, out: Path) -> None:
     """model/, predictions.csv, report.html and, last, summary.json; each appears whole or not at all."""
@@ -53,16 +57,26 @@ def predictor(found: Adaptation) -> Predictor:
     shape = tuple(found.setup.data.task.training_data.source.x.shape[1:])
     members = found.winner.members or (found.winner,)
     models = [Predictor.of_run(one.folder, "cpu", estimate, made, one.run.method) for one in members]
-    models = [
-        model if one.embedders is None else on_frozen(model, one.embedders, shape)
-        for one, model in zip(members, models, strict=True)
-    ]
     temperatures, shares = [temperature(one.outputs) for one in members], [one.candidate.weight for one in members]
-    plain = join(models, temperatures, shares) if found.winner.members else models[0]
+    parts = list(zip(models, temperatures, shares, strict=True))
+    if below := next((one.embedders for one in members if one.embedders is not None), None):
+        parts = _on_one(parts, [one.embedders is not None for one in members], below, shape)
+    plain = join(*zip(*parts, strict=True)) if len(parts) > 1 else parts[0][0]
     bias = tuple((found.temperature * found.bias).tolist()) if found.bias.any() else ()
     card = dataclasses.replace(plain.card, temperature=found.temperature, bias=bias)
     whole = Predictor(card, plain.weights, "cpu")
     return whole if embedders is None else on_frozen(whole, embedders, shape)
+
+
+def _on_one(parts: Sequence[Part], frozen: Sequence[bool], embedders: Embedders, shape: tuple[int, ...]) -> list[Part]:
+    """Those of embeddings as one model of images, beside the others, so that the backbone is there once."""
+    inner = [part for part, of_rows in zip(parts, frozen, strict=True) if of_rows]
+    others = [part for part, of_rows in zip(parts, frozen, strict=True) if not of_rows]
+    if len(inner) == 1:
+        ((model, temperature, weight),) = inner
+        return [*others, (on_frozen(model, embedders, shape), temperature, weight)]
+    model = on_frozen(join(*zip(*inner, strict=True)), embedders, shape)
+    return [*others, (model, 1.0, sum(weight for _, _, weight in inner))]
 
 
 def on_frozen(model: Predictor, embedders: Embedders, shape: tuple[int, ...]) -> Predictor:

@@ -12,6 +12,7 @@ from askew.data.task import Task
 from askew.evaluation.calibration import mean_outputs
 from askew.evaluation.logits import softmax
 from askew.evaluation.outputs import DomainOutputs
+from askew.evaluation.validators import ScoredNetwork, choose_several
 from askew.runs.config import RunRequest, plan_run
 from askew.training.run import Run
 
@@ -36,6 +37,8 @@ class Candidate:
     """Images of each class that a batch has room for: it grows where classes are many."""
     seed_offset: int = 0
     """Added to the seed, for a second run of the same method."""
+    frozen: bool = False
+    """Whether it is trained on embeddings beside candidates that are fine-tuned."""
 
     def trained_with(self, training: Mapping[str, Any], classes: int) -> dict[str, Any]:
         """Training settings for so many classes: what the user wants, and what makes the candidate."""
@@ -80,15 +83,30 @@ QUICK_AUTO = {
     "rows": (SOURCE_ONLY, BALANCED_COAL, LDA), "images": (SOURCE_ONLY, TEACHER), "pictures": (SOURCE_ONLY, MCC)
 }  # fmt: skip
 
+BESIDE_TUNED = tuple(replace(one, name=f"{one.name}, frozen", frozen=True) for one in AUTO["rows"][1:])
+"""Trained on embeddings by the backbone as it was, where it is fine-tuned: the two fail on different data."""
 REFIT = Candidate("lda, from their answers", "lda", weight=4)
 """LDA by one step from what an ensemble on rows answers; it then counts so many times as much as all others together.
 On 21 development tasks at 224 pixels this gains 0.4 points on its counting as much as they do, and on average as much
 as being handed out alone (results/own-data)."""
-REFIT_OF_PICTURES = replace(REFIT, weight=1)
-"""The same beside fine-tuned networks, on embeddings of the backbone as it was before: features that are not theirs."""
-REPEATS = 0.9
-"""Share of the answers that it has to repeat to be taken into the ensemble: on every development task with embeddings
-it does, and on made rows that no linear network tells apart, where it would cost up to five points, it does not."""
+REFIT_BESIDE_TUNED = replace(REFIT, weight=1, frozen=True)
+REPEATS, REPEATS_BESIDE_TUNED = 0.9, 0.85
+"""Share of the answers that it has to repeat to be taken into the ensemble: on nearly every development task with
+embeddings it does, and on made rows that no linear network tells apart, where it would cost up to five points, it does
+not. Embeddings have such networks, and fine-tuned networks answer by features that it does not have."""
+
+
+def choose_members(candidates: Sequence[Candidate], networks: Sequence[ScoredNetwork]) -> list[tuple[int, float]]:
+    """Which of the compared networks, source-only first, answer together, and how much each counts: the better ones of
+    those that are fine-tuned and of those beside them, both kinds alike; none where source-only is preferred."""
+    kinds = []
+    for frozen in (False, True):
+        own = [0, *(i for i, one in enumerate(candidates) if i and one.frozen == frozen)]
+        better = choose_several([networks[i] for i in own], [candidates[i].weight for i in own])
+        kinds.append([(own[k], candidates[own[k]].weight) for k in better if k])
+    first, second = (sum(weight for _, weight in kind) for kind in kinds)
+    scale = first / second if first and second else 1.0
+    return kinds[0] + [(i, weight * scale) for i, weight in kinds[1]]
 
 
 def answered(
@@ -101,7 +119,7 @@ def answered(
     return replace(refit, weight=refit.weight * sum(weights)), replace(task, training_data=data)
 
 
-def repeats(outputs: DomainOutputs, task: Task) -> bool:
+def repeats(outputs: DomainOutputs, task: Task, least: float = REPEATS) -> bool:
     """Whether the network that was fitted to a task's answers gives enough of them itself."""
     answers = task.training_data.answers
-    return answers is not None and bool((outputs.target.argmax(axis=1) == answers.argmax(axis=1)).mean() >= REPEATS)
+    return answers is not None and bool((outputs.target.argmax(axis=1) == answers.argmax(axis=1)).mean() >= least)

@@ -9,7 +9,19 @@ from pathlib import Path
 
 import torch
 
-from askew.adaptation.candidates import ENSEMBLE, REFIT, REFIT_OF_PICTURES, SOURCE_ONLY, Candidate, answered, repeats
+from askew.adaptation.candidates import (
+    BESIDE_TUNED,
+    ENSEMBLE,
+    REFIT,
+    REFIT_BESIDE_TUNED,
+    REPEATS,
+    REPEATS_BESIDE_TUNED,
+    SOURCE_ONLY,
+    Candidate,
+    answered,
+    choose_members,
+    repeats,
+)
 from askew.adaptation.given import TargetLabels, taught
 from askew.adaptation.setup import AdaptRequest, Setup, on_rows, set_up
 from askew.core.errors import UserError, unknown
@@ -21,7 +33,7 @@ from askew.evaluation.logits import Floats, Labels, as_labels, decide, softmax
 from askew.evaluation.metrics import Estimate
 from askew.evaluation.outputs import DomainOutputs, read_outputs
 from askew.evaluation.unknown import Unfamiliar, find_unfamiliar
-from askew.evaluation.validators import ScoredNetwork, choose, choose_several, score_another, score_networks
+from askew.evaluation.validators import ScoredNetwork, choose, score_another, score_networks
 from askew.evaluation.verdict import Verdict, judge_transfers
 from askew.inference.embeddings import Embedders
 from askew.inference.ensemble import joins
@@ -182,16 +194,24 @@ def train(
     return done, failed
 
 
+def beside(
+    frozen: Sequence[Candidate], rows: Setup, request: AdaptRequest, out: Path, device: torch.device
+) -> Generator[Progress, None, tuple[list[Trained], dict[str, str]]]:
+    """What is trained on embeddings where the backbone is fine-tuned."""
+    more, failed = yield from train(rows, request, frozen, out, device)
+    return [replace(t, embedders=rows.embedders) for t in more], failed
+
+
 def ensemble_of(
     trained: Sequence[Trained], networks: Sequence[ScoredNetwork],
-    setup: Setup, request: AdaptRequest, out: Path, device: torch.device,
+    rows: Setup | None, request: AdaptRequest, out: Path, device: torch.device,
 ) -> Generator[Progress, None, tuple[list[Trained], dict[str, str]]]:  # fmt: skip
     """Of the better adapted networks, `joined`; nothing where fewer than two can be."""
-    several = choose_several(networks, [t.candidate.weight for t in trained])
-    members = [trained[i] for i in several if joins(trained[i].run)]
+    chosen = choose_members([t.candidate for t in trained], networks)
+    counted = [replace(trained[i], candidate=replace(trained[i].candidate, weight=weight)) for i, weight in chosen]
+    members = [t for t in counted if joins(t.run)]
     if len(members) < 2:
         return [], {}
-    rows = None if request.quick else (yield from on_rows(request, setup, device))
     return (yield from joined(ENSEMBLE.name, members, rows, request, out, device))
 
 
@@ -201,13 +221,13 @@ def joined(
     """What several networks answer together, last; before it, where there are rows, the one fitted to their answers."""
     more, failed, every = list[Trained](), dict[str, str](), list(members)
     if rows is not None:
-        tuned = members[0].run.task != rows.task.name  # on images, and the rows come from another backbone
-        kind, below = (REFIT_OF_PICTURES, rows.embedders) if tuned else (REFIT, None)
+        tuned = any(t.run.task != rows.task.name for t in members)  # on images, and not all on these rows
+        kind, least = (REFIT_BESIDE_TUNED, REPEATS_BESIDE_TUNED) if tuned else (REFIT, REPEATS)
         refit, task = answered(rows.task, [t.candidate for t in members], [t.outputs for t in members], kind)
         refit = replace(refit, name=name.replace(ENSEMBLE.name, refit.name), taught=members[0].candidate.taught)
         more, failed = yield from train(replace(rows, task=task), request, [refit], out, device)
-        more = [replace(t, embedders=below) for t in more]
-        every += [t for t in more if repeats(t.outputs, task)]
+        more = [replace(t, embedders=rows.embedders if tuned else None) for t in more]
+        every += [t for t in more if repeats(t.outputs, task, least)]
     return [*more, together(replace(ENSEMBLE, name=name, taught=members[0].candidate.taught), every)], failed
 
 
@@ -223,11 +243,15 @@ def teach(
     again = replace(setup, task=taught(setup.task, labels))
     plain = [t.candidate for t in winner.members or (winner,) if t.candidate.name != REFIT.name]
     candidates = [replace(one, name=f"{one.name}, with labels", taught=True) for one in plain]
-    more, failed = yield from train(again, request, candidates, out, device)
+    more, failed = yield from train(again, request, [one for one in candidates if not one.frozen], out, device)
+    rows = None if request.quick else (yield from on_rows(request, setup, device))
+    if rows is not None:
+        rows = replace(rows, task=taught(rows.task, labels))
+        frozen = [one for one in candidates if one.frozen]
+        others, failures = yield from beside(frozen, rows, request, out, device)
+        more, failed = more + others, failed | failures
     if len(more) < 2:
         return more, failed
-    rows = None if request.quick else (yield from on_rows(request, setup, device))
-    rows = rows and replace(rows, task=taught(rows.task, labels))
     rest, failures = yield from joined(f"{ENSEMBLE.name}, with labels", more, rows, request, out, device)
     return more + rest, failed | failures
 
@@ -241,9 +265,13 @@ def adapt(request: AdaptRequest, out: Path, device: torch.device) -> Generator[P
     checked(Training, dict(request.training), "training")
     setup = yield from set_up(request, out, device)
     trained, failed = yield from train(setup, request, setup.candidates(request), out, device)
+    rows = None if request.quick or request.method != "auto" else (yield from on_rows(request, setup, device))
+    if rows is not None and rows is not setup:
+        more, failures = yield from beside(BESIDE_TUNED, rows, request, out, device)
+        trained, failed = trained + more, failed | failures
     networks = score_networks([t.outputs for t in trained], setup.prior)
     if request.method == "auto":
-        more, failures = yield from ensemble_of(trained, networks, setup, request, out, device)
+        more, failures = yield from ensemble_of(trained, networks, rows, request, out, device)
         networks += [score_another(networks, t.outputs) for t in more]
         trained, failed = trained + more, failed | failures
     if request.train_labels and setup.labels is not None:

@@ -130,8 +130,14 @@ def side_by_side(names: Sequence[str], make: Callable[[str], tuple[nn.Module, in
     """The features of several networks, those of `NAME.unit` scaled to unit length, and their width in all."""
     if len(names) > MOST_MEMBERS:
         raise UserError(f"There is no network of {len(names)} members.", f"an ensemble has at most {MOST_MEMBERS}.")
-    members, widths = zip(*(make(name.removesuffix(".unit")) for name in names), strict=True)
-    return SideBySide(members, [name.endswith(".unit") for name in names]), sum(widths)
+    members, widths = zip(*(make(_scaled(name)) for name in names), strict=True)
+    return SideBySide(members, [name != _scaled(name) for name in names]), sum(widths)
+
+
+def _scaled(name: str) -> str:
+    """A network's name without what says that its features have unit length; in `resnet50+mlp|mlp.unit` it is the last
+    of those on the backbone that has."""
+    return name if "+" in name and "|" in name else name.removesuffix(".unit")
 
 
 def _expect(shape: tuple[int, ...], name: str, wanted: tuple[int | None, ...]) -> tuple[int, ...]:
