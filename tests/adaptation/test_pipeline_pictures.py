@@ -146,7 +146,7 @@ def test_beside_fine_tuned_networks_others_learn_from_the_backbone_as_it_was_and
     weights = tmp_path / "weights.safetensors"
     save_file(models.resnet18().state_dict(), weights)
     source, target = photographs(tmp_path / "s", ("red", "green"), 8, 90), photographs(tmp_path / "t", ("red",), 6, 0)
-    training = {"pretrain": 3, "rounds": 1, "round": 6, "batch": 2, "crop": 32, "precision": "float32", "lr": 1e-3}
+    training = {"pretrain": 3, "rounds": 1, "round": 6, "batch": 2, "crop": "32", "precision": "float32", "lr": 1e-3}
     request = AdaptRequest(source, target, "auto", "resnet18", str(weights), tuned=True, training=training)
     out = tmp_path / "out"
     found = finish(adapt(request, out, CPU))

@@ -193,7 +193,7 @@ def on_rows(request: AdaptRequest, setup: Setup, device: torch.device) -> Genera
     if below in OWN or below.startswith(OWN_PREFIX) or request.weights == "none":
         return None
     data, shape = setup.data, tuple(setup.task.training_data.source.x.shape[1:])
-    seen = {"crop": setup.training["crop"]} if "crop" in setup.training else {}  # one model sees one size
+    seen = {"crop": int(setup.training["crop"])} if "crop" in setup.training else {}  # one model sees one size
     spec = backbone_spec(_frozen_network(below, request, _images(data)), request.weights, shape, **seen)
     both = embedders(spec, shape, device)
     return replace(setup, task=(yield from embedded(data.task, both)), network="mlp", embedders=both, training={})
