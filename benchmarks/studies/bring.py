@@ -40,7 +40,8 @@ from own import PAIRS, draw
 
 from askew.adaptation.candidates import SOURCE_ONLY, Candidate
 from askew.adaptation.given import TAUGHT, TargetLabels, taught
-from askew.adaptation.pipeline import Trained, ensemble_of, prefer, teach, train
+from askew.adaptation.members import Trained, ensemble_of, teach, train
+from askew.adaptation.pipeline import prefer
 from askew.adaptation.setup import AdaptRequest, Setup, set_up
 from askew.adaptation.source_free import adapt_again
 from askew.cli.progress import watch

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from adaptations import CPU, LENGTH, NAMES, Adapted, codes, drawn, finish, rows_of
 
-from askew.adaptation import candidates
+from askew.adaptation import members
 from askew.adaptation import pipeline as adapting
 from askew.adaptation.api import diagnosed
 from askew.adaptation.artifacts import predictor, summary, write_artifacts
@@ -88,9 +88,9 @@ def test_a_network_that_does_not_repeat_the_answers_it_was_fitted_to_is_no_membe
     made: Adapted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain, ensemble = made.found.trained[-2], made.found.trained[-1]
-    same = (plain.predicted == adapting.together(ENSEMBLE, ensemble.members[:-1]).predicted).mean()
+    same = (plain.predicted == members.together(ENSEMBLE, ensemble.members[:-1]).predicted).mean()
     for least, joins in ((same, True), (same + 0.001, False)):
-        monkeypatch.setattr(candidates, "REPEATS", least)
+        monkeypatch.setattr(members, "REPEATS", least)
         found = finish(adapt(made.found.request, made.out, CPU))
         assert (found.trained[-1].members[-1].candidate.name == REFIT.name) == joins
         assert len(found.trained) == CANDIDATES
@@ -100,7 +100,7 @@ def test_a_model_and_an_audit_know_how_much_each_member_of_the_ensemble_counts(m
     found, plain = made.found, made.found.trained[-1]
     first, *others = plain.members
     heavy = dataclasses.replace(first, candidate=dataclasses.replace(first.candidate, weight=50.0))
-    ensemble = adapting.together(plain.candidate, [heavy, *others])
+    ensemble = members.together(plain.candidate, [heavy, *others])
     assert (ensemble.predicted != plain.predicted).any(), "or the weight says nothing"
     assert (ensemble.predicted == first.predicted).mean() > 0.95
     taken = dataclasses.replace(found, trained=(*found.trained[:-1], ensemble), chosen=len(found.trained) - 1)
@@ -109,7 +109,7 @@ def test_a_model_and_an_audit_know_how_much_each_member_of_the_ensemble_counts(m
     predicted = load(out, "cpu").predict_proba(found.setup.task.training_data.target.x).argmax(axis=1)
     assert (predicted == ensemble.predicted).mean() > 0.99, "kept outputs have half precision"
     alike = [dataclasses.replace(t, candidate=dataclasses.replace(t.candidate, weight=1.0)) for t in plain.members]
-    even = adapting.together(plain.candidate, alike)
+    even = members.together(plain.candidate, alike)
     for weights, labels in ((True, ensemble.predicted), (False, even.predicted)):  # earlier versions wrote no weights
         told = json.loads((out / "summary.json").read_text())
         if not weights:

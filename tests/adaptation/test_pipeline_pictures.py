@@ -16,12 +16,13 @@ from safetensors.torch import save_file
 from small_models import shallow_resnets
 from torchvision import models
 
-from askew.adaptation import pipeline
+from askew.adaptation import members, pipeline
 from askew.adaptation import setup as adapting
 from askew.adaptation.artifacts import predictor
 from askew.adaptation.candidates import AUTO, BESIDE_TUNED, MCC, SOURCE_ONLY, TEACHER_OF_VIEWS, choose_members
 from askew.adaptation.findings import adaptation_findings
-from askew.adaptation.pipeline import adapt, ensemble_of
+from askew.adaptation.members import ensemble_of
+from askew.adaptation.pipeline import adapt
 from askew.adaptation.setup import AdaptRequest, set_up
 from askew.core.errors import UserError
 from askew.evaluation.logits import softmax
@@ -112,7 +113,7 @@ def test_a_fine_tuned_backbone_is_part_of_the_model_and_several_are_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shallow_resnets(monkeypatch)
-    monkeypatch.setattr(pipeline, "choose_members", lambda candidates, networks: [(1, 1.0), (2, 1.0)])
+    monkeypatch.setattr(members, "choose_members", lambda candidates, networks: [(1, 1.0), (2, 1.0)])
     source, target = photographs(tmp_path / "s", ("red", "green"), 3, 90), photographs(tmp_path / "t", ("red",), 4, 0)
     training = {"pretrain": 3, "rounds": 1, "round": 6, "batch": 2, "crop": 32, "precision": "float32"}
     training |= {"lr": 1e-3, "features_lr": 1e-4}  # for weights from nothing
@@ -140,8 +141,8 @@ def test_beside_fine_tuned_networks_others_learn_from_the_backbone_as_it_was_and
     shallow_resnets(monkeypatch)
     coal, lda = BESIDE_TUNED[0], next(one for one in BESIDE_TUNED if one.method == "lda")
     monkeypatch.setattr(pipeline, "BESIDE_TUNED", (lda, coal))
-    monkeypatch.setattr(pipeline, "choose_members", lambda candidates, networks: [(1, 1.0), (2, 0.5), (3, 0.5)])
-    monkeypatch.setattr(pipeline, "repeats", lambda outputs, task, least: True)
+    monkeypatch.setattr(members, "choose_members", lambda candidates, networks: [(1, 1.0), (2, 0.5), (3, 0.5)])
+    monkeypatch.setattr(members, "repeats", lambda outputs, task, least: True)
     monkeypatch.setitem(AUTO, "pictures", (SOURCE_ONLY, dataclasses.replace(SOURCE_ONLY, name="another")))
     weights = tmp_path / "weights.safetensors"
     save_file(models.resnet18().state_dict(), weights)

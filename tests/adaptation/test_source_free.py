@@ -17,7 +17,7 @@ from small_models import images as small_images
 
 from askew.adaptation import source_free
 from askew.adaptation.candidates import SOURCE_ONLY
-from askew.adaptation.pipeline import train
+from askew.adaptation.members import train
 from askew.adaptation.setup import AdaptRequest, set_up
 from askew.adaptation.source_free import adapt_again, prototype_labels
 from askew.core.errors import UserError

@@ -18,8 +18,8 @@ from askew.adaptation.audit import Audit, target_names
 from askew.adaptation.audit import audit as audit_folder
 from askew.adaptation.candidates import SOURCE_ONLY
 from askew.adaptation.given import GivenLabels, GivenShares
+from askew.adaptation.members import train
 from askew.adaptation.pipeline import adapt as adapt_steps
-from askew.adaptation.pipeline import train
 from askew.adaptation.results import AdaptationResult, DiagnosisResult
 from askew.adaptation.setup import AdaptRequest, read_domains, set_up
 from askew.core.device import pick_device

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from askew.adaptation.findings import adaptation_findings
-from askew.adaptation.pipeline import Adaptation, Trained
+from askew.adaptation.members import Trained
+from askew.adaptation.pipeline import Adaptation
 from askew.evaluation.unknown import ALARMS
 from askew.evaluation.validators import SCORES
 from askew.reports import svg
