@@ -245,14 +245,14 @@ def test_scores_are_computed_once_for_each_network(made: Adapted, monkeypatch: p
 @pytest.mark.usefixtures("all_candidates")
 def test_a_method_that_fails_is_named_and_the_others_go_on(made: Adapted, monkeypatch: pytest.MonkeyPatch) -> None:
     found, out, _ = made
-    whole = adapting.execute
+    whole = members.execute
 
     def failing(run: Any, task: Any, how: Any) -> Any:
         if run.method.id == "mcc":
             raise UserError("a loss is not finite.", "lower the rate.")
         return whole(run, task, how)
 
-    monkeypatch.setattr(adapting, "execute", failing)
+    monkeypatch.setattr(members, "execute", failing)
     again = finish(adapt(found.request, out, CPU))
     assert again.failed == dict.fromkeys(("mcc", "mcc, second run"), "a loss is not finite.")
     alone = [t.candidate.name for t in again.trained if not t.members]

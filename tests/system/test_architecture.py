@@ -22,7 +22,7 @@ ROOMS = (
 """From left to right: a room may import from those before it."""
 ORDER = (*ROOMS[:-1], "testing", "cli")
 """The command line checks methods too; the package's other modules stand behind all rooms."""
-MOST_FILES = 12
+MOST_FILES = 13
 
 
 @functools.cache
