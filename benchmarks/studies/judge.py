@@ -368,7 +368,7 @@ def main() -> None:
     parser.add_argument("runs", type=Path, nargs="+")
     parser.add_argument("--data", type=Path)
     parser.add_argument("--json", type=Path, help="Write everything there.")
-    parser.add_argument("--embeddings", type=Path, help="Of PACS's domains: LDA from their answers joins the networks.")
+    parser.add_argument("--embeddings", type=Path, help="Of PACS's domains: candidates on them stand beside.")
     args = parser.parse_args()
     judged = {}
     for key, candidates in read_choices(args.runs, args.data).items():

@@ -196,6 +196,7 @@ def on_rows(request: AdaptRequest, setup: Setup, device: torch.device) -> Genera
     seen = {"crop": int(setup.training["crop"])} if "crop" in setup.training else {}  # one model sees one size
     spec = backbone_spec(_frozen_network(below, request, _images(data)), request.weights, shape, **seen)
     both = embedders(spec, shape, device)
+    # What was asked of training is about fine-tuning: rates and lengths on rows are others.
     return replace(setup, task=(yield from embedded(data.task, both)), network="mlp", embedders=both, training={})
 
 
