@@ -62,12 +62,13 @@ MANY = ("letters", "symbols", "scenes", "icons", "emoji", "stamps")
 PAIRS = {
     "development": [pair for pair in itertools.permutations(DOMAINS, 2) if pair not in REPORTED],
     "reported": sorted(REPORTED),
+    "restyled": [("art_lines", "photo"), ("art_flat", "photo"), ("photo", "art_lines"), ("photo", "art_flat")],
     "rows": [("first_sensor", "second_sensor"), ("second_sensor", "first_sensor")],
     "digits": [("usps", "mnist")],
     "many": [(f"{kind}_{a}", f"{kind}_{b}") for kind in MANY for a, b in ("pq", "qp")],
 }
 """Rows are no pictures: handwritten digits as 64 numbers, and as a second sensor would measure them. Many classes are
-those that glyphs.py draws and drawings.py collects, to develop on."""
+those that glyphs.py draws and drawings.py collects, restyled ones those of restyle.py, all to develop on."""
 SHIFTS = ("rs-ut", "natural", "reversed")
 ROLES = ("source", "target")
 
