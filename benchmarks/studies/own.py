@@ -66,6 +66,7 @@ PAIRS = {
     "rows": [("first_sensor", "second_sensor"), ("second_sensor", "first_sensor")],
     "digits": [("usps", "mnist")],
     "many": [(f"{kind}_{a}", f"{kind}_{b}") for kind in MANY for a, b in ("pq", "qp")],
+    "collected": [(f"{kind}_{a}", f"{kind}_{b}") for kind in MANY[3:] for a, b in ("pq", "qp")],
 }
 """Rows are no pictures: handwritten digits as 64 numbers, and as a second sensor would measure them. Many classes are
 those that glyphs.py draws and drawings.py collects, restyled ones those of restyle.py, all to develop on."""

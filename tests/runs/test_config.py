@@ -12,7 +12,9 @@ from conftest import Command
 
 import askew
 from askew.core.errors import UserError
-from askew.runs.config import MOST_SEEDS, RunRequest, prepare
+from askew.data.domains import Labeled, Unlabeled
+from askew.data.task import make_unlabeled_task
+from askew.runs.config import MOST_SEEDS, RunRequest, plan_run, prepare
 from askew.runs.grid import whole_benchmark
 from askew.runs.tune import Trial, requests_of, trials
 from askew.training.run import key_before
@@ -129,6 +131,21 @@ def test_what_is_computed_takes_one_step_after_the_pre_training_however_long_oth
     runs = [prepare(RunRequest("mini/syn-uci", method, training={"pretrain": 20, "round": n}))[0] for n in (2, 7)]
     assert [stage.steps for stage in runs[0].plan] == [20, 1]
     assert runs[0].key == runs[1].key
+
+
+@pytest.mark.parametrize("training", [{}, {"pretrain": 20}], ids=["as set", "asked for"])
+@pytest.mark.parametrize("method", ["lda", "prototypes", "subspace"])
+def test_what_is_computed_from_rows_as_they_are_has_no_pre_training(method: str, training: dict[str, Any]) -> None:
+    rng = np.random.default_rng(0)
+    source = Labeled(rng.normal(size=(40, 4)).astype(np.float32), np.arange(40) % 2)
+    task = make_unlabeled_task("own/rows", source, Unlabeled(source.x), ("a", "b"))
+
+    def steps(name: str, **more: Any) -> list[int]:
+        request = RunRequest("own/rows", name, shift="natural", training=training | more)
+        return [stage.steps for stage in plan_run(request, task, "mlp").plan]
+
+    assert steps(method) == [1]
+    assert len(steps(method, net="mlp")) == len(steps("source")) == 2, "an mlp has something to learn first"
 
 
 def test_a_run_s_description_tells_which_run_it_continues() -> None:

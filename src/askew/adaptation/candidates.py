@@ -12,6 +12,7 @@ from askew.data.task import Task
 from askew.evaluation.calibration import mean_outputs
 from askew.evaluation.logits import softmax
 from askew.evaluation.outputs import DomainOutputs
+from askew.evaluation.smoothing import smoothed
 from askew.evaluation.validators import ScoredNetwork, choose_several
 from askew.runs.config import RunRequest, plan_run
 from askew.training.run import Run
@@ -112,10 +113,13 @@ def choose_members(candidates: Sequence[Candidate], networks: Sequence[ScoredNet
 def answered(
     task: Task, members: Sequence[Candidate], outputs: Sequence[DomainOutputs], refit: Candidate = REFIT
 ) -> tuple[Candidate, Task]:
-    """The refit with its weight beside these members of an ensemble, and the task of rows with their answers."""
+    """The refit with its weight beside these members of an ensemble, and the task of rows with their answers, which
+    have listened to neighbours: among the rows, images that no network got right may lie amidst those of their class.
+    """
     weights = [member.weight for member in members]
-    answers = softmax(mean_outputs(outputs, weights).target_uniform).astype(np.float32)
-    data = replace(task.training_data, answers=answers)
+    answers = softmax(mean_outputs(outputs, weights).target_uniform)
+    heard = smoothed(answers, np.asarray(task.training_data.target.x))
+    data = replace(task.training_data, answers=heard.astype(np.float32))
     return replace(refit, weight=refit.weight * sum(weights)), replace(task, training_data=data)
 
 

@@ -86,6 +86,8 @@ OWN: Mapping[str, Callable[[tuple[int, ...]], tuple[nn.Module, int]]] = {
     "bare": bare,
     "centred": centred,
 }
+WITHOUT_WEIGHTS = ("bare", "centred")
+"""Those that leave everything to be learned to the head."""
 
 
 WHOLE = "||"

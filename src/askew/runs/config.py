@@ -16,6 +16,7 @@ from askew.methods import SourceOnly, make_method, method_class
 from askew.methods.base import ClosedForm, Method
 from askew.nets.augment import Views, check_views
 from askew.nets.network import check
+from askew.nets.small import WITHOUT_WEIGHTS
 from askew.nets.spec import NetSpec, file_hash
 from askew.runs.claims import run_label
 from askew.runs.recipes import merged_settings, read_settings
@@ -149,7 +150,7 @@ def plan_run(request: RunRequest, task: Task, network: str) -> Run:
         draw=request.draw,
         origin=task.origin,
         net=net,
-        plan=_stages(method, chosen, task.training_data),
+        plan=_stages(method, chosen, net, task.training_data),
         batch=chosen.batch,
         sampler=chosen.sampler,
         target_sampler=chosen.target_sampler,
@@ -185,7 +186,7 @@ def _part(cls: type[Part], training: Training) -> Part:
     return cls(**{field.name: getattr(training, field.name) for field in dataclasses.fields(cls)})
 
 
-def _stages(method: Method, training: Training, data: TrainingData) -> tuple[Stage, ...]:
+def _stages(method: Method, training: Training, net: NetSpec, data: TrainingData) -> tuple[Stage, ...]:
     """Pre-training on the source, if any; source-only training, for a method that begins anew after it; the method."""
     optim = _part(Optim, training)
     computed = isinstance(method, ClosedForm)  # at once, however long others train
@@ -193,7 +194,8 @@ def _stages(method: Method, training: Training, data: TrainingData) -> tuple[Sta
     stages = [Stage(method, *length, restart=method.restarts)]
     if method.restarts:
         stages.insert(0, Stage(SourceOnly(), *length))
-    if training.pretrain:
+    # A closed form replaces the head: without weights below it, nothing of a pre-training would be left.
+    if training.pretrain and not (computed and net.name in WITHOUT_WEIGHTS):
         rate, schedule = training.pretrain_rate, training.pretrain_schedule
         before = dataclasses.replace(
             optim,
