@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from claims import count, prior_errors, truth_of
+from own import finished
 from scipy.stats import rankdata
 
 from askew.adaptation.candidates import AUTO as CANDIDATES
@@ -49,8 +49,7 @@ from askew.evaluation.outputs import DomainOutputs
 from askew.evaluation.prior_estimators import ESTIMATORS, PriorEstimate, target_prior
 from askew.evaluation.validators import CHOOSERS, SCORES, ScoredNetwork, choose, score_another, score_networks
 from askew.evaluation.verdict import judge_transfers
-from askew.runs.execute import Execution, execute
-from askew.runs.root import finished_runs, open_root
+from askew.runs.root import finished_runs
 from askew.runs.store import RunFolder
 
 SOURCE_ONLY = "source"
@@ -157,14 +156,11 @@ def _rows(x: Any) -> Labels:
     return np.asarray(x.rows)
 
 
-def on_rows(kind: Kind, task: Task, seed: int, first: Candidate) -> Candidate:
+def trained_on_rows(kind: Kind, task: Task, seed: int, first: Candidate) -> Candidate:
     """What is trained on embeddings, beside a candidate that was fine-tuned for the same images."""
     with tempfile.TemporaryDirectory(prefix="askew-") as scratch:
-        how = Execution(open_root(Path(scratch) / "runs"), torch.device("cpu"))
-        run = kind.run(task, "mlp", {}, seed)
-        for _ in execute(run, task, how):
-            pass
-        logits, _ = read_tensors(how.root / run.key / "outputs.safetensors")
+        folder = finished(kind.run(task, "mlp", {}, seed), task, Path(scratch) / "runs")
+        logits, _ = read_tensors(folder / "outputs.safetensors")
     val, seen = (logits["source_val"], logits["source_val_y"]), logits["seen_mix"]
     outputs, test = (DomainOutputs.of(*val, logits[name], seen) for name in ("target", "exam"))
     right = score(first.test_y, test.target_uniform.argmax(axis=1), test.classes)["per_class_mean"]
@@ -231,7 +227,7 @@ def judge_priors(candidates: Sequence[Candidate]) -> dict[str, dict[str, float]]
 def judge_choice(candidates: Sequence[Candidate], rows: Task | None = None, seed: int = 0) -> dict[str, Any]:
     """Everything that is judged on one choice."""
     if rows is not None:
-        candidates = [*candidates, *(on_rows(one, rows, seed, candidates[0]) for one in BESIDE_TUNED)]
+        candidates = [*candidates, *(trained_on_rows(one, rows, seed, candidates[0]) for one in BESIDE_TUNED)]
     networks = single = score_networks([one.outputs for one in candidates])
     kinds, compared = [kind_of(one) for one in candidates], list(candidates)
     several = choose_members(kinds, single) or [(0, 1.0)]
@@ -240,7 +236,7 @@ def judge_choice(candidates: Sequence[Candidate], rows: Task | None = None, seed
         if rows is not None:
             counted = [replace(kinds[i], weight=weight) for i, weight in several]
             kind, task = answered(rows, counted, [one.outputs for one in members], REFIT_BESIDE_TUNED)
-            fitted = on_rows(kind, task, seed, candidates[0])
+            fitted = trained_on_rows(kind, task, seed, candidates[0])
             compared.append(fitted)
             members += [fitted] if repeats(fitted.outputs, task, REPEATS_BESIDE_TUNED) else []
         compared.append(ensemble(members))

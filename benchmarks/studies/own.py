@@ -55,6 +55,7 @@ from askew.nets.adabn import NORMS
 from askew.nets.spec import NetSpec
 from askew.runs.execute import Execution, execute
 from askew.runs.root import open_root
+from askew.training.run import Run
 
 DOMAINS = ("art_painting", "cartoon", "photo", "sketch")
 REPORTED = {("photo", "sketch"), ("cartoon", "photo"), ("sketch", "photo"), ("photo", "cartoon")}
@@ -251,12 +252,17 @@ def claimed(networks: list[ScoredNetwork], names: list[str], y: NDArray[np.int64
 
 def trained(candidate: Candidate, variant: dict[str, Any], setup: Setup, seed: int, runs: Path) -> DomainOutputs:
     """Train one method, unless that was done before, and return its outputs."""
-    how = Execution(open_root(runs), torch.device("cpu"))
     candidate = replace(candidate, hyper=variant.get("hyper", {}).get(candidate.method, {}))
     run = candidate.run(setup.task, setup.network, setup.training, seed)
-    for _ in execute(run, setup.task, how):
+    return read_outputs(finished(run, setup.task, runs))
+
+
+def finished(run: Run, task: Task, runs: Path) -> Path:
+    """The folder of a run, which is trained unless that was done before."""
+    how = Execution(open_root(runs), torch.device("cpu"))
+    for _ in execute(run, task, how):
         pass
-    return read_outputs(how.root / run.key)
+    return how.root / run.key
 
 
 def run_variants(
