@@ -13,7 +13,7 @@ from askew.evaluation.calibration import at_temperature, temperature
 from askew.evaluation.logits import softmax
 from askew.evaluation.outputs import DomainOutputs
 from askew.evaluation.prior_estimators import consensus_prior, target_prior
-from askew.evaluation.scores import ScoreInputs
+from askew.evaluation.scores import ScoreInputs, neighbourhood_densities
 from askew.evaluation.validators import CHOOSERS, SCORES, choose, choose_several, score_networks
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -75,6 +75,14 @@ def test_bnm_snd_and_corr_c_are_written_out(inputs: ScoreInputs) -> None:
     square = sum(np.outer(row, row) for row in p)
     cosine = (square * np.eye(10)).sum() / np.linalg.norm(square) / np.linalg.norm(np.eye(10))
     assert value("corr-c", few) == pytest.approx(cosine)
+
+
+def test_snd_of_several_subsets_is_that_of_each_by_itself(inputs: ScoreInputs) -> None:
+    rng, val = np.random.default_rng(0), np.arange(5)
+    for size in (1, 2, 40):
+        subsets = np.array([rng.permutation(len(inputs.target))[:size] for _ in range(3)])
+        alone = [value("snd", inputs.rows(val, rows)) for rows in subsets]
+        assert neighbourhood_densities(inputs.target, subsets) == pytest.approx(alone, abs=1e-12)
 
 
 def test_atc_is_the_share_beyond_the_threshold_that_source_accuracy_sets() -> None:

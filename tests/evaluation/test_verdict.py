@@ -9,7 +9,7 @@ import pytest
 from worlds import EVEN, World, world
 
 from askew.evaluation.outputs import DomainOutputs
-from askew.evaluation.validators import score_another, score_networks
+from askew.evaluation.validators import SCORES, score_another, score_networks
 from askew.evaluation.verdict import (
     COLLAPSED,
     MARGIN,
@@ -17,9 +17,11 @@ from askew.evaluation.verdict import (
     VOTERS,
     Answer,
     Evidence,
+    _resamples,
     judge,
     judge_transfer,
     judge_transfers,
+    resampled_scores,
 )
 
 
@@ -215,6 +217,15 @@ def test_evidence_is_the_voters_scores_of_the_two_among_all() -> None:
     by = {e.score: e for e in found}
     assert by["source"].votes == "unclear", "both know the source alike"
     assert by["expected"].low < by["expected"].after - by["expected"].before < by["expected"].high
+
+
+def test_resampled_scores_are_those_of_the_images_drawn_again(good: World) -> None:
+    (network,) = score_networks([good.outputs])
+    inputs, found = network.inputs, resampled_scores(network.inputs, 3, seed=4)
+    drawn = _resamples(inputs.source_val_y, len(inputs.target), 3, np.random.default_rng(4))
+    for values, (val, target) in zip(found, drawn, strict=True):
+        sample = inputs.rows(val, target)
+        assert values == pytest.approx([SCORES[name].value(sample) for name in VOTERS], abs=1e-12)
 
 
 def test_intervals_shrink_with_more_images_as_one_over_the_root() -> None:

@@ -138,13 +138,29 @@ def nuclear_norm(s: ScoreInputs) -> float:
 def neighbourhood_density(s: ScoreInputs) -> float:
     """mean entropy of softmax_j(cos(p_i, p_j)/0.05), j ≠ i"""
     p = _some(s.target, SOFT_ROWS)
-    if len(p) < 2:
-        return 0.0
-    unit = p / np.linalg.norm(p, axis=1, keepdims=True)
+    return float(neighbourhood_densities(p, np.arange(len(p))[None])[0])
+
+
+def neighbourhood_densities(p: Floats, subsets: Labels) -> Floats:
+    """The same for several subsets of the images, each without repeats. (n, c), (r, m) → (r,)
+
+    With e_ij = exp(cos(p_i, p_j)/0.05), all of which are between 1 and exp(20), and Z_i = Σ_j e_ij, image i has the
+    entropy log Z_i − Σ_j e_ij log e_ij/Z_i. Sums over a subset are products with a matrix that marks it, so that
+    similarities and exponentials are computed once for all of them.
+    """
+    r, m = subsets.shape
+    if m < 2:
+        return np.zeros(r)
+    rows, place = np.unique(subsets, return_inverse=True)
+    inside = np.zeros((r, len(rows)))
+    np.put_along_axis(inside, place.reshape(r, m), 1, axis=1)
+    unit = p[rows] / np.linalg.norm(p[rows], axis=1, keepdims=True)
     near = unit @ unit.T / 0.05
-    np.fill_diagonal(near, -np.inf)
-    share = softmax(near)
-    return float(-(share * np.log(np.maximum(share, TINY))).sum(axis=1).mean())
+    e = np.exp(near)
+    np.fill_diagonal(e, 0)
+    z = inside @ e
+    density: Floats = (inside * (np.log(z) - inside @ (e * near) / z)).sum(axis=1) / m
+    return density
 
 
 def class_correlation(s: ScoreInputs) -> float:

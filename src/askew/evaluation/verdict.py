@@ -11,7 +11,7 @@ import numpy as np
 from askew.evaluation.logits import Floats, Labels
 from askew.evaluation.outputs import DomainOutputs
 from askew.evaluation.prior_estimators import ESTIMATORS, LEVEL, target_prior
-from askew.evaluation.scores import ScoreInputs
+from askew.evaluation.scores import ScoreInputs, neighbourhood_densities
 from askew.evaluation.validators import SCORES, ScoredNetwork, score_networks
 
 Answer = Literal["helped", "unclear", "hurt"]
@@ -141,9 +141,13 @@ def gather_evidence(source_only: ScoredNetwork, adapted: ScoredNetwork, differen
 
 def resampled_scores(inputs: ScoreInputs, resamples: int, seed: int) -> Floats:
     """The VOTERS on resampled images, which are the same for every network with the same seed. (resamples, voters)"""
-    rows = _resamples(inputs.source_val_y, len(inputs.target), resamples, np.random.default_rng(seed))
+    rows = list(_resamples(inputs.source_val_y, len(inputs.target), resamples, np.random.default_rng(seed)))
+    others = [name for name in VOTERS if name != "snd"]
     samples = (inputs.rows(val, target) for val, target in rows)
-    return np.array([[SCORES[name].value(sample) for name in VOTERS] for sample in samples])
+    found = np.array([[SCORES[name].value(sample) for name in others] for sample in samples])
+    # SND compares images in pairs, which are mostly the same ones in every half.
+    density = neighbourhood_densities(inputs.target, np.array([target for _, target in rows]))
+    return np.insert(found, VOTERS.index("snd"), density, axis=1)
 
 
 def _resamples(
