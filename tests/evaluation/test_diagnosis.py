@@ -34,6 +34,18 @@ def test_label_shift_alone_however_strong_seldom_leaves_a_difference(n_val: int,
     assert np.mean(np.array(p) < 0.5) > 0.1, "it is not silent altogether"
 
 
+def test_one_held_out_image_of_each_class_is_no_evidence_of_a_difference() -> None:
+    """They do not vary within their class, and by that measure any difference would be infinitely large."""
+    found = []
+    for seed in range(40):
+        whole = world(300, 400, seed=seed).outputs
+        _, first = np.unique(whole.source_val_y, return_index=True)
+        few = DomainOutputs.of(whole.source_val[first], whole.source_val_y[first], whole.target, EVEN)
+        found.append(remaining_difference(few))
+    assert max(test.size for test in found) < 20
+    assert np.mean([test.found for test in found]) <= 0.15
+
+
 def test_a_target_made_of_the_held_out_images_in_other_proportions_leaves_exactly_nothing() -> None:
     outputs = world(200, 10).outputs
     times = np.array([40, 20, 10, 8, 6, 4, 3, 2, 2, 1])[outputs.source_val_y]

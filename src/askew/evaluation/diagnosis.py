@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from askew.evaluation.logits import Floats, softmax
+from askew.evaluation.logits import Floats, Labels, softmax
 from askew.evaluation.outputs import DomainOutputs
 from askew.evaluation.prior_estimators import (
     DEFAULT,
@@ -40,6 +40,9 @@ DIRECTIONS = 8
 """Most principal directions of features (or logits) that are compared."""
 BORROWED = 4
 """Images that a class's variance borrows from the other classes: a class of two images hardly has one of its own."""
+SPREAD = 10
+"""Held-out images beyond the first of each class that tell how much a class varies; with fewer, target images of one
+predicted class tell: of one image per class the variance is nought, and any difference would be infinitely plain."""
 
 
 @dataclass(frozen=True)
@@ -233,20 +236,32 @@ def remaining_difference(outputs: DomainOutputs) -> Test:
     a = np.linalg.lstsq(rates.confusion.T, means, rcond=1e-3)[0]  # aᵀC = m
     u_val, u = val - a[outputs.source_val.argmax(axis=1)], target - a[outputs.target.argmax(axis=1)]
     squares = one_hot.T @ (u_val - (one_hot.T @ u_val / counts)[y]) ** 2  # (c, s)
-    variance, degrees = _variance_of_mean(u, squares, rates)
+    freedom = rates.sizes.sum() - np.count_nonzero(rates.sizes)
+    if freedom >= SPREAD:
+        pooled, within = squares.sum(axis=0) / freedom, (val - means[y]).std(axis=0)
+    else:
+        predicted = outputs.target.argmax(axis=1)
+        pooled, within = _within(u, predicted), np.sqrt(_within(target, predicted))
+    variance, degrees = _variance_of_mean(u, squares, pooled, rates)
     off = np.abs(u.mean(axis=0))
     p = min(1.0, len(off) * float(2 * student.sf(off / np.sqrt(variance), degrees).min()))
-    within = (val - means[y]).std(axis=0)
     size = float((off / np.maximum(within, 1e-12)).max())
     question = "Does a difference remain that no label distribution explains?"
     return Test(question, p, size, "standard deviations within a class")
 
 
-def _variance_of_mean(u: Floats, squares: Floats, rates: PredictionRates) -> tuple[Floats, Floats]:
-    """Var(ū) and its degrees of freedom, from u on the target and the sums of squares within classes.
-    (n_t, s), (c, s) → (s,), (s,)"""
+def _within(x: Floats, y: Labels) -> Floats:
+    """The variance of rows around the mean of their class. (n, s), (n,) → (s,)"""
+    sizes = np.bincount(y)
+    means = np.column_stack([np.bincount(y, weights=column) for column in x.T]) / np.maximum(sizes, 1)[:, None]
+    found: Floats = ((x - means[y]) ** 2).mean(axis=0)
+    return found
+
+
+def _variance_of_mean(u: Floats, squares: Floats, pooled: Floats, rates: PredictionRates) -> tuple[Floats, Floats]:
+    """Var(ū) and its degrees of freedom, from u on the target, the sums of squares within classes, and the variance
+    within them all. (n_t, s), (c, s), (s,) → (s,), (s,)"""
     sizes = rates.sizes
-    pooled = squares.sum(axis=0) / max(1, sizes.sum() - np.count_nonzero(sizes))
     freedom = np.maximum(sizes - 1, 0)[:, None] + BORROWED
     q = simplex_prior(rates.confusion, rates.target)
     by_class = (q**2 / np.maximum(sizes, 1))[:, None] * (squares + BORROWED * pooled) / freedom
