@@ -149,9 +149,12 @@ def test_beside_fine_tuned_networks_others_learn_from_the_backbone_as_it_was_and
     source, target = photographs(tmp_path / "s", ("red", "green"), 8, 90), photographs(tmp_path / "t", ("red",), 6, 0)
     training = {"pretrain": 3, "rounds": 1, "round": 6, "batch": 2, "crop": "32", "precision": "float32", "lr": 1e-3}
     request = AdaptRequest(source, target, "auto", "resnet18", str(weights), tuned=True, training=training)
-    out = tmp_path / "out"
-    found = finish(adapt(request, out, CPU))
+    out, expected, keys = tmp_path / "out", list[tuple[int, int]](), set[str]()
+    steps = adapt(request, out, CPU, lambda trainings, later: expected.append((trainings, later)))
+    found = finish(steps, lambda step: keys.add(step.key))
     assert not found.failed
+    assert expected == [(2, 3), (4, 0)], "source, coal and what both continue; lda; and the one fitted to the answers"
+    assert len(keys - {"reading", "statistics", "embeddings", "choice"}) == 6, "all of them were counted"
     *_, refit, ensemble = found.trained
     assert [t.candidate.name for t in found.trained] == [
         "source", "another", "lda, frozen", "coal, balanced target, frozen", "lda, from their answers", "ensemble"

@@ -108,8 +108,8 @@ def adapted(
     with contextlib.ExitStack() as undo:
         folder = undo.enter_context(temporary_folder("askew-adapt")) if out is None else Path(out)
         check_out(folder)
-        journal = Journal(folder, len(request.candidates("rows")) + 1)
-        found = watch(journal.watch(adapt_steps(request, folder, pick_device(device))))
+        journal = Journal(folder, len(request.candidates("rows")) + 1)  # until the data are read, a guess
+        found = watch(journal.watch(adapt_steps(request, folder, pick_device(device), journal.expect)))
         write_artifacts(found, folder)
         journal.note(f"the model, predictions and the report of {found.winner.candidate.name}")
         fits = index is not None and not callable(index) and len(index) == len(found.predicted)

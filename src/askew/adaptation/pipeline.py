@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
-from askew.adaptation.candidates import BESIDE_TUNED
+from askew.adaptation.candidates import BESIDE_TUNED, Candidate
 from askew.adaptation.given import TargetLabels
 from askew.adaptation.members import Trained, beside, ensemble_of, teach, train
-from askew.adaptation.setup import AdaptRequest, Setup, on_rows, set_up
+from askew.adaptation.setup import AdaptRequest, Setup, has_rows, on_rows, set_up
 from askew.core.errors import unknown
 from askew.core.files import sweep
 from askew.core.options import checked
@@ -25,6 +25,11 @@ from askew.evaluation.verdict import Verdict, judge_transfers
 from askew.runs.config import Training
 from askew.runs.execute import Progress
 from askew.runs.root import check_out
+from askew.runs.store import RunFolder
+from askew.training.run import Run
+
+Expect = Callable[[int, int], None]
+"""What hears how many trainings of a kind begin, and how many of another kind come later: `Journal.expect`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,7 +126,9 @@ class Adaptation:
         return "The network was trained on the source alone: there is nothing to compare it with."
 
 
-def adapt(request: AdaptRequest, out: Path, device: torch.device) -> Generator[Progress, None, Adaptation]:
+def adapt(
+    request: AdaptRequest, out: Path, device: torch.device, expect: Expect = lambda trainings, later: None
+) -> Generator[Progress, None, Adaptation]:
     """Everything but the files at the end, which `write_artifacts` writes."""
     began = time.monotonic()
     check_out(out)
@@ -129,11 +136,7 @@ def adapt(request: AdaptRequest, out: Path, device: torch.device) -> Generator[P
     request.candidates("rows")  # what is wrong in the request is an error before any work
     checked(Training, dict(request.training), "training")
     setup = yield from set_up(request, out, device)
-    trained, failed = yield from train(setup, request, setup.candidates(request), out, device)
-    rows = None if request.quick or request.method != "auto" else (yield from on_rows(request, setup, device))
-    if rows is not None and rows is not setup:
-        more, failures = yield from beside(BESIDE_TUNED, rows, request, out, device)
-        trained, failed = trained + more, failed | failures
+    trained, failed, rows = yield from _train_all(setup, request, out, device, expect)
     networks = score_networks([t.outputs for t in trained], setup.prior)
     if request.method == "auto":
         more, failures = yield from ensemble_of(trained, networks, rows, request, out, device)
@@ -141,6 +144,7 @@ def adapt(request: AdaptRequest, out: Path, device: torch.device) -> Generator[P
         trained, failed = trained + more, failed | failures
     if request.train_labels and setup.labels is not None:
         winner = trained[prefer(replace(request, take=""), setup.labels, trained, networks)]
+        expect(len(winner.members or (winner,)), 0)
         more, failures = yield from teach(winner, setup.labels, setup, request, out, device)
         networks += [score_another(networks, t.outputs) for t in more]
         trained, failed = trained + more, failed | failures
@@ -157,6 +161,34 @@ def adapt(request: AdaptRequest, out: Path, device: torch.device) -> Generator[P
         diagnose(networks[0].outputs, outputs if chosen else None, others), softmax(logits),
         networks[chosen].temperature, bias, find_unfamiliar(single), time.monotonic() - began,
     )  # fmt: skip
+
+
+def _train_all(
+    setup: Setup, request: AdaptRequest, out: Path, device: torch.device, expect: Expect
+) -> Generator[Progress, None, tuple[list[Trained], dict[str, str], Setup | None]]:
+    """The candidates, and those beside fine-tuned ones; why others failed; and the rows that LDA can be fitted to."""
+    candidates, joined = setup.candidates(request), request.method == "auto" and not request.quick
+    refit = int(joined and has_rows(request, setup))
+    now, later = (refit, 0) if setup.of_rows else (0, refit * (len(BESIDE_TUNED) + 1))
+    expect(_missing(candidates, setup, request, out) + now, later)
+    trained, failed = yield from train(setup, request, candidates, out, device)
+    rows = (yield from on_rows(request, setup, device)) if joined else None
+    if rows is not None and rows is not setup:
+        expect(_missing(BESIDE_TUNED, rows, request, out) + refit, 0)
+        more, failures = yield from beside(BESIDE_TUNED, rows, request, out, device)
+        trained, failed = trained + more, failed | failures
+    return trained, failed, rows
+
+
+def _missing(candidates: Sequence[Candidate], setup: Setup, request: AdaptRequest, out: Path) -> int:
+    """How many trainings the candidates still take, with the pre-trainings that they share."""
+    keys = set()
+    for candidate in candidates:
+        run: Run | None = candidate.run(setup.task, setup.network, setup.training, request.seed)
+        while run is not None and not RunFolder(out / "runs" / run.key).done:
+            keys.add(run.key)
+            run = run.before
+    return len(keys)
 
 
 def _verdicts(

@@ -111,7 +111,12 @@ class Setup:
     """The target's prior, if the user knows it. (c,)"""
 
     def candidates(self, request: AdaptRequest) -> tuple[Candidate, ...]:
-        return request.candidates("rows" if self.task.training_data.source.x.ndim == 2 else self.data.kind)
+        return request.candidates("rows" if self.of_rows else self.data.kind)
+
+    @property
+    def of_rows(self) -> bool:
+        """Whether it is rows that are trained on, embeddings or others."""
+        return self.task.training_data.source.x.ndim == 2
 
     @property
     def backbone(self) -> NetSpec | None:
@@ -187,17 +192,27 @@ def _network(
 def on_rows(request: AdaptRequest, setup: Setup, device: torch.device) -> Generator[Progress, None, Setup | None]:
     """The same with embeddings in place of images: by the backbone that is fine-tuned, as it was before. None where
     there is no such backbone, or one without weights that tell anything."""
-    below = plain_name(setup.network.partition("+")[0])
-    if setup.task.training_data.source.x.ndim == 2:
+    if setup.of_rows:
         return setup
-    if below in OWN or below.startswith(OWN_PREFIX) or request.weights == "none":
+    if not has_rows(request, setup):
         return None
-    data, shape = setup.data, tuple(setup.task.training_data.source.x.shape[1:])
+    data, below, shape = setup.data, _below(setup), tuple(setup.task.training_data.source.x.shape[1:])
     seen = {"crop": int(setup.training["crop"])} if "crop" in setup.training else {}  # one model sees one size
     spec = backbone_spec(_frozen_network(below, request, _images(data)), request.weights, shape, **seen)
     both = embedders(spec, shape, device)
     # What was asked of training is about fine-tuning: rates and lengths on rows are others.
     return replace(setup, task=(yield from embedded(data.task, both)), network="mlp", embedders=both, training={})
+
+
+def has_rows(request: AdaptRequest, setup: Setup) -> bool:
+    """Whether there are rows, or a backbone with weights that make some of images."""
+    below = _below(setup)
+    return setup.of_rows or not (below in OWN or below.startswith(OWN_PREFIX) or request.weights == "none")
+
+
+def _below(setup: Setup) -> str:
+    """The backbone below the layers that are put on it."""
+    return plain_name(setup.network.partition("+")[0])
 
 
 def _images(data: CustomData) -> int:

@@ -24,16 +24,22 @@ class Journal:
     """Sees every step of a long piece of work.
 
     Stages are told apart by the key of their steps. Time left: what the steps so far took, for the rest of this stage;
-    and as long as a training took so far, for each that is to come.
+    and as long as a training of this kind took so far, for each that is to come. What trainings of another kind take,
+    which come later, is not known yet.
     """
 
     def __init__(self, folder: Path, trainings: int) -> None:
         self.folder = folder
-        self._trainings = trainings
-        self._times: list[float] = []
         self._now: Progress | None = None
         self._first, self._since = 0, time.monotonic()
         self._lines: list[str] = []
+        self.expect(trainings)
+
+    def expect(self, trainings: int, later: int = 0) -> None:
+        """So many trainings of one kind begin, none of which has been timed; so many of another kind come later."""
+        self._end_stage()  # of the kind before
+        self._trainings, self._later = trainings, later
+        self._times: list[float] = []
 
     def watch(self, work: Generator[Progress, None, Returned]) -> Generator[Progress, None, Returned]:
         """The same work, with each stage written down as it ends; the last one also where the work is stopped."""
@@ -57,12 +63,13 @@ class Journal:
         """Seconds to the end of the work, roughly."""
         now, ahead = self._now, max(0, self._trainings - len(self._times))
         mean = sum(self._times) / len(self._times) if self._times else _GUESS
+        later = self._later * _GUESS
         if now is None:
-            return ahead * mean
+            return ahead * mean + later
         done, to_do = now.step - self._first, now.steps - now.step
         took = time.monotonic() - self._since
         here = took / done * to_do if done > 0 else mean * to_do / max(1, now.steps)
-        return here + max(0, ahead - _trains(now)) * mean
+        return here + max(0, ahead - _trains(now)) * mean + later
 
     def _see(self, step: Progress) -> None:
         if self._now is None or step.key != self._now.key:
