@@ -25,14 +25,7 @@ from own import finished
 from scipy.stats import rankdata
 
 from askew.adaptation.candidates import AUTO as CANDIDATES
-from askew.adaptation.candidates import (
-    BESIDE_TUNED,
-    REFIT_BESIDE_TUNED,
-    REPEATS_BESIDE_TUNED,
-    answered,
-    choose_members,
-    repeats,
-)
+from askew.adaptation.candidates import BESIDE_TUNED, REFIT_BESIDE_TUNED, answered, choose_members, refit_joins
 from askew.adaptation.candidates import Candidate as Kind
 from askew.core.files import read_tensors
 from askew.data.benchmarks import load_task
@@ -238,7 +231,7 @@ def judge_choice(candidates: Sequence[Candidate], rows: Task | None = None, seed
             kind, task = answered(rows, counted, [one.outputs for one in members], REFIT_BESIDE_TUNED)
             fitted = trained_on_rows(kind, task, seed, candidates[0])
             compared.append(fitted)
-            members += [fitted] if repeats(fitted.outputs, task, REPEATS_BESIDE_TUNED) else []
+            members += [fitted] if refit_joins(fitted.outputs, task) else []
         compared.append(ensemble(members))
         networks = [*single, *(score_another(single, one.outputs) for one in compared[len(single) :])]
     verdicts = judge_verdicts(compared, networks)

@@ -37,7 +37,7 @@ import torch
 from claims import count, prior_errors, truth_of
 from numpy.typing import NDArray
 
-from askew.adaptation.candidates import AUTO, Candidate, answered, repeats
+from askew.adaptation.candidates import AUTO, Candidate, answered, refit_joins
 from askew.adaptation.setup import AdaptRequest, Setup, set_up
 from askew.cli.progress import watch
 from askew.data import label_shift
@@ -206,7 +206,7 @@ def trials(
             refit, task = answered(setup.task, [one for one, _ in members], [of for _, of in members])
             with tempfile.TemporaryDirectory(prefix="askew-") as scratch:
                 fitted = trained(refit, {}, replace(setup, task=task), seed, Path(scratch) / "runs")
-            members += [(refit, fitted)] if repeats(fitted, task) else []
+            members += [(refit, fitted)] if refit_joins(fitted, task) else []
             networks.append(score_another(networks, fitted))
             found[refit.name] = fitted
         found["auto"] = mean_outputs([of for _, of in members], [one.weight for one, _ in members])

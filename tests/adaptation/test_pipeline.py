@@ -93,7 +93,7 @@ def test_a_network_that_does_not_repeat_the_answers_it_was_fitted_to_is_no_membe
     heard = smoothed(answers, np.asarray(made.found.setup.task.training_data.target.x))
     same = (plain.predicted == heard.argmax(axis=1)).mean()
     for least, joins in ((same, True), (same + 0.001, False)):
-        monkeypatch.setattr(members, "REPEATS", least)
+        monkeypatch.setattr(candidates, "REPEATS", least)
         found = finish(adapt(made.found.request, made.out, CPU))
         assert (found.trained[-1].members[-1].candidate.name == REFIT.name) == joins
         assert len(found.trained) == CANDIDATES

@@ -142,7 +142,7 @@ def test_beside_fine_tuned_networks_others_learn_from_the_backbone_as_it_was_and
     coal, lda = BESIDE_TUNED[0], next(one for one in BESIDE_TUNED if one.method == "lda")
     monkeypatch.setattr(pipeline, "BESIDE_TUNED", (lda, coal))
     monkeypatch.setattr(members, "choose_members", lambda candidates, networks: [(1, 1.0), (2, 0.5), (3, 0.5)])
-    monkeypatch.setattr(members, "repeats", lambda outputs, task, least: True)
+    monkeypatch.setattr(members, "refit_joins", lambda outputs, task: True)
     monkeypatch.setitem(AUTO, "pictures", (SOURCE_ONLY, dataclasses.replace(SOURCE_ONLY, name="another")))
     weights = tmp_path / "weights.safetensors"
     save_file(models.resnet18().state_dict(), weights)

@@ -14,7 +14,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from askew.adaptation.candidates import AUTO, SOURCE_ONLY, Candidate, answered, repeats
+from askew.adaptation.candidates import AUTO, SOURCE_ONLY, Candidate, answered, refit_joins
 from askew.core.device import pick_device
 from askew.core.errors import UserError
 from askew.data.domains import Labeled, Unlabeled
@@ -160,7 +160,7 @@ class AdaptiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             refit, again = answered(task, [candidates[i] for i in members], [_outputs(trained[i]) for i in members])
             run = self._run(refit, again, seed)
             last = _trained(run, again.training_data, device, done)
-            if repeats(_outputs(last), again):
+            if refit_joins(_outputs(last), again):
                 candidates, members = (*candidates, refit), [*members, len(trained)]
                 networks.append(score_another(networks, _outputs(last)))
                 runs, trained = [*runs, run], [*trained, last]

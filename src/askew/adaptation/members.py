@@ -12,13 +12,11 @@ from askew.adaptation.candidates import (
     ENSEMBLE,
     REFIT,
     REFIT_BESIDE_TUNED,
-    REPEATS,
-    REPEATS_BESIDE_TUNED,
     SOURCE_ONLY,
     Candidate,
     answered,
     choose_members,
-    repeats,
+    refit_joins,
 )
 from askew.adaptation.given import TargetLabels, taught
 from askew.adaptation.setup import AdaptRequest, Setup, on_rows
@@ -117,12 +115,12 @@ def joined(
     more, failed, every = list[Trained](), dict[str, str](), list(members)
     if rows is not None:
         tuned = any(t.run.task != rows.task.name for t in members)  # on images, and not all on these rows
-        kind, least = (REFIT_BESIDE_TUNED, REPEATS_BESIDE_TUNED) if tuned else (REFIT, REPEATS)
+        kind = REFIT_BESIDE_TUNED if tuned else REFIT
         refit, task = answered(rows.task, [t.candidate for t in members], [t.outputs for t in members], kind)
         refit = replace(refit, name=name.replace(ENSEMBLE.name, refit.name), taught=members[0].candidate.taught)
         more, failed = yield from train(replace(rows, task=task), request, [refit], out, device)
         more = [replace(t, embedders=rows.embedders if tuned else None) for t in more]
-        every += [t for t in more if repeats(t.outputs, task, least)]
+        every += [t for t in more if refit_joins(t.outputs, task)]
     return [*more, together(replace(ENSEMBLE, name=name, taught=members[0].candidate.taught), every)], failed
 
 
