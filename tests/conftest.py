@@ -129,12 +129,15 @@ def few_test_images(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def few_candidates() -> Iterator[tuple[Candidate, ...]]:
-    """`auto` trains four of the eight candidates for rows, one of each form: trained once, taught, and computed."""
+    """`auto` trains four of the eight candidates for rows, one of each form: trained once, taught, and computed. The
+    rows of tests are narrow, and treated as embeddings all the same."""
+    from askew.adaptation import candidates
     from askew.adaptation.candidates import AUTO, BALANCED_COAL, LDA, SOURCE_ONLY, TEACHER
 
     every = AUTO["rows"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(cast(dict[str, Any], AUTO), "rows", (SOURCE_ONLY, BALANCED_COAL, TEACHER, LDA))
+        patch.setattr(candidates, "WIDE", 1)
         yield every
 
 
