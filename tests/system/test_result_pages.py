@@ -228,3 +228,22 @@ def test_the_tables_of_what_users_bring_show_their_values() -> None:
                 mean = statistics.mean(value for pair in pairs for value in found[name, pair])
                 assert float(cells[len(pairs)].split()[0]) == pytest.approx(mean, abs=0.06), name
     assert shown == set(found)
+
+
+@pytest.mark.parametrize("shift", ["RS-UT", "natural"])
+def test_the_tables_of_own_data_pair_by_pair_show_their_values(shift: str) -> None:
+    folder, found = RESULTS / "own-data", dict[tuple[str, str], list[float]]()
+    for row in json.loads((folder / "auto.json").read_text())["rows"]:
+        if row["shift"] == shift.lower():
+            found.setdefault((row["method"].lower(), row["pair"]), []).append(row["mean"])
+    head, *lines = next(table for table in tables(folder / "README.md") if table[0][0] == shift)
+    pairs = [cell.replace(" → ", "-") for cell in head[1 : head.index("mean")]]
+    named = {"source only": "source", "k-means from class means": "k-means"}
+    shown = set()
+    for name, *cells in lines:
+        method = named.get(name, name.strip("`").lower())
+        for pair, cell in zip(pairs, cells, strict=False):
+            assert float(cell.split()[0]) == pytest.approx(statistics.mean(found[method, pair]), abs=0.06), name
+            shown.add((method, pair))
+    assert len(pairs) == 4
+    assert shown == {key for key in found if "sensor" not in key[1]}
