@@ -67,6 +67,20 @@ def test_a_backbone_in_bfloat16_says_what_it_says_in_float32(monkeypatch: pytest
         assert torch.equal(features(x), exact), "afterwards it is as it was"
 
 
+def test_fused_layers_in_float32_say_what_the_backbone_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forward, "fast_bfloat16", lambda device: False)
+    features: Any = build(NetSpec(name="resnet18"), (3, 64, 64), 2, 0)[0]["features"].eval()
+    x = torch.randint(0, 256, (4, 3, 64, 64), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        exact = features(x)
+        with fast_backbones(features, (3, 64, 64)):
+            assert features.fast is None, "without a size to prepare for there is nothing to gain"
+        with fast_backbones(features, (3, 64, 64), 4):
+            assert features.fast is not None
+            for part in (x, x[:3]):  # a batch of the size that was prepared for, and another
+                assert (features(part) - exact[: len(part)]).norm() < 1e-4 * exact[: len(part)].norm()
+
+
 def last_in_memory(features: nn.Module) -> list[bool]:
     weights = [m.weight for m in features.modules() if isinstance(m, nn.Conv2d) and m.kernel_size != (1, 1)]
     return [weight.is_contiguous(memory_format=torch.channels_last) for weight in weights]

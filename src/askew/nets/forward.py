@@ -21,7 +21,7 @@ from askew.nets.backbones import Backbone
 
 Forward = Callable[[Tensor], Tensor]
 
-_ALIKE = 0.05  # relative distance of two computations in bfloat16 that are the same
+_ALIKE = {torch.bfloat16: 0.05, torch.float32: 1e-4}  # relative distance of two computations that are the same
 
 
 class Inputs(Protocol):
@@ -72,13 +72,13 @@ def channels_last(network: nn.Module) -> None:
 def fast_backbones(network: nn.Module, shape: tuple[int, ...], rows: int = 0) -> Iterator[None]:
     """Meanwhile backbones compute in bfloat16, where the device multiplies in it natively.
 
-    On a CPU, batches of exactly `rows` images of the shape are computed by a graph of fused layers, which takes seconds
-    to make.
+    On a CPU, batches of exactly `rows` images of the shape are computed by a graph of fused layers, in bfloat16 or not,
+    which takes seconds to make, and computes in about 60 % of the time (ResNet-50, float32, AVX-512: 41 ms for 67).
     """
     found = [module for module in network.modules() if isinstance(module, Backbone) and module.fast is None]
     twice = [module for module in network.modules() if isinstance(module, TwoNorms) and module.body in found]
     try:
-        if found and fast_bfloat16(next(network.parameters()).device):
+        if found:
             for module in found:
                 _quicken(module, rows, shape)
             for both in twice:
@@ -93,29 +93,31 @@ def fast_backbones(network: nn.Module, shape: tuple[int, ...], rows: int = 0) ->
 
 
 def _quicken(module: Backbone, rows: int, shape: tuple[int, ...]) -> None:
-    on_cpu = next(module.parameters()).device.type == "cpu"
-    fused = _fused(module, (rows, *shape)) if rows and on_cpu else None
-    module.fast = functools.partial(_in_bfloat16, module.body, fused, rows)
+    device = next(module.parameters()).device
+    precision = torch.bfloat16 if fast_bfloat16(device) else torch.float32
+    fused = _fused(module, (rows, *shape), precision) if rows and device.type == "cpu" else None
+    if fused is not None or precision is torch.bfloat16:
+        module.fast = functools.partial(_compute, module.body, fused, rows, precision)
 
 
 @functools.cache
 def fast_bfloat16(device: torch.device) -> bool:
-    """Whether a device multiplies in bfloat16 natively; others would only imitate it."""
+    """Whether a device multiplies matrices in bfloat16 natively. Others would imitate it, or, as processors that have
+    instructions for it but no matrix units, gain nothing by it over fused layers in float32."""
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    asked = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")  # which older versions of torch do not have
-    return device.type == "cpu" and any(getattr(torch.cpu, name, bool)() for name in asked)
+    return device.type == "cpu" and getattr(torch.cpu, "_is_amx_tile_supported", bool)()  # older versions lack it
 
 
-def _in_bfloat16(body: nn.Module, fused: Forward | None, rows: int, x: Tensor) -> Tensor:
+def _compute(body: nn.Module, fused: Forward | None, rows: int, precision: torch.dtype, x: Tensor) -> Tensor:
     if fused is not None and len(x) == rows:
         return fused(x)
-    with torch.autocast(x.device.type, torch.bfloat16):
+    with torch.autocast(x.device.type, torch.bfloat16, enabled=precision is torch.bfloat16):
         f: Tensor = body(x)
     return f.float()
 
 
-def _fused(backbone: Backbone, shape: tuple[int, ...]) -> Forward | None:
+def _fused(backbone: Backbone, shape: tuple[int, ...], precision: torch.dtype) -> Forward | None:
     """The body as a frozen graph whose convolutions, norms and activations oneDNN fuses; None where it has none.
 
     It is kept only if it says the same as the body.
@@ -127,18 +129,18 @@ def _fused(backbone: Backbone, shape: tuple[int, ...]) -> Forward | None:
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")  # on tracing: what the graph says is compared below
             jit.enable_onednn_fusion(True)
-            body: Any = copy.deepcopy(backbone.body).eval().bfloat16()
+            body: Any = copy.deepcopy(backbone.body).eval().to(precision)
             body = body.to(memory_format=torch.channels_last)
-            graph = jit.freeze(jit.trace(body, x.bfloat16(), check_trace=False))
+            graph = jit.freeze(jit.trace(body, x.to(precision), check_trace=False))
 
             def forward(x: Tensor) -> Tensor:
-                f: Tensor = graph(x.contiguous(memory_format=torch.channels_last).bfloat16())
+                f: Tensor = graph(x.contiguous(memory_format=torch.channels_last).to(precision))
                 return f.float()
 
             forward(x)
             forward(x)  # the second pass compiles it
-            wanted = _in_bfloat16(backbone.body, None, 0, x)
-            sound = (forward(x) - wanted).norm() <= _ALIKE * wanted.norm()
+            wanted = _compute(backbone.body, None, 0, precision, x)
+            sound = (forward(x) - wanted).norm() <= _ALIKE[precision] * wanted.norm()
     except Exception:  # a model that cannot be traced is computed as it is
         return None
     finally:
