@@ -102,11 +102,11 @@ def _quicken(module: Backbone, rows: int, shape: tuple[int, ...]) -> None:
 
 @functools.cache
 def fast_bfloat16(device: torch.device) -> bool:
-    """Whether a device multiplies matrices in bfloat16 natively. Others would imitate it, or, as processors that have
-    instructions for it but no matrix units, gain nothing by it over fused layers in float32."""
+    """Whether a device multiplies in bfloat16 natively; others would only imitate it."""
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    return device.type == "cpu" and getattr(torch.cpu, "_is_amx_tile_supported", bool)()  # older versions lack it
+    asked = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")  # which older versions of torch do not have
+    return device.type == "cpu" and any(getattr(torch.cpu, name, bool)() for name in asked)
 
 
 def _compute(body: nn.Module, fused: Forward | None, rows: int, precision: torch.dtype, x: Tensor) -> Tensor:
