@@ -78,12 +78,11 @@ def fast_backbones(network: nn.Module, shape: tuple[int, ...], rows: int = 0) ->
     found = [module for module in network.modules() if isinstance(module, Backbone) and module.fast is None]
     twice = [module for module in network.modules() if isinstance(module, TwoNorms) and module.body in found]
     try:
-        if found:
-            for module in found:
-                _quicken(module, rows, shape)
-            for both in twice:
-                with both.kept():  # fused layers hold the statistics that they were made with
-                    _quicken(both.body, rows, shape)
+        for module in found:
+            _quicken(module, rows, shape)
+        for both in twice:
+            with both.kept():  # fused layers hold the statistics that they were made with
+                _quicken(both.body, rows, shape)
         yield
     finally:
         for module in found:
