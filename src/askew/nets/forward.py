@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from askew.core.device import LANE_ROWS, PREDICT_NUMBERS, PREDICT_ROWS
+from askew.core.processor import processor
 from askew.nets.adabn import TwoNorms
 from askew.nets.backbones import Backbone
 
@@ -101,11 +102,10 @@ def _quicken(module: Backbone, rows: int, shape: tuple[int, ...]) -> None:
 
 @functools.cache
 def fast_bfloat16(device: torch.device) -> bool:
-    """Whether a device multiplies in bfloat16 natively; others would only imitate it."""
+    """Whether a device is faster in bfloat16; others would only imitate it."""
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    asked = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")  # which older versions of torch do not have
-    return device.type == "cpu" and any(getattr(torch.cpu, name, bool)() for name in asked)
+    return device.type == "cpu" and processor().multiplies_bfloat16
 
 
 def _compute(body: nn.Module, fused: Forward | None, rows: int, precision: torch.dtype, x: Tensor) -> Tensor:
