@@ -21,6 +21,7 @@ from askew.methods.dann import DANN
 from askew.methods.etn import ETN
 from askew.methods.fdann import FDANN
 from askew.methods.fixmatch import FixMatch
+from askew.methods.guided import GuidedTeacher
 from askew.methods.jan import JAN
 from askew.methods.lda import DiscriminantAnalysis
 from askew.methods.mcc import MCC
@@ -37,7 +38,7 @@ from askew.methods.uan import UAN
 GROUPS: dict[str, tuple[type[Method], ...]] = {
     "paper": (SourceOnly, DAN, JAN, DANN, MCD, BSP, BBSE, PADA, ETN, UAN, FDANN, COAL),
     "further": (CDAN, MDD, MCC, FixMatch, SENTRY),
-    "ours": (PriorAwareTeacher, Prototypes, DiscriminantAnalysis, Subspace),
+    "ours": (PriorAwareTeacher, GuidedTeacher, Prototypes, DiscriminantAnalysis, Subspace),
 }
 """The twelve that the COAL paper compares, others that were published, and our own."""
 PAPER = tuple(cls.id for cls in GROUPS["paper"])
@@ -68,6 +69,7 @@ __all__ = [
     "UAN",
     "DiscriminantAnalysis",
     "FixMatch",
+    "GuidedTeacher",
     "PriorAwareTeacher",
     "Prototypes",
     "SourceOnly",

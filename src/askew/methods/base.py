@@ -63,6 +63,10 @@ class Outputs(Protocol):
     def source_prior(self) -> Tensor:
         """Share of each class in the source batches, as the sampler delivers them. (c,)"""
 
+    @property
+    def answers(self) -> Tensor | None:
+        """Probabilities that other networks gave the target's images, where the training data has some. (n_t, c)"""
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -147,6 +151,10 @@ class Method:
     def refresh(self, outputs: Outputs, round: int) -> dict[str, Tensor]:
         """What a round needs to know of all training data; read as `state[name]`, by target row as `[batch.it]`."""
         return {}
+
+    def pseudo_labels(self, outputs: Outputs, round: int) -> Tensor:
+        """The classes that target batches are balanced or even by in a round, where they are. (n_t,)"""
+        return outputs.target.argmax(dim=-1)
 
     def training_prior(self, source_prior: Tensor, state: State) -> Tensor:
         """The class prior that the label loss sees: the sampler's, unless the method weighs classes. (c,) → (c,)"""

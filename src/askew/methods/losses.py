@@ -17,6 +17,11 @@ def cross_entropy(logits: Tensor, y: Tensor, weight: Tensor | None = None) -> Te
     return (each if weight is None else each * weight).mean()
 
 
+def soft_cross_entropy(logits: Tensor, p: Tensor) -> Tensor:
+    """−(1/n) Σ_i Σ_k p_ik log softmax(z_i)[k]. (n, c), (n, c) with rows that sum to one → ()"""
+    return -(p * logits.log_softmax(dim=-1)).sum(dim=-1).mean()
+
+
 def row_entropy(logits: Tensor) -> Tensor:
     """Shannon entropy of each row's softmax, −Σ_k p_ik log p_ik. (n, c) → (n,)"""
     log_p = logits.log_softmax(dim=-1)

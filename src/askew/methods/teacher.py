@@ -78,6 +78,10 @@ class PriorAwareTeacher(Method):
         return {"shares": ClassShares(shape.classes)} if self.aligned else {}
 
     def losses(self, net: Net, batch: Batch, state: State, t: Tensor) -> Losses:
+        return self.terms(net, batch)[0]
+
+    def terms(self, net: Net, batch: Batch) -> tuple[Losses, Tensor]:
+        """The losses, and the student's logits of the target's first view. (n, c)"""
         fs, ft = both(net, batch)
         q = net["teacher"](batch.target_views[1]).softmax(dim=-1).detach()
         if self.aligned:
@@ -88,4 +92,4 @@ class PriorAwareTeacher(Method):
         losses = {"label": cross_entropy(net["head"](fs), batch.ys), "agree": self.weight * (sure * apart).mean()}
         if self.confusion:
             losses["confusion"] = confusion(zt / MCC.temperature)
-        return losses
+        return losses, zt

@@ -164,7 +164,8 @@ class Feed:
         self.ys = torch.from_numpy(training_data.source.y).to(device)
         self.source_val_y = torch.from_numpy(training_data.source_val.y).to(device)
         self.classes = len(training_data.classes)
-        self.answers = None if training_data.answers is None else torch.from_numpy(training_data.answers)
+        given = training_data.answers
+        self.answers = None if given is None else torch.from_numpy(given).to(device)
         self._members = class_members(self.ys, self.classes)
 
     def source_rows(self, sampler: Sampler, seed: int, first: int, steps: int, batch: int) -> Tensor:

@@ -143,7 +143,7 @@ class Lanes(Loop[list[Snapshot | NotFinite]]):
             outputs = lane.outputs()
             fresh.append(lane.run.method.refresh(outputs, round))
             if lane.run.target_sampler != "natural":
-                pseudo.append(outputs.target.argmax(dim=-1))
+                pseudo.append(lane.run.method.pseudo_labels(outputs, round))
         self.keep(fresh)
         self.pseudo = pseudo or None
 

@@ -54,6 +54,10 @@ class NetworkOutputs:
     def source_prior(self) -> Tensor:
         return self._feed.source_prior(self._sampler)
 
+    @property
+    def answers(self) -> Tensor | None:
+        return self._feed.answers
+
 
 class Trained(Protocol):
     """What one run's trainer knows of it at any step."""

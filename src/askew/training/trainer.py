@@ -90,7 +90,7 @@ class Trainer(Loop[Snapshot]):
         outputs = self.outputs()
         keep(self.state, self.method.refresh(outputs, round))
         if self.run.target_sampler != "natural":
-            self.pseudo = outputs.target.argmax(dim=-1)
+            self.pseudo = self.method.pseudo_labels(outputs, round)
 
     def draw(self, first: int, steps: int) -> None:
         drawn = tables(self.run, self.number, self.feed, self.pseudo, first, steps, self.turns)

@@ -1,0 +1,179 @@
+"""Train what `askew adapt` fine-tunes, on pairs of PACS's domains: to be judged by judge.py.
+
+    python benchmarks/studies/own.py embed PACS EMBEDDINGS --weights FILE
+    python benchmarks/studies/tuned.py answers EMBEDDINGS ANSWERS --data DATA [--pairs reported] [--seeds 3]
+    python benchmarks/studies/tuned.py train RUNS ANSWERS --data DATA --weights FILE [--jobs 3]
+    python benchmarks/studies/judge.py RUNS --data DATA --embeddings EMBEDDINGS
+
+`answers` trains what stands on embeddings of the network as it was, on a CPU, and writes what these answer together for
+every target image; `train` fine-tunes, the guided teacher from those answers. Both resume where they were interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import multiprocessing
+import tempfile
+import time
+import tomllib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from judge import rows_of
+from own import PAIRS, finished
+
+from askew.adaptation.candidates import AUTO, answered, choose_members, refit_joins
+from askew.core.files import whole_file
+from askew.data.benchmarks import load_task
+from askew.data.task import Task
+from askew.evaluation.calibration import mean_outputs
+from askew.evaluation.logits import Floats, softmax
+from askew.evaluation.outputs import read_outputs
+from askew.evaluation.validators import score_networks
+from askew.runs.config import RunRequest, plan_run
+from askew.runs.execute import Execution, execute
+from askew.runs.root import open_root
+from askew.runs.store import RunFolder
+
+SHIFTS = ("rs-ut", "natural")
+NETWORK = "resnet50.v1+bottleneck"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One pair under one shift, by one seed."""
+
+    task: str
+    shift: str
+    seed: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.task.replace('/', '.')}.{self.shift}.{self.seed}"
+
+
+def choices(pairs: str, shifts: Sequence[str], seeds: range) -> Iterator[Choice]:
+    for seed, shift, pair in itertools.product(seeds, shifts, PAIRS[pairs]):
+        yield Choice(f"pacs/{pair[0]}-{pair[1]}", shift, seed)
+
+
+def answer(choice: Choice, embeddings: Path, data: Path) -> Floats:
+    """What the networks on embeddings answer together for the target's images. (n_t, c)"""
+    task = load_task(choice.task, choice.shift, 0, data)
+    rows = rows_of((choice.task, choice.shift, "0", str(choice.seed)), task, embeddings, data)
+    candidates = AUTO["rows"]
+    with tempfile.TemporaryDirectory(prefix="askew-") as scratch:
+
+        def outputs(one: Any, on: Task) -> Any:
+            return read_outputs(finished(one.run(on, "mlp", {}, choice.seed), on, Path(scratch) / "runs"))
+
+        found = [outputs(one, rows) for one in candidates]
+        several = choose_members(candidates, score_networks(found)) or [(0, 1.0)]
+        members = [(replace(candidates[i], weight=weight), found[i]) for i, weight in several]
+        if len(members) > 1:
+            refit, on = answered(rows, [one for one, _ in members], [of for _, of in members])
+            fitted = outputs(refit, on)
+            members += [(refit, fitted)] if refit_joins(fitted, on) else []
+    together = mean_outputs([of for _, of in members], [one.weight for one, _ in members])
+    return softmax(together.target_uniform)
+
+
+@dataclass(frozen=True)
+class Answerer:
+    """What writes the answers for one choice, in a process of its own."""
+
+    embeddings: Path
+    out: Path
+    data: Path
+
+    def __call__(self, choice: Choice) -> str:
+        began, file = time.monotonic(), self.out / f"{choice.name}.npy"
+        if not file.exists():
+            torch.set_num_threads(1)
+            found = answer(choice, self.embeddings, self.data)
+            with whole_file(file, "name another folder.") as new:
+                np.save(new.open("wb"), found.astype(np.float32))
+        return f"{choice.name} {time.monotonic() - began:.0f} s"
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """What trains one run, in a process of its own."""
+
+    root: Path
+    answers: Path
+    data: Path
+    weights: Path
+    device: str
+    training: str
+    """Settings that differ, as lines of TOML."""
+
+    def __call__(self, job: tuple[Choice, str]) -> str:
+        choice, asked = job
+        began, task = time.monotonic(), loaded(choice.task, choice.shift, self.data)
+        method, _, options = asked.partition(":")
+        if method == "guided":
+            given = np.load(self.answers / f"{choice.name}.npy")
+            task = replace(task, training_data=replace(task.training_data, answers=given))
+        hyper = {} if not options else tomllib.loads(options.replace("+", "\n"))
+        training = {"net": NETWORK, "weights": str(self.weights)} | tomllib.loads(self.training)
+        request = RunRequest(
+            choice.task, method, choice.seed, shift=choice.shift, hyper=hyper, training=training, recipe="today"
+        )
+        run, how = plan_run(request, task, NETWORK), Execution(open_root(self.root), torch.device(self.device))
+        for _ in execute(run, task, how):
+            pass
+        score = RunFolder(how.root / run.key).scores()["whole"]["per_class_mean"]
+        return f"{choice.name} {asked} {score:.1f} {time.monotonic() - began:.0f} s"
+
+
+@lru_cache(2)
+def loaded(name: str, shift: str, data: Path) -> Task:
+    return load_task(name, shift, 0, data)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    one = commands.add_parser("answers")
+    one.add_argument("embeddings", type=Path)
+    two = commands.add_parser("train")
+    two.add_argument("runs", type=Path)
+    two.add_argument("--weights", type=Path, required=True)
+    two.add_argument(
+        "--methods", default="source,mcc,guided", help="With hyper-parameters: guided:until=1.0+guidance=3.0"
+    )
+    two.add_argument("--device", default="cuda")
+    two.add_argument("-t", "--train", action="append", default=[], help="A training setting that differs: round=2.")
+    for command in (one, two):
+        command.add_argument("answers", type=Path, help="A folder.")
+        command.add_argument("--jobs", type=int, default=2, help="Processes that work side by side.")
+        command.add_argument("--data", type=Path, required=True)
+        command.add_argument("--pairs", choices=PAIRS, default="development")
+        command.add_argument("--shifts", default=",".join(SHIFTS))
+        command.add_argument("--first-seed", type=int, default=0)
+        command.add_argument("--seeds", type=int, default=1)
+    args = parser.parse_args()
+    jobs: list[Any]
+    seeds = range(args.first_seed, args.first_seed + args.seeds)
+    wanted = list(choices(args.pairs, args.shifts.split(","), seeds))
+    work: Callable[[Any], str]
+    if args.command == "answers":
+        args.answers.mkdir(parents=True, exist_ok=True)
+        jobs, work = wanted, Answerer(args.embeddings, args.answers, args.data)
+    else:
+        jobs = [(choice, method) for choice in wanted for method in args.methods.split(",")]
+        work = Trainer(args.runs, args.answers, args.data, args.weights, args.device, "\n".join(args.train))
+    with multiprocessing.get_context("spawn").Pool(args.jobs) as pool:
+        for line in pool.imap_unordered(work, jobs):
+            print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()
