@@ -25,7 +25,7 @@ from own import finished
 from scipy.stats import rankdata
 
 from askew.adaptation.candidates import AUTO as CANDIDATES
-from askew.adaptation.candidates import BESIDE_TUNED, REFIT_BESIDE_TUNED, answered, choose_members, refit_joins
+from askew.adaptation.candidates import FROZEN, REFIT_BESIDE_TUNED, answered, choose_members, refit_joins
 from askew.adaptation.candidates import Candidate as Kind
 from askew.core.files import read_tensors
 from askew.data.benchmarks import load_task
@@ -73,14 +73,8 @@ class Candidate:
     test: DomainOutputs
     """With the whole test split as the target."""
     test_y: Labels
-    among: float = 0.0
-    """How much it counts in an ensemble, if that is not the candidate's own weight."""
-
-    @property
-    def weight(self) -> float:
-        """How much it counts among fine-tuned networks."""
-        own = next((one.weight for one in CANDIDATES["pictures"] if one.method == self.method), 1.0)
-        return self.among or own
+    weight: float = 1.0
+    """How much it counts in an ensemble."""
 
 
 Choices = dict[Choice, list[Candidate]]
@@ -99,7 +93,15 @@ def read_choices(roots: Sequence[Path], data: Path | None) -> Choices:
         found.setdefault(key, []).append(_candidate(folder, run["plan"][-1]["method"]["id"], tasks[drawn]))
     for candidates in found.values():
         candidates.sort(key=lambda one: one.method != SOURCE_ONLY)
-    return {key: some for key, some in found.items() if some[0].method == SOURCE_ONLY and len(some) > 1}
+    whole = {key: some for key, some in found.items() if some[0].method == SOURCE_ONLY and len(some) > 1}
+    return {key: [replace(one, weight=weight_among(one, some)) for one in some] for key, some in whole.items()}
+
+
+def weight_among(candidate: Candidate, candidates: Sequence[Candidate]) -> float:
+    """How much it counts among fine-tuned networks."""
+    guided = any(one.method == "guided" for one in candidates)
+    known = CANDIDATES["guided pictures" if guided else "pictures"]
+    return next((one.weight for one in known if one.method == candidate.method), 1.0)
 
 
 def _candidate(folder: RunFolder, method: str, task: Task) -> Candidate:
@@ -162,7 +164,7 @@ def trained_on_rows(kind: Kind, task: Task, seed: int, first: Candidate) -> Cand
 
 def kind_of(candidate: Candidate) -> Kind:
     """What `askew adapt` would call it."""
-    known = next((one for one in BESIDE_TUNED if one.name == candidate.method), None)
+    known = next((one for one in FROZEN if one.name == candidate.method), None)
     return known or Kind(candidate.method, candidate.method, weight=candidate.weight)
 
 
@@ -220,12 +222,12 @@ def judge_priors(candidates: Sequence[Candidate]) -> dict[str, dict[str, float]]
 def judge_choice(candidates: Sequence[Candidate], rows: Task | None = None, seed: int = 0) -> dict[str, Any]:
     """Everything that is judged on one choice."""
     if rows is not None:
-        candidates = [*candidates, *(trained_on_rows(one, rows, seed, candidates[0]) for one in BESIDE_TUNED)]
+        candidates = [*candidates, *(trained_on_rows(one, rows, seed, candidates[0]) for one in FROZEN[1:])]
     networks = single = score_networks([one.outputs for one in candidates])
     kinds, compared = [kind_of(one) for one in candidates], list(candidates)
     several = choose_members(kinds, single) or [(0, 1.0)]
     if len(several) > 1:
-        members = [replace(candidates[i], among=weight) for i, weight in several]
+        members = [replace(candidates[i], weight=weight) for i, weight in several]
         if rows is not None:
             counted = [replace(kinds[i], weight=weight) for i, weight in several]
             kind, task = answered(rows, counted, [one.outputs for one in members], REFIT_BESIDE_TUNED)

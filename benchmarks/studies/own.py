@@ -26,7 +26,7 @@ import itertools
 import json
 import tempfile
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -37,7 +37,7 @@ import torch
 from claims import count, prior_errors, truth_of
 from numpy.typing import NDArray
 
-from askew.adaptation.candidates import AUTO, Candidate, answered, refit_joins
+from askew.adaptation.candidates import AUTO, REFIT, Candidate, answered, refit_joins
 from askew.adaptation.setup import AdaptRequest, Setup, set_up
 from askew.cli.progress import watch
 from askew.data import label_shift
@@ -199,17 +199,16 @@ def trials(
     claims: dict[str, dict[str, Any]] = {}
     if auto:
         networks = score_networks(outputs)
-        weights = [one.weight for one in candidates]
-        several = choose_several(networks, weights)
-        members = [(candidates[i], outputs[i]) for i in several]
-        if len(members) > 1:
-            refit, task = answered(setup.task, [one for one, _ in members], [of for _, of in members])
-            with tempfile.TemporaryDirectory(prefix="askew-") as scratch:
-                fitted = trained(refit, {}, replace(setup, task=task), seed, Path(scratch) / "runs")
-            members += [(refit, fitted)] if refit_joins(fitted, task) else []
+        with tempfile.TemporaryDirectory(prefix="askew-") as scratch:
+
+            def fit(refit: Candidate, task: Task) -> DomainOutputs:
+                return trained(refit, {}, replace(setup, task=task), seed, Path(scratch) / "runs")
+
+            fitted, auto_outputs = handed_out(candidates, networks, outputs, setup.task, fit)
+        if fitted is not None:
             networks.append(score_another(networks, fitted))
-            found[refit.name] = fitted
-        found["auto"] = mean_outputs([of for _, of in members], [one.weight for one, _ in members])
+            found[REFIT.name] = fitted
+        found["auto"] = auto_outputs
         claims = claimed([*networks, score_another(networks, found["auto"])], list(found), y)
     predicted = {name: of_network.target_uniform.argmax(axis=1) for name, of_network in found.items()}
     predicted |= peers(setup.task) if auto else {}
@@ -217,6 +216,20 @@ def trials(
         scores = score(y, classes, len(setup.task.training_data.classes))
         row = {"pair": "-".join(pair), "shift": shift, "method": name, "seed": seed, "mean": scores["per_class_mean"]}
         yield row | claims.get(name, {})
+
+
+def handed_out(
+    candidates: Sequence[Candidate], networks: Sequence[ScoredNetwork], outputs: Sequence[DomainOutputs], task: Task,
+    fit: Callable[[Candidate, Task], DomainOutputs],
+) -> tuple[DomainOutputs | None, DomainOutputs]:  # fmt: skip
+    """LDA from the answers of the better candidates on rows, where there are several, and what all answer together."""
+    members = [(candidates[i], outputs[i]) for i in choose_several(networks, [one.weight for one in candidates])]
+    fitted = None
+    if len(members) > 1:
+        refit, again = answered(task, [one for one, _ in members], [of for _, of in members])
+        fitted = fit(refit, again)
+        members += [(refit, fitted)] if refit_joins(fitted, again) else []
+    return fitted, mean_outputs([of for _, of in members], [one.weight for one, _ in members])
 
 
 def train_all(

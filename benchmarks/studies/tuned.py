@@ -26,15 +26,14 @@ from typing import Any
 import numpy as np
 import torch
 from judge import rows_of
-from own import PAIRS, finished
+from own import PAIRS, finished, handed_out
 
-from askew.adaptation.candidates import AUTO, answered, choose_members, refit_joins
+from askew.adaptation.candidates import AUTO, Candidate
 from askew.core.files import whole_file
 from askew.data.benchmarks import load_task
 from askew.data.task import Task
-from askew.evaluation.calibration import mean_outputs
 from askew.evaluation.logits import Floats, softmax
-from askew.evaluation.outputs import read_outputs
+from askew.evaluation.outputs import DomainOutputs, read_outputs
 from askew.evaluation.validators import score_networks
 from askew.runs.config import RunRequest, plan_run
 from askew.runs.execute import Execution, execute
@@ -67,20 +66,13 @@ def answer(choice: Choice, embeddings: Path, data: Path) -> Floats:
     """What the networks on embeddings answer together for the target's images. (n_t, c)"""
     task = load_task(choice.task, choice.shift, 0, data)
     rows = rows_of((choice.task, choice.shift, "0", str(choice.seed)), task, embeddings, data)
-    candidates = AUTO["rows"]
     with tempfile.TemporaryDirectory(prefix="askew-") as scratch:
 
-        def outputs(one: Any, on: Task) -> Any:
+        def fit(one: Candidate, on: Task) -> DomainOutputs:
             return read_outputs(finished(one.run(on, "mlp", {}, choice.seed), on, Path(scratch) / "runs"))
 
-        found = [outputs(one, rows) for one in candidates]
-        several = choose_members(candidates, score_networks(found)) or [(0, 1.0)]
-        members = [(replace(candidates[i], weight=weight), found[i]) for i, weight in several]
-        if len(members) > 1:
-            refit, on = answered(rows, [one for one, _ in members], [of for _, of in members])
-            fitted = outputs(refit, on)
-            members += [(refit, fitted)] if refit_joins(fitted, on) else []
-    together = mean_outputs([of for _, of in members], [one.weight for one, _ in members])
+        found = [fit(one, rows) for one in AUTO["rows"]]
+        _, together = handed_out(AUTO["rows"], score_networks(found), found, rows, fit)
     return softmax(together.target_uniform)
 
 

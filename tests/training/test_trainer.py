@@ -242,6 +242,7 @@ def test_training_is_never_handed_a_target_label() -> None:
         "source_val",
         "source_val_y",
         "source_prior",
+        "answers",
     }
 
 

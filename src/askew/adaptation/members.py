@@ -6,10 +6,13 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from askew.adaptation.candidates import (
     ENSEMBLE,
+    FROZEN,
     REFIT,
     REFIT_BESIDE_TUNED,
     SOURCE_ONLY,
@@ -23,9 +26,9 @@ from askew.adaptation.setup import AdaptRequest, Setup, on_rows
 from askew.core.errors import UserError
 from askew.core.files import Unwritable
 from askew.evaluation.calibration import mean_outputs
-from askew.evaluation.logits import Labels, as_labels
+from askew.evaluation.logits import Labels, as_labels, softmax
 from askew.evaluation.outputs import DomainOutputs, read_outputs
-from askew.evaluation.validators import ScoredNetwork
+from askew.evaluation.validators import ScoredNetwork, choose, score_networks
 from askew.inference.embeddings import Embedders
 from askew.inference.ensemble import joins
 from askew.nets.network import fetch_weights
@@ -79,7 +82,9 @@ def train(
                 yield replace(step, label=candidate.name) if step.key == run.key else step
             outputs = read_outputs(how.root / run.key)
         except UserError as error:
-            if candidate is SOURCE_ONLY or isinstance(error, Unwritable):  # a full disk is no method's fault
+            if candidate.method == SOURCE_ONLY.method or isinstance(
+                error, Unwritable
+            ):  # a full disk is no method's fault
                 raise
             failed[candidate.name] = error.sentence
             continue
@@ -87,12 +92,17 @@ def train(
     return done, failed
 
 
-def beside(
-    frozen: Sequence[Candidate], rows: Setup, request: AdaptRequest, out: Path, device: torch.device
-) -> Generator[Progress, None, tuple[list[Trained], dict[str, str]]]:
-    """What is trained on embeddings where the backbone is fine-tuned."""
-    more, failed = yield from train(rows, request, frozen, out, device)
-    return [replace(t, embedders=rows.embedders) for t in more], failed
+def answer(
+    rows: Setup, request: AdaptRequest, out: Path, device: torch.device
+) -> Generator[Progress, None, tuple[list[Trained], dict[str, str], NDArray[np.float32]]]:
+    """What is trained on embeddings before a backbone is fine-tuned, why others failed, and what the former answer
+    together for the target's images. (n_t, c)"""
+    trained, failed = yield from train(rows, request, FROZEN, out, device)
+    networks = score_networks([t.outputs for t in trained], rows.prior)
+    joint, failures = yield from ensemble_of(trained, networks, rows, request, out, device)
+    best = joint[-1].outputs if joint else networks[choose(networks)].outputs
+    answers = softmax(best.target_uniform).astype(np.float32)
+    return [replace(t, embedders=rows.embedders) for t in trained], failed | failures, answers
 
 
 def ensemble_of(
@@ -141,8 +151,8 @@ def teach(
     if rows is not None:
         rows = replace(rows, task=taught(rows.task, labels))
         frozen = [one for one in candidates if one.frozen]
-        others, failures = yield from beside(frozen, rows, request, out, device)
-        more, failed = more + others, failed | failures
+        others, failures = yield from train(rows, request, frozen, out, device)
+        more, failed = more + [replace(t, embedders=rows.embedders) for t in others], failed | failures
     if len(more) < 2:
         return more, failed
     rest, failures = yield from joined(f"{ENSEMBLE.name}, with labels", more, rows, request, out, device)

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import torch
 
-from askew.adaptation.candidates import BESIDE_TUNED, Candidate
+from askew.adaptation.candidates import FROZEN, Candidate
 from askew.adaptation.given import TargetLabels
-from askew.adaptation.members import Trained, beside, ensemble_of, teach, train
+from askew.adaptation.members import Trained, answer, ensemble_of, teach, train
 from askew.adaptation.setup import AdaptRequest, Setup, has_rows, on_rows, set_up
 from askew.core.errors import unknown
 from askew.core.files import sweep
@@ -22,6 +22,7 @@ from askew.evaluation.metrics import Estimate
 from askew.evaluation.unknown import Unfamiliar, find_unfamiliar
 from askew.evaluation.validators import ScoredNetwork, choose, score_another, score_networks
 from askew.evaluation.verdict import Verdict, judge_transfers
+from askew.methods import method_class
 from askew.runs.config import Training
 from askew.runs.execute import Progress
 from askew.runs.root import check_out
@@ -136,7 +137,7 @@ def adapt(
     request.candidates("rows")  # what is wrong in the request is an error before any work
     checked(Training, dict(request.training), "training")
     setup = yield from set_up(request, out, device)
-    trained, failed, rows = yield from _train_all(setup, request, out, device, expect)
+    setup, rows, trained, failed = yield from _train_all(setup, request, out, device, expect)
     networks = score_networks([t.outputs for t in trained], setup.prior)
     if request.method == "auto":
         more, failures = yield from ensemble_of(trained, networks, rows, request, out, device)
@@ -165,19 +166,22 @@ def adapt(
 
 def _train_all(
     setup: Setup, request: AdaptRequest, out: Path, device: torch.device, expect: Expect
-) -> Generator[Progress, None, tuple[list[Trained], dict[str, str], Setup | None]]:
-    """The candidates, and those beside fine-tuned ones; why others failed; and the rows that LDA can be fitted to."""
-    candidates, joined = setup.candidates(request), request.method == "auto" and not request.quick
+) -> Generator[Progress, None, tuple[Setup, Setup | None, list[Trained], dict[str, str]]]:
+    """The candidates, and why others failed. Where a backbone is fine-tuned, networks on its embeddings come first:
+    the setup is returned with their answers, and beside it the one with rows, which LDA can be fitted to."""
+    joined = request.method == "auto" and not request.quick
     refit = int(joined and has_rows(request, setup))
-    now, later = (refit, 0) if setup.of_rows else (0, refit * (len(BESIDE_TUNED) + 1))
-    expect(_missing(candidates, setup, request, out) + now, later)
-    trained, failed = yield from train(setup, request, candidates, out, device)
-    rows = (yield from on_rows(request, setup, device)) if joined else None
+    rows, before, failed = None, list[Trained](), dict[str, str]()
+    if joined or (request.method != "auto" and method_class(request.method).takes_answers):
+        rows = setup if setup.of_rows else (yield from on_rows(request, setup, device))
     if rows is not None and rows is not setup:
-        expect(_missing(BESIDE_TUNED, rows, request, out) + refit, 0)
-        more, failures = yield from beside(BESIDE_TUNED, rows, request, out, device)
-        trained, failed = trained + more, failed | failures
-    return trained, failed, rows
+        expect(_missing(FROZEN, rows, request, out) + 1, len(request.candidates("guided pictures")))
+        before, failed, answers = yield from answer(rows, request, out, device)
+        setup = setup.guided(answers)
+    candidates = setup.candidates(request)
+    expect(_missing(candidates, setup, request, out) + refit, 0)
+    trained, failures = yield from train(setup, request, candidates, out, device)
+    return setup, rows if joined else None, trained + before[1:], failed | failures
 
 
 def _missing(candidates: Sequence[Candidate], setup: Setup, request: AdaptRequest, out: Path) -> int:

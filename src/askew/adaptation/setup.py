@@ -7,7 +7,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from askew.adaptation.candidates import AUTO, QUICK_AUTO, SOURCE_ONLY, Candidate
 from askew.adaptation.given import GivenLabels, GivenShares, TargetLabels, read_prior, read_truth
@@ -111,7 +113,13 @@ class Setup:
     """The target's prior, if the user knows it. (c,)"""
 
     def candidates(self, request: AdaptRequest) -> tuple[Candidate, ...]:
-        return request.candidates("rows" if self.of_rows else self.data.kind)
+        guided = self.task.training_data.answers is not None
+        return request.candidates("rows" if self.of_rows else "guided pictures" if guided else self.data.kind)
+
+    def guided(self, answers: NDArray[np.float32]) -> Setup:
+        """The same with answers of other networks for the target's images. (n_t, c)"""
+        data = replace(self.task.training_data, answers=answers)
+        return replace(self, task=replace(self.task, training_data=data))
 
     @property
     def of_rows(self) -> bool:

@@ -118,6 +118,8 @@ class Method:
     """Likewise of each target image."""
     teacher: ClassVar[bool] = False
     """Whether `net["teacher"]`, an average of features and head over the steps, is kept, and predicts."""
+    takes_answers: ClassVar[bool] = False
+    """Whether it can begin with what other networks answered for the target's images."""
     sees_target: ClassVar[bool] = True
     """Whether it learns from target images at all."""
     restarts: ClassVar[bool] = False

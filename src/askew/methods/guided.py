@@ -28,6 +28,7 @@ class GuidedTeacher(PriorAwareTeacher):
     """
 
     id = "guided"
+    takes_answers = True
 
     guidance: Annotated[float, Between(0), Search(0.3, 3, log=True)] = 1.0
     """Weight γ of the given answers to begin with."""
