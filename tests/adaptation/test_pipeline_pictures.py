@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from adaptations import CPU, LENGTH, finish
+from numpy.typing import NDArray
 from PIL import Image
 from safetensors.torch import save_file
 from small_models import shallow_resnets
@@ -19,11 +20,12 @@ from torchvision import models
 from askew.adaptation import members, pipeline
 from askew.adaptation import setup as adapting
 from askew.adaptation.artifacts import predictor
-from askew.adaptation.candidates import AUTO, BESIDE_TUNED, MCC, SOURCE_ONLY, TEACHER_OF_VIEWS, choose_members
+from askew.adaptation.candidates import AUTO, FROZEN_SHARE, MCC, SOURCE_ONLY, TEACHER_OF_VIEWS, choose_members
+from askew.adaptation.candidates import FROZEN as ON_EMBEDDINGS
 from askew.adaptation.findings import adaptation_findings
 from askew.adaptation.members import ensemble_of
 from askew.adaptation.pipeline import adapt
-from askew.adaptation.setup import AdaptRequest, set_up
+from askew.adaptation.setup import AdaptRequest, Setup, set_up
 from askew.core.errors import UserError
 from askew.evaluation.logits import softmax
 from askew.evaluation.outputs import DomainOutputs
@@ -138,15 +140,29 @@ def test_a_fine_tuned_backbone_is_part_of_the_model_and_several_are_one(
     np.testing.assert_allclose(again, softmax(scored.outputs.target_uniform), atol=ALIKE)
 
 
+CHOSEN = {3: [(1, 1.0), (2, 1.0)], 4: [(1, 1.0), (2, 0.5), (3, 0.5)]}
+"""Members, by how many candidates there are: on embeddings, and fine-tuned with those beside."""
+
+
 def test_beside_fine_tuned_networks_others_learn_from_the_backbone_as_it_was_and_all_become_one_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shallow_resnets(monkeypatch)
-    coal, lda = BESIDE_TUNED[0], next(one for one in BESIDE_TUNED if one.method == "lda")
-    monkeypatch.setattr(pipeline, "BESIDE_TUNED", (lda, coal))
-    monkeypatch.setattr(members, "choose_members", lambda candidates, networks: [(1, 1.0), (2, 0.5), (3, 0.5)])
+    source_only, coal = ON_EMBEDDINGS[:2]
+    frozen = (source_only, next(one for one in ON_EMBEDDINGS if one.method == "lda"), coal)
+    for module in (members, pipeline):
+        monkeypatch.setattr(module, "FROZEN", frozen)
+    monkeypatch.setattr(members, "choose_members", lambda candidates, networks: CHOSEN[len(candidates)])
     monkeypatch.setattr(members, "refit_joins", lambda outputs, task: True)
-    monkeypatch.setitem(AUTO, "pictures", (SOURCE_ONLY, dataclasses.replace(SOURCE_ONLY, name="another")))
+    seen = []
+
+    def guided(setup: Setup, answers: NDArray[np.float32]) -> Setup:
+        seen.append(answers)
+        return add_answers(setup, answers)
+
+    add_answers = Setup.guided
+    monkeypatch.setattr(Setup, "guided", guided)
+    monkeypatch.setitem(AUTO, "guided pictures", (SOURCE_ONLY, AUTO["guided pictures"][-1]))
     weights = tmp_path / "weights.safetensors"
     save_file(models.resnet18().state_dict(), weights)
     source, target = photographs(tmp_path / "s", ("red", "green"), 8, 90), photographs(tmp_path / "t", ("red",), 6, 0)
@@ -156,12 +172,16 @@ def test_beside_fine_tuned_networks_others_learn_from_the_backbone_as_it_was_and
     steps = adapt(request, out, CPU, lambda trainings, later: expected.append((trainings, later)))
     found = finish(steps, lambda step: keys.add(step.key))
     assert not found.failed
-    assert expected == [(2, 3), (4, 0)], "source, coal and what both continue; lda; and the one fitted to the answers"
-    assert len(keys - {"reading", "statistics", "embeddings", "choice"}) == 6, "all of them were counted"
+    assert expected == [(6, 2), (5, 0)], "source, coal and what they continue, lda and a refit; the same fine-tuned"
+    assert len(keys - {"reading", "statistics", "embeddings", "choice"}) == 11, "all of them were counted"
     *_, refit, ensemble = found.trained
     assert [t.candidate.name for t in found.trained] == [
-        "source", "another", "lda, frozen", "coal, balanced target, frozen", "lda, from their answers", "ensemble"
+        "source", "guided", "lda, frozen", "coal, balanced target, frozen", "lda, from their answers", "ensemble"
     ]  # fmt: skip
+    (answers,) = seen
+    assert answers.shape == (6, 2)
+    np.testing.assert_allclose(answers.sum(axis=1), 1, atol=1e-5)
+    assert found.setup.task.training_data.answers is answers
     assert [one.candidate.weight for one in ensemble.members] == [1, 0.5, 0.5, 2], "as much as all together"
     assert [one.embedders is not None for one in ensemble.members] == [False, True, True, True]
     networks = score_networks([t.outputs for t in found.trained[:-2]])
@@ -181,7 +201,7 @@ def test_beside_fine_tuned_networks_others_learn_from_the_backbone_as_it_was_and
             np.testing.assert_allclose(probabilities, softmax(scored.outputs.target_uniform), atol=5e-3)
 
 
-def test_fine_tuned_and_frozen_candidates_count_alike_and_each_kind_is_chosen_by_itself() -> None:
+def test_frozen_candidates_count_their_share_of_fine_tuned_ones_and_each_kind_is_chosen_by_itself() -> None:
     rng = np.random.default_rng(0)
 
     def network(right: float) -> DomainOutputs:
@@ -189,11 +209,12 @@ def test_fine_tuned_and_frozen_candidates_count_alike_and_each_kind_is_chosen_by
         z = rng.normal(size=(300, 3)) + right * np.eye(3)[y]
         return DomainOutputs.of(z[:100], y[:100], z[100:], np.full(3, 1 / 3))
 
-    kinds = (SOURCE_ONLY, MCC, TEACHER_OF_VIEWS, *BESIDE_TUNED[:4])
+    kinds = (SOURCE_ONLY, MCC, TEACHER_OF_VIEWS, *ON_EMBEDDINGS[1:5])
     outputs = [network(0.5), *(network(4) for _ in kinds[1:])]
     chosen = dict(choose_members(kinds, score_networks(outputs)))
     assert chosen[1] < chosen[2]
-    assert sum(chosen.get(i, 0) for i in (1, 2)) == pytest.approx(sum(chosen.get(i, 0) for i in range(3, 7)))
+    tuned, frozen = (sum(chosen.get(i, 0) for i in kind) for kind in ((1, 2), range(3, 7)))
+    assert frozen == pytest.approx(FROZEN_SHARE * tuned)
     alone = dict(choose_members(kinds[:3], score_networks(outputs[:3])))
     assert set(alone.items()) <= {(1, 1.0), (2, 2.0)}, "without others, each counts as much as it says"
     assert not choose_members(kinds[:2], score_networks([network(5), network(0)])), "source-only is preferred"

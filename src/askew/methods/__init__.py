@@ -43,8 +43,11 @@ GROUPS: dict[str, tuple[type[Method], ...]] = {
 """The twelve that the COAL paper compares, others that were published, and our own."""
 PAPER = tuple(cls.id for cls in GROUPS["paper"])
 """What a benchmark trains unless methods are named."""
-COMPARED = tuple(cls.id for group in GROUPS.values() for cls in group if not issubclass(cls, ClosedForm))
-"""What the recipes of a benchmark train: all that learn by gradients, and so can be given equal conditions."""
+COMPARED = tuple(
+    cls.id for group in GROUPS.values() for cls in group if not (issubclass(cls, ClosedForm) or cls.takes_answers)
+)
+"""What the recipes of a benchmark train: all that learn by gradients, from the data alone, and so can be given equal
+conditions."""
 METHODS: dict[str, type[Method]] = {cls.id: cls for group in GROUPS.values() for cls in group}
 
 __all__ = [
