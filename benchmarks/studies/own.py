@@ -37,7 +37,7 @@ import torch
 from claims import count, prior_errors, truth_of
 from numpy.typing import NDArray
 
-from askew.adaptation.candidates import AUTO, REFIT, Candidate, answered, refit_joins
+from askew.adaptation.candidates import AUTO, REFIT, Candidate, answered, refit_joins, refits
 from askew.adaptation.setup import AdaptRequest, Setup, set_up
 from askew.cli.progress import watch
 from askew.data import label_shift
@@ -225,7 +225,7 @@ def handed_out(
     """LDA from the answers of the better candidates on rows, where there are several, and what all answer together."""
     members = [(candidates[i], outputs[i]) for i in choose_several(networks, [one.weight for one in candidates])]
     fitted = None
-    if len(members) > 1:
+    if len(members) > 1 and refits(task):
         refit, again = answered(task, [one for one, _ in members], [of for _, of in members])
         fitted = fit(refit, again)
         members += [(refit, fitted)] if refit_joins(fitted, again) else []

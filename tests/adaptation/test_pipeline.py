@@ -100,14 +100,13 @@ def test_a_network_that_does_not_repeat_the_answers_it_was_fitted_to_is_no_membe
 
 
 @pytest.mark.usefixtures("all_candidates")
-def test_on_a_narrow_table_the_network_fitted_to_the_answers_is_no_member(
-    made: Adapted, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_on_a_narrow_table_no_network_is_fitted_to_the_answers(made: Adapted, monkeypatch: pytest.MonkeyPatch) -> None:
     columns = made.found.setup.task.training_data.target.x.shape[1]
     for wide, joins in ((columns, True), (columns + 1, False)):
         monkeypatch.setattr(candidates, "WIDE", wide)
         found = finish(adapt(made.found.request, made.out, CPU))
         assert (found.trained[-1].members[-1].candidate.name == REFIT.name) == joins
+        assert len(found.trained) == CANDIDATES - (not joins)
 
 
 def test_a_model_and_an_audit_know_how_much_each_member_of_the_ensemble_counts(made: Adapted, tmp_path: Path) -> None:

@@ -201,6 +201,26 @@ def test_beside_fine_tuned_networks_others_learn_from_the_backbone_as_it_was_and
             np.testing.assert_allclose(probabilities, softmax(scored.outputs.target_uniform), atol=5e-3)
 
 
+def test_a_guided_teacher_that_is_asked_for_begins_with_answers_of_networks_that_are_no_candidates(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shallow_resnets(monkeypatch)
+    lda = next(one for one in ON_EMBEDDINGS if one.method == "lda")
+    for module in (members, pipeline):
+        monkeypatch.setattr(module, "FROZEN", (ON_EMBEDDINGS[0], lda))
+    weights = tmp_path / "weights.safetensors"
+    save_file(models.resnet18().state_dict(), weights)
+    source, target = photographs(tmp_path / "s", ("red", "green"), 8, 90), photographs(tmp_path / "t", ("red",), 6, 0)
+    training = {"pretrain": 3, "rounds": 1, "round": 3, "batch": 2, "crop": 32, "precision": "float32", "lr": 1e-3}
+    request = AdaptRequest(source, target, "guided", "resnet18", str(weights), tuned=True, training=training)
+    found = finish(adapt(request, tmp_path / "out", CPU))
+    assert [t.candidate.name for t in found.trained] == ["source", "guided"]
+    assert found.winner.candidate.name == "guided"
+    answers = found.setup.task.training_data.answers
+    assert answers is not None
+    assert answers.shape == (6, 2)
+
+
 def test_frozen_candidates_count_their_share_of_fine_tuned_ones_and_each_kind_is_chosen_by_itself() -> None:
     rng = np.random.default_rng(0)
 

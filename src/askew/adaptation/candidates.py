@@ -101,7 +101,7 @@ REPEATS = 0.85
 """Share of the answers that it has to repeat to be taken into the ensemble: where it does not, no linear network tells
 the classes apart, and answers would be lost. On 36 development tasks 0.9 turns more away that gain than lose."""
 WIDE = 100
-"""Numbers in a row from which on it is taken into the ensemble: wide rows are mostly features of a pre-trained network,
+"""Numbers in a row from which on it is fitted at all: wide rows are mostly features of a pre-trained network,
 which linear networks suit; on narrow tables of numbers it loses 2.6 points on average, repeated answers or not."""
 
 
@@ -131,9 +131,14 @@ def answered(
     return replace(refit, weight=refit.weight * sum(weights)), replace(task, training_data=data)
 
 
+def refits(task: Task) -> bool:
+    """Whether LDA is fitted to the answers of an ensemble: on rows, if they are wide."""
+    shape = task.training_data.target.x.shape
+    return len(shape) == 2 and shape[1] >= WIDE
+
+
 def refit_joins(outputs: DomainOutputs, task: Task) -> bool:
     """Whether the network that was fitted to a task's answers may join those who gave them."""
     answers = task.training_data.answers
-    if answers is None or task.training_data.target.x.shape[1] < WIDE:
-        return False
+    assert answers is not None, "they are what it was fitted to"
     return bool((outputs.target.argmax(axis=1) == answers.argmax(axis=1)).mean() >= REPEATS)

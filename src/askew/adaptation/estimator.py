@@ -14,7 +14,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from askew.adaptation.candidates import AUTO, SOURCE_ONLY, Candidate, answered, refit_joins
+from askew.adaptation.candidates import AUTO, SOURCE_ONLY, Candidate, answered, refit_joins, refits
 from askew.core.device import pick_device
 from askew.core.errors import UserError
 from askew.data.domains import Labeled, Unlabeled
@@ -156,7 +156,7 @@ class AdaptiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         networks = score_networks(list(map(_outputs, trained))) if len(task.training_data.source_val) else []
         weights = [one.weight for one in candidates]
         members = _chosen(networks, runs, weights) if networks else [len(trained) - 1]
-        if len(members) > 1 and source.x.ndim == 2:
+        if len(members) > 1 and refits(task):
             refit, again = answered(task, [candidates[i] for i in members], [_outputs(trained[i]) for i in members])
             run = self._run(refit, again, seed)
             last = _trained(run, again.training_data, device, done)

@@ -20,6 +20,7 @@ from askew.adaptation.candidates import (
     answered,
     choose_members,
     refit_joins,
+    refits,
 )
 from askew.adaptation.given import TargetLabels, taught
 from askew.adaptation.setup import AdaptRequest, Setup, on_rows
@@ -121,9 +122,9 @@ def ensemble_of(
 def joined(
     name: str, members: Sequence[Trained], rows: Setup | None, request: AdaptRequest, out: Path, device: torch.device
 ) -> Generator[Progress, None, tuple[list[Trained], dict[str, str]]]:
-    """What several networks answer together, last; before it, where there are rows, the one fitted to their answers."""
+    """What several networks answer together, last; before it, on wide rows, the one fitted to their answers."""
     more, failed, every = list[Trained](), dict[str, str](), list(members)
-    if rows is not None:
+    if rows is not None and refits(rows.task):
         tuned = any(t.run.task != rows.task.name for t in members)  # on images, and not all on these rows
         kind = REFIT_BESIDE_TUNED if tuned else REFIT
         refit, task = answered(rows.task, [t.candidate for t in members], [t.outputs for t in members], kind)

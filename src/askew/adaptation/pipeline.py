@@ -9,10 +9,10 @@ from pathlib import Path
 
 import torch
 
-from askew.adaptation.candidates import FROZEN, Candidate
+from askew.adaptation.candidates import FROZEN, Candidate, refits
 from askew.adaptation.given import TargetLabels
 from askew.adaptation.members import Trained, answer, ensemble_of, teach, train
-from askew.adaptation.setup import AdaptRequest, Setup, has_rows, on_rows, set_up
+from askew.adaptation.setup import AdaptRequest, Setup, on_rows, set_up
 from askew.core.errors import unknown
 from askew.core.files import sweep
 from askew.core.options import checked
@@ -170,18 +170,19 @@ def _train_all(
     """The candidates, and why others failed. Where a backbone is fine-tuned, networks on its embeddings come first:
     the setup is returned with their answers, and beside it the one with rows, which LDA can be fitted to."""
     joined = request.method == "auto" and not request.quick
-    refit = int(joined and has_rows(request, setup))
     rows, before, failed = None, list[Trained](), dict[str, str]()
     if joined or (request.method != "auto" and method_class(request.method).takes_answers):
-        rows = setup if setup.of_rows else (yield from on_rows(request, setup, device))
+        rows = yield from on_rows(request, setup, device)
     if rows is not None and rows is not setup:
         expect(_missing(FROZEN, rows, request, out) + 1, len(request.candidates("guided pictures")))
         before, failed, answers = yield from answer(rows, request, out, device)
         setup = setup.guided(answers)
-    candidates = setup.candidates(request)
+    candidates, refit = setup.candidates(request), int(joined and rows is not None and refits(rows.task))
     expect(_missing(candidates, setup, request, out) + refit, 0)
     trained, failures = yield from train(setup, request, candidates, out, device)
-    return setup, rows if joined else None, trained + before[1:], failed | failures
+    if not joined:  # one method was asked for, and others only answered for it
+        return setup, None, trained, failures
+    return setup, rows, trained + before[1:], failed | failures
 
 
 def _missing(candidates: Sequence[Candidate], setup: Setup, request: AdaptRequest, out: Path) -> int:

@@ -202,25 +202,15 @@ def on_rows(request: AdaptRequest, setup: Setup, device: torch.device) -> Genera
     there is no such backbone, or one without weights that tell anything."""
     if setup.of_rows:
         return setup
-    if not has_rows(request, setup):
+    below = plain_name(setup.network.partition("+")[0])  # the layers that are put on it
+    if below in OWN or below.startswith(OWN_PREFIX) or request.weights == "none":
         return None
-    data, below, shape = setup.data, _below(setup), tuple(setup.task.training_data.source.x.shape[1:])
+    data, shape = setup.data, tuple(setup.task.training_data.source.x.shape[1:])
     seen = {"crop": int(setup.training["crop"])} if "crop" in setup.training else {}  # one model sees one size
     spec = backbone_spec(_frozen_network(below, request, _images(data)), request.weights, shape, **seen)
     both = embedders(spec, shape, device)
     # What was asked of training is about fine-tuning: rates and lengths on rows are others.
     return replace(setup, task=(yield from embedded(data.task, both)), network="mlp", embedders=both, training={})
-
-
-def has_rows(request: AdaptRequest, setup: Setup) -> bool:
-    """Whether there are rows, or a backbone with weights that make some of images."""
-    below = _below(setup)
-    return setup.of_rows or not (below in OWN or below.startswith(OWN_PREFIX) or request.weights == "none")
-
-
-def _below(setup: Setup) -> str:
-    """The backbone below the layers that are put on it."""
-    return plain_name(setup.network.partition("+")[0])
 
 
 def _images(data: CustomData) -> int:
