@@ -183,7 +183,7 @@ def ranges(rows: Sequence[tuple[str, float, float, float, float]], label: str) -
     most = max((max(source, high) for _, source, _, _, high in rows), default=1.0)
     highest = next((top for top in (2.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 80.0) if most <= top), 100.0)
     left = _margin([name for name, *_ in rows], 30)
-    width, step, top = left + 460, 22.0, 6.0
+    width, step, top = left + 400, 22.0, 6.0
     base = top + step * len(rows)
 
     def place(value: float) -> float:
@@ -201,7 +201,7 @@ def ranges(rows: Sequence[tuple[str, float, float, float, float]], label: str) -
         parts.append(_DOT.format("ring l0", place(source), y, 4.5, f"{name}, source: {source:.1f} %"))
         tip = f"{name}, target: {target:.1f} % ({low:.1f} to {high:.1f})"
         parts.append(_DOT.format("c1", place(target), y, 4.5, tip))
-    return _svg(width, base + 22, label, parts, "dots")
+    return _svg(width, base + 22, label, parts, "ranges")
 
 
 def scatter(groups: Mapping[str, Sequence[tuple[float, float, str]]], label: str) -> Markup:
