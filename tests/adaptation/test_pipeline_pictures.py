@@ -219,6 +219,10 @@ def test_a_guided_teacher_that_is_asked_for_begins_with_answers_of_networks_that
     answers = found.setup.task.training_data.answers
     assert answers is not None
     assert answers.shape == (6, 2)
+    assert found.winner.run.net.norm == "kept"
+    predictor(found).save(tmp_path / "model")
+    probabilities = load(tmp_path / "model", "cpu").predict_proba([target / n for n in found.setup.data.target.names])
+    np.testing.assert_allclose(probabilities, found.probabilities, atol=5e-3)
 
 
 def test_frozen_candidates_count_their_share_of_fine_tuned_ones_and_each_kind_is_chosen_by_itself() -> None:

@@ -65,8 +65,10 @@ class ModelCard:
     def __post_init__(self) -> None:
         if type(self.rule).predict is Method.predict:
             object.__setattr__(self, "rule", Method())
-        # The trained weights are in the model, so the starting weights no longer matter.
-        object.__setattr__(self, "net", dataclasses.replace(self.net, weights="none", weights_hash=""))
+        # The trained weights are in the model, so the starting weights no longer matter, nor does it that their batch
+        # statistics were kept: those of the model are.
+        norm = "joint" if self.net.norm == "kept" else self.net.norm
+        object.__setattr__(self, "net", dataclasses.replace(self.net, weights="none", weights_hash="", norm=norm))
 
     @property
     def images(self) -> bool:
