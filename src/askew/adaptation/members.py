@@ -70,8 +70,9 @@ def train(
     how = Execution(open_root(out / "runs"), device, log=request.log)
     done, failed = [], {}
     for candidate, run in runs:
+        needed = candidate.method == SOURCE_ONLY.method
         if request.take and not RunFolder(how.root / run.key).done:
-            if candidate.name in (SOURCE_ONLY.name, request.take):
+            if needed or candidate.name == request.take:
                 raise UserError(
                     f"The network of {candidate.name} is not in {out}: it failed, or data or settings have changed.",
                     "run `askew adapt` again with the same -o.",
@@ -83,9 +84,7 @@ def train(
                 yield replace(step, label=candidate.name) if step.key == run.key else step
             outputs = read_outputs(how.root / run.key)
         except UserError as error:
-            if candidate.method == SOURCE_ONLY.method or isinstance(
-                error, Unwritable
-            ):  # a full disk is no method's fault
+            if needed or isinstance(error, Unwritable):  # a full disk is no method's fault
                 raise
             failed[candidate.name] = error.sentence
             continue

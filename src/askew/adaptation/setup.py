@@ -202,7 +202,7 @@ def on_rows(request: AdaptRequest, setup: Setup, device: torch.device) -> Genera
     there is no such backbone, or one without weights that tell anything."""
     if setup.of_rows:
         return setup
-    below = plain_name(setup.network.partition("+")[0])  # the layers that are put on it
+    below = plain_name(setup.network.partition("+")[0])  # of the layers that are put on it
     if below in OWN or below.startswith(OWN_PREFIX) or request.weights == "none":
         return None
     data, shape = setup.data, tuple(setup.task.training_data.source.x.shape[1:])
