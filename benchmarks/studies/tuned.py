@@ -35,6 +35,7 @@ from askew.data.task import Task
 from askew.evaluation.logits import Floats, softmax
 from askew.evaluation.outputs import DomainOutputs, read_outputs
 from askew.evaluation.validators import score_networks
+from askew.methods import method_class
 from askew.runs.config import RunRequest, plan_run
 from askew.runs.execute import Execution, execute
 from askew.runs.root import open_root
@@ -89,8 +90,8 @@ class Answerer:
         if not file.exists():
             torch.set_num_threads(1)
             found = answer(choice, self.embeddings, self.data)
-            with whole_file(file, "name another folder.") as new:
-                np.save(new.open("wb"), found.astype(np.float32))
+            with whole_file(file, "name another folder.") as new, new.open("wb") as writing:
+                np.save(writing, found.astype(np.float32))
         return f"{choice.name} {time.monotonic() - began:.0f} s"
 
 
@@ -110,10 +111,10 @@ class Trainer:
         choice, asked = job
         began, task = time.monotonic(), loaded(choice.task, choice.shift, self.data)
         method, _, options = asked.partition(":")
-        if method == "guided":
+        if method_class(method).takes_answers:
             given = np.load(self.answers / f"{choice.name}.npy")
             task = replace(task, training_data=replace(task.training_data, answers=given))
-        hyper = {} if not options else tomllib.loads(options.replace("+", "\n"))
+        hyper = tomllib.loads(options.replace("+", "\n"))
         training = {"net": NETWORK, "weights": str(self.weights)} | tomllib.loads(self.training)
         request = RunRequest(
             choice.task, method, choice.seed, shift=choice.shift, hyper=hyper, training=training, recipe="today"
@@ -139,7 +140,7 @@ def main() -> None:
     two.add_argument("runs", type=Path)
     two.add_argument("--weights", type=Path, required=True)
     two.add_argument(
-        "--methods", default="source,mcc,guided", help="With hyper-parameters: guided:until=1.0+guidance=3.0"
+        "--methods", default="source,teacher,guided", help="With hyper-parameters: guided:until=1.0+guidance=3.0"
     )
     two.add_argument("--device", default="cuda")
     two.add_argument("-t", "--train", action="append", default=[], help="A training setting that differs: round=2.")
@@ -147,7 +148,7 @@ def main() -> None:
         command.add_argument("answers", type=Path, help="A folder.")
         command.add_argument("--jobs", type=int, default=2, help="Processes that work side by side.")
         command.add_argument("--data", type=Path, required=True)
-        command.add_argument("--pairs", choices=PAIRS, default="development")
+        command.add_argument("--pairs", choices=("development", "reported"), default="development")
         command.add_argument("--shifts", default=",".join(SHIFTS))
         command.add_argument("--first-seed", type=int, default=0)
         command.add_argument("--seeds", type=int, default=1)
