@@ -20,7 +20,16 @@ from torchvision import models
 from askew.adaptation import members, pipeline
 from askew.adaptation import setup as adapting
 from askew.adaptation.artifacts import predictor
-from askew.adaptation.candidates import AUTO, FROZEN_SHARE, MCC, SOURCE_ONLY, TEACHER_OF_VIEWS, choose_members
+from askew.adaptation.candidates import (
+    AUTO,
+    FROZEN_SHARE,
+    GUIDED,
+    GUIDED_BY_TEACHER,
+    MCC,
+    SOURCE_ONLY,
+    TEACHER_OF_VIEWS,
+    choose_members,
+)
 from askew.adaptation.candidates import FROZEN as ON_EMBEDDINGS
 from askew.adaptation.findings import adaptation_findings
 from askew.adaptation.members import ensemble_of
@@ -118,7 +127,7 @@ def test_a_fine_tuned_backbone_is_part_of_the_model_and_several_are_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shallow_resnets(monkeypatch)
-    monkeypatch.setattr(members, "choose_members", lambda candidates, networks: [(1, 1.0), (2, 1.0)])
+    monkeypatch.setattr(members, "choose_members", lambda candidates, networks, share: [(1, 1.0), (2, 1.0)])
     source, target = photographs(tmp_path / "s", ("red", "green"), 3, 90), photographs(tmp_path / "t", ("red",), 4, 0)
     training = {"pretrain": 3, "rounds": 1, "round": 6, "batch": 2, "crop": 32, "precision": "float32"}
     training |= {"lr": 1e-3, "features_lr": 1e-4}  # for weights from nothing
@@ -140,8 +149,8 @@ def test_a_fine_tuned_backbone_is_part_of_the_model_and_several_are_one(
     np.testing.assert_allclose(again, softmax(scored.outputs.target_uniform), atol=ALIKE)
 
 
-CHOSEN = {3: [(1, 1.0), (2, 1.0)], 4: [(1, 1.0), (2, 0.5), (3, 0.5)]}
-"""Members, by how many candidates there are: on embeddings, and fine-tuned with those beside."""
+CHOSEN = {3: [(1, 1.0), (2, 1.0)], 4: [(1, 1.0), (2, 0.5), (3, 0.5)], 5: [(1, 1.0), (2, 2.0), (3, 0.5), (4, 0.5)]}
+"""Members, by how many candidates there are: on embeddings, fine-tuned with those beside, and once more guided."""
 
 
 def test_beside_fine_tuned_networks_others_learn_from_the_backbone_as_it_was_and_all_become_one_model(
@@ -152,7 +161,7 @@ def test_beside_fine_tuned_networks_others_learn_from_the_backbone_as_it_was_and
     frozen = (source_only, next(one for one in ON_EMBEDDINGS if one.method == "lda"), coal)
     for module in (members, pipeline):
         monkeypatch.setattr(module, "FROZEN", frozen)
-    monkeypatch.setattr(members, "choose_members", lambda candidates, networks: CHOSEN[len(candidates)])
+    monkeypatch.setattr(members, "choose_members", lambda candidates, networks, share: CHOSEN[len(candidates)])
     monkeypatch.setattr(members, "refit_joins", lambda outputs, task: True)
     seen = []
 
@@ -162,7 +171,8 @@ def test_beside_fine_tuned_networks_others_learn_from_the_backbone_as_it_was_and
 
     add_answers = Setup.guided
     monkeypatch.setattr(Setup, "guided", guided)
-    monkeypatch.setitem(AUTO, "guided pictures", (SOURCE_ONLY, AUTO["guided pictures"][-1]))
+    again = dataclasses.replace(GUIDED_BY_TEACHER, name="guided again", guided_by="guided")
+    monkeypatch.setitem(AUTO, "guided pictures", (SOURCE_ONLY, GUIDED, again))
     weights = tmp_path / "weights.safetensors"
     save_file(models.resnet18().state_dict(), weights)
     source, target = photographs(tmp_path / "s", ("red", "green"), 8, 90), photographs(tmp_path / "t", ("red",), 6, 0)
@@ -172,22 +182,26 @@ def test_beside_fine_tuned_networks_others_learn_from_the_backbone_as_it_was_and
     steps = adapt(request, out, CPU, lambda trainings, later: expected.append((trainings, later)))
     found = finish(steps, lambda step: keys.add(step.key))
     assert not found.failed
-    assert expected == [(6, 2), (5, 0)], "source, coal and what they continue, lda and a refit; the same fine-tuned"
-    assert len(keys - {"reading", "statistics", "embeddings", "choice"}) == 11, "all of them were counted"
+    assert expected == [(6, 3), (7, 0)], "source, coal and what they continue, lda and a refit; the same fine-tuned"
+    assert len(keys - {"reading", "statistics", "embeddings", "choice"}) == 13, "all of them were counted"
     *_, refit, ensemble = found.trained
     assert [t.candidate.name for t in found.trained] == [
-        "source", "guided", "lda, frozen", "coal, balanced target, frozen", "lda, from their answers", "ensemble"
+        "source", "guided", "guided again", "lda, frozen", "coal, balanced target, frozen", "lda, from their answers",
+        "ensemble",
     ]  # fmt: skip
-    (answers,) = seen
-    assert answers.shape == (6, 2)
+    answers, more_answers = seen
+    assert answers.shape == more_answers.shape == (6, 2)
     np.testing.assert_allclose(answers.sum(axis=1), 1, atol=1e-5)
+    assert not np.array_equal(answers, more_answers), "the fine-tuned network has a say in the second"
     assert found.setup.task.training_data.answers is answers
-    assert [one.candidate.weight for one in ensemble.members] == [1, 0.5, 0.5, 2], "as much as all together"
-    assert [one.embedders is not None for one in ensemble.members] == [False, True, True, True]
+    assert [t.answers is one for t, one in zip(found.trained[1:3], seen, strict=True)] == [True, True]
+    assert found.trained[1].run.before == found.trained[2].run.before, "answers come after pre-training"
+    assert [one.candidate.weight for one in ensemble.members] == [1, 2, 0.5, 0.5, 4], "as much as all together"
+    assert [one.embedders is not None for one in ensemble.members] == [False, False, True, True, True]
     networks = score_networks([t.outputs for t in found.trained[:-2]])
     names = {
         refit.candidate.name: f"{FROZEN}+centred",
-        ensemble.candidate.name: f"resnet18+bottleneck||{FROZEN}+centred|mlp.unit|centred",
+        ensemble.candidate.name: f"resnet18+bottleneck||resnet18+bottleneck||{FROZEN}+centred|mlp.unit|centred",
         "coal, balanced target, frozen": f"{FROZEN}+mlp",
     }
     for number, one in enumerate(found.trained):

@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 from askew.adaptation.candidates import (
     ENSEMBLE,
     FROZEN,
+    FROZEN_SHARE,
     REFIT,
     REFIT_BESIDE_TUNED,
+    SHARE_OF_STARTS,
     SOURCE_ONLY,
     Candidate,
     answered,
@@ -51,6 +53,8 @@ class Trained:
     """Those that an ensemble consists of; run and folder are the first one's."""
     embedders: Embedders | None = None
     """The frozen backbone below its network, where the others have been fine-tuned."""
+    answers: NDArray[np.float32] | None = None
+    """What other networks had answered for the target's images before it was trained. (n_t, c)"""
 
     @property
     def predicted(self) -> Labels:
@@ -88,7 +92,8 @@ def train(
                 raise
             failed[candidate.name] = error.sentence
             continue
-        done.append(Trained(candidate, run, how.root / run.key, outputs))
+        given = setup.task.training_data.answers
+        done.append(Trained(candidate, run, how.root / run.key, outputs, answers=given))
     return done, failed
 
 
@@ -98,19 +103,42 @@ def answer(
     """What is trained on embeddings before a backbone is fine-tuned, why others failed, and what the former answer
     together for the target's images. (n_t, c)"""
     trained, failed = yield from train(rows, request, FROZEN, out, device)
-    networks = score_networks([t.outputs for t in trained], rows.prior)
-    joint, failures = yield from ensemble_of(trained, networks, rows, request, out, device)
-    best = joint[-1].outputs if joint else networks[choose(networks)].outputs
-    answers = softmax(best.target_uniform).astype(np.float32)
+    answers, failures = yield from answer_together(trained, rows, request, out, device)
     return [replace(t, embedders=rows.embedders) for t in trained], failed | failures, answers
 
 
+def answer_together(
+    trained: Sequence[Trained], rows: Setup, request: AdaptRequest, out: Path, device: torch.device
+) -> Generator[Progress, None, tuple[NDArray[np.float32], dict[str, str]]]:
+    """What networks, source-only first, answer for the target's images, for others to begin with. (n_t, c)"""
+    networks = score_networks([t.outputs for t in trained], rows.prior)
+    joint, failed = yield from ensemble_of(trained, networks, rows, request, out, device, SHARE_OF_STARTS)
+    best = joint[-1].outputs if joint else networks[choose(networks)].outputs
+    return softmax(best.target_uniform).astype(np.float32), failed
+
+
+def train_guided(
+    candidates: Sequence[Candidate], trained: Sequence[Trained], frozen: Sequence[Trained],
+    setup: Setup, rows: Setup, request: AdaptRequest, out: Path, device: torch.device,
+) -> Generator[Progress, None, tuple[list[Trained], dict[str, str]]]:  # fmt: skip
+    """Those that begin with the answers of one that has been fine-tuned and of the frozen ones together."""
+    more, failed, by_name = list[Trained](), dict[str, str](), {t.candidate.name: t for t in trained}
+    for candidate in candidates:
+        if (guide := by_name.get(candidate.guided_by)) is None:
+            failed[candidate.name] = f"{candidate.guided_by}, whose answers it begins with, failed."
+            continue
+        answers, failures = yield from answer_together([trained[0], guide, *frozen], rows, request, out, device)
+        found, others = yield from train(setup.guided(answers), request, [candidate], out, device)
+        more, failed = more + found, failed | failures | others
+    return more, failed
+
+
 def ensemble_of(
-    trained: Sequence[Trained], networks: Sequence[ScoredNetwork],
-    rows: Setup | None, request: AdaptRequest, out: Path, device: torch.device,
+    trained: Sequence[Trained], networks: Sequence[ScoredNetwork], rows: Setup | None,
+    request: AdaptRequest, out: Path, device: torch.device, frozen_share: float = FROZEN_SHARE,
 ) -> Generator[Progress, None, tuple[list[Trained], dict[str, str]]]:  # fmt: skip
     """Of the better adapted networks, `joined`; nothing where fewer than two can be."""
-    chosen = choose_members([t.candidate for t in trained], networks)
+    chosen = choose_members([t.candidate for t in trained], networks, frozen_share)
     counted = [replace(trained[i], candidate=replace(trained[i].candidate, weight=weight)) for i, weight in chosen]
     members = [t for t in counted if joins(t.run)]
     if len(members) < 2:
@@ -144,9 +172,14 @@ def teach(
 ) -> Generator[Progress, None, tuple[list[Trained], dict[str, str]]]:
     """What was chosen, trained again with the labels: every member of an ensemble, and last their mean."""
     again = replace(setup, task=taught(setup.task, labels))
-    plain = [t.candidate for t in winner.members or (winner,) if t.candidate.name != REFIT.name]
-    candidates = [replace(one, name=f"{one.name}, with labels", taught=True) for one in plain]
-    more, failed = yield from train(again, request, [one for one in candidates if not one.frozen], out, device)
+    plain = [t for t in winner.members or (winner,) if t.candidate.name != REFIT.name]
+    candidates = [replace(t.candidate, name=f"{t.candidate.name}, with labels", taught=True) for t in plain]
+    more, failed = list[Trained](), dict[str, str]()
+    for one, before in zip(candidates, plain, strict=True):
+        if not one.frozen:
+            own = again if before.answers is None else again.guided(before.answers)
+            found, failures = yield from train(own, request, [one], out, device)
+            more, failed = more + found, failed | failures
     rows = None if request.quick else (yield from on_rows(request, setup, device))
     if rows is not None:
         rows = replace(rows, task=taught(rows.task, labels))

@@ -11,7 +11,7 @@ import torch
 
 from askew.adaptation.candidates import FROZEN, Candidate, refits
 from askew.adaptation.given import TargetLabels
-from askew.adaptation.members import Trained, answer, ensemble_of, teach, train
+from askew.adaptation.members import Trained, answer, ensemble_of, teach, train, train_guided
 from askew.adaptation.setup import AdaptRequest, Setup, on_rows, set_up
 from askew.core.errors import unknown
 from askew.core.files import sweep
@@ -178,10 +178,15 @@ def _train_all(
         before, failed, answers = yield from answer(rows, request, out, device)
         setup = setup.guided(answers)
     candidates, refit = setup.candidates(request), int(joined and rows is not None and refits(rows.task))
-    expect(_missing(candidates, setup, request, out) + refit, 0)
-    trained, failures = yield from train(setup, request, candidates, out, device)
+    first, later = ([one for one in candidates if bool(one.guided_by) == guided] for guided in (False, True))
+    expect(_missing(first, setup, request, out) + refit + len(later) * (1 + refit), 0)
+    trained, failures = yield from train(setup, request, first, out, device)
     if not joined:  # one method was asked for, and others only answered for it
         return setup, None, trained, failures
+    if rows is not None and later:
+        failed |= failures
+        more, failures = yield from train_guided(later, trained, before[1:], setup, rows, request, out, device)
+        trained += more
     return setup, rows, trained + before[1:], failed | failures
 
 

@@ -75,11 +75,15 @@ class TrainingData:
 
     @cached_property
     def origin(self) -> str:
-        """A hash of everything in it."""
+        """A hash of all images and labels."""
         views: list[Labeled | Unlabeled] = [self.source, self.source_val, self.target, self.test_images]
-        views += [] if self.answers is None else [Unlabeled(self.answers)]
         names = [*(view.fingerprint() for view in views), *self.classes]
         return hashlib.sha256(",".join(names).encode()).hexdigest()[:16]
+
+    @cached_property
+    def answered(self) -> str:
+        """A hash of the answers; empty without any."""
+        return "" if self.answers is None else Unlabeled(self.answers).fingerprint()[:16]
 
 
 @dataclass(frozen=True, eq=False)

@@ -159,6 +159,7 @@ def plan_run(request: RunRequest, task: Task, network: str) -> Run:
         threads=chosen.threads,
         views=views,
         target_floor=chosen.target_floor,
+        answers=task.training_data.answered,
     )
 
 

@@ -52,6 +52,8 @@ class Run:
     threads: int
     views: Views = NO_VIEWS
     target_floor: float = TARGET_FLOOR
+    answers: str = ""
+    """A hash of what other networks answered for the target's images, where somebody gave that."""
 
     @property
     def method(self) -> Method:
@@ -62,7 +64,9 @@ class Run:
         """The run that this one continues: the same without its last stage, and blind to the target."""
         if len(self.plan) == 1:
             return None
-        return dataclasses.replace(self, plan=self.plan[:-1], target_sampler="natural", target_floor=TARGET_FLOOR)
+        return dataclasses.replace(
+            self, plan=self.plan[:-1], target_sampler="natural", target_floor=TARGET_FLOOR, answers=""
+        )
 
     def describe(self) -> dict[str, Any]:
         """As plain JSON values."""
@@ -82,6 +86,8 @@ class Run:
             del values["views"]
         if self.target_sampler != "even":
             del values["target_floor"]
+        if not self.answers:
+            del values["answers"]
         if self.net.last_dropout:
             del values["net"]["last_dropout"]
         if values["net"]["head"] != "cosine":
@@ -101,7 +107,8 @@ def key_before(described: Mapping[str, Any]) -> str | None:
     if len(described["plan"]) == 1:
         return None
     values = {**described, "plan": described["plan"][:-1], "target_sampler": "natural"}
-    values.pop("target_floor", None)
+    for seen in ("target_floor", "answers"):
+        values.pop(seen, None)
     return _key(values)
 
 
