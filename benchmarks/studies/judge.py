@@ -1,11 +1,13 @@
 """Judge the label-free scores, the verdict and the estimates of the target prior on finished runs with known labels.
 
-    python benchmarks/studies/judge.py RUNS [RUNS …] [--data DATA] [--json FILE] [--embeddings EMBEDDINGS]
+    python benchmarks/studies/judge.py RUNS [RUNS …] [--data DATA] [--json FILE] [--embeddings EMBEDDINGS] \
+        [--answers ANSWERS]
 
 Runs of one task, shift, draw and seed are the candidates of one choice, as a user without labels would have them:
 what `askew adapt` hands out is the mean of the better ones, unless the verdict on it is hurt. Numbers are means over
 these choices. With what `own.py embed` wrote for the domains of PACS as they are, LDA from the answers of fine-tuned
-networks, and what `askew adapt` trains on embeddings beside them, are candidates too. Markdown goes to stdout.
+networks, and what `askew adapt` trains on embeddings beside them, are candidates too. With the answers that tuned.py
+wrote, the two guided teachers are told apart. Markdown goes to stdout.
 """
 
 from __future__ import annotations
@@ -25,7 +27,14 @@ from own import finished
 from scipy.stats import rankdata
 
 from askew.adaptation.candidates import AUTO as CANDIDATES
-from askew.adaptation.candidates import FROZEN, REFIT_BESIDE_TUNED, answered, choose_members, refit_joins
+from askew.adaptation.candidates import (
+    FROZEN,
+    GUIDED_BY_TEACHER,
+    REFIT_BESIDE_TUNED,
+    answered,
+    choose_members,
+    refit_joins,
+)
 from askew.adaptation.candidates import Candidate as Kind
 from askew.core.files import read_tensors
 from askew.data.benchmarks import load_task
@@ -80,8 +89,10 @@ class Candidate:
 Choices = dict[Choice, list[Candidate]]
 
 
-def read_choices(roots: Sequence[Path], data: Path | None) -> Choices:
+def read_choices(roots: Sequence[Path], data: Path | None, answers: Path | None = None) -> Choices:
     """Candidates by task, shift, draw and seed, source-only first; choices without source-only are left out."""
+    files = answers.glob("*.teacher.npy") if answers else ()
+    by_teacher = {Unlabeled(np.load(file)).fingerprint()[:16] for file in files}
     tasks: dict[tuple[str, str, int], Task] = {}
     found: Choices = {}
     for folder in (RunFolder(path) for root in roots for path in finished_runs(root)):
@@ -90,7 +101,8 @@ def read_choices(roots: Sequence[Path], data: Path | None) -> Choices:
         if drawn not in tasks:
             tasks[drawn] = load_task(*drawn, data)
         key = (run["task"], run["shift"], str(run["draw"]), str(run["seed"]))
-        found.setdefault(key, []).append(_candidate(folder, run["plan"][-1]["method"]["id"], tasks[drawn]))
+        method = GUIDED_BY_TEACHER.name if run.get("answers") in by_teacher else run["plan"][-1]["method"]["id"]
+        found.setdefault(key, []).append(candidate_of(folder, method, tasks[drawn]))
     for candidates in found.values():
         candidates.sort(key=lambda one: one.method != SOURCE_ONLY)
     whole = {key: some for key, some in found.items() if some[0].method == SOURCE_ONLY and len(some) > 1}
@@ -101,10 +113,10 @@ def weight_among(candidate: Candidate, candidates: Sequence[Candidate]) -> float
     """How much it counts among fine-tuned networks."""
     guided = any(one.method == "guided" for one in candidates)
     known = CANDIDATES["guided pictures" if guided else "pictures"]
-    return next((one.weight for one in known if one.method == candidate.method), 1.0)
+    return next((one.weight for one in known if one.name == candidate.method), 1.0)
 
 
-def _candidate(folder: RunFolder, method: str, task: Task) -> Candidate:
+def candidate_of(folder: RunFolder, method: str, task: Task) -> Candidate:
     logits, _ = read_tensors(folder.path / "outputs.safetensors")
     seen = json.loads((folder.path / "reweighted.json").read_text())["seen_mix"]
     outputs = DomainOutputs.of(logits["source_val"], task.training_data.source_val.y, logits["target"], seen)
@@ -360,9 +372,10 @@ def main() -> None:
     parser.add_argument("--data", type=Path)
     parser.add_argument("--json", type=Path, help="Write everything there.")
     parser.add_argument("--embeddings", type=Path, help="Of PACS's domains: candidates on them stand beside.")
+    parser.add_argument("--answers", type=Path, help="What tuned.py wrote.")
     args = parser.parse_args()
     judged = {}
-    for key, candidates in read_choices(args.runs, args.data).items():
+    for key, candidates in read_choices(args.runs, args.data, args.answers).items():
         task = args.embeddings and load_task(key[0], key[1], int(key[2]), args.data)
         rows = task and rows_of(key, task, args.embeddings, args.data)
         judged[key] = judge_choice(candidates, rows, int(key[3]))

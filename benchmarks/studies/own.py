@@ -37,7 +37,16 @@ from claims import count, prior_errors, truth_of
 from numpy.typing import NDArray
 from peers import peers
 
-from askew.adaptation.candidates import AUTO, REFIT, Candidate, answered, refit_joins, refits
+from askew.adaptation.candidates import (
+    AUTO,
+    FROZEN_SHARE,
+    REFIT,
+    Candidate,
+    answered,
+    choose_members,
+    refit_joins,
+    refits,
+)
 from askew.adaptation.setup import AdaptRequest, Setup, set_up
 from askew.cli.progress import watch
 from askew.data import label_shift
@@ -48,7 +57,7 @@ from askew.evaluation.calibration import mean_outputs
 from askew.evaluation.diagnosis import diagnose
 from askew.evaluation.metrics import score
 from askew.evaluation.outputs import DomainOutputs, read_outputs
-from askew.evaluation.validators import ScoredNetwork, choose_several, score_another, score_networks
+from askew.evaluation.validators import ScoredNetwork, score_another, score_networks
 from askew.evaluation.verdict import judge_transfers
 from askew.inference.embeddings import backbone_spec, embed_rows
 from askew.nets.adabn import NORMS
@@ -177,13 +186,15 @@ def trials(
 
 def handed_out(
     candidates: Sequence[Candidate], networks: Sequence[ScoredNetwork], outputs: Sequence[DomainOutputs], task: Task,
-    fit: Callable[[Candidate, Task], DomainOutputs],
+    fit: Callable[[Candidate, Task], DomainOutputs], refit: Candidate = REFIT, frozen_share: float = FROZEN_SHARE,
 ) -> tuple[DomainOutputs | None, DomainOutputs]:  # fmt: skip
-    """LDA from the answers of the better candidates on rows, where there are several, and what all answer together."""
-    members = [(candidates[i], outputs[i]) for i in choose_several(networks, [one.weight for one in candidates])]
+    """LDA from the answers of the better candidates to a task of rows, where there are several, and what all answer
+    together."""
+    chosen = choose_members(candidates, networks, frozen_share) or [(0, 1.0)]
+    members = [(replace(candidates[i], weight=weight), outputs[i]) for i, weight in chosen]
     fitted = None
     if len(members) > 1 and refits(task):
-        refit, again = answered(task, [one for one, _ in members], [of for _, of in members])
+        refit, again = answered(task, [one for one, _ in members], [of for _, of in members], refit)
         fitted = fit(refit, again)
         members += [(refit, fitted)] if refit_joins(fitted, again) else []
     return fitted, mean_outputs([of for _, of in members], [one.weight for one, _ in members])

@@ -3,18 +3,21 @@
     python benchmarks/studies/own.py embed PACS EMBEDDINGS --weights FILE
     python benchmarks/studies/tuned.py answers EMBEDDINGS ANSWERS --data DATA [--pairs reported] [--seeds 3]
     python benchmarks/studies/tuned.py train RUNS ANSWERS --data DATA --weights FILE [--jobs 3]
-    python benchmarks/studies/judge.py RUNS --data DATA --embeddings EMBEDDINGS
+    python benchmarks/studies/tuned.py answers EMBEDDINGS ANSWERS --data DATA --with-teacher RUNS
+    python benchmarks/studies/tuned.py train RUNS ANSWERS --data DATA --weights FILE --with-teacher --methods guided
+    python benchmarks/studies/judge.py RUNS --data DATA --embeddings EMBEDDINGS --answers ANSWERS
 
 `answers` trains what stands on embeddings of the network as it was, on a CPU, and writes what these answer together for
-every target image; `train` fine-tunes, the guided teacher from those answers. Both resume where they were interrupted.
+every target image, or what they and the teacher do; `train` fine-tunes, the guided teacher from those answers. All
+resume where they were interrupted.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import multiprocessing
-import tempfile
 import time
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
@@ -25,10 +28,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from judge import rows_of
+from judge import candidate_of, rows_of
 from own import PAIRS, finished, handed_out
 
-from askew.adaptation.candidates import AUTO, Candidate
+from askew.adaptation.candidates import (
+    FROZEN,
+    REFIT,
+    REFIT_BESIDE_TUNED,
+    SHARE_OF_STARTS,
+    SOURCE_ONLY,
+    TEACHER,
+    Candidate,
+)
 from askew.core.files import whole_file
 from askew.data.benchmarks import load_task
 from askew.data.task import Task
@@ -38,7 +49,7 @@ from askew.evaluation.validators import score_networks
 from askew.methods import method_class
 from askew.runs.config import RunRequest, plan_run
 from askew.runs.execute import Execution, execute
-from askew.runs.root import open_root
+from askew.runs.root import finished_runs, open_root
 from askew.runs.store import RunFolder
 
 SHIFTS = ("rs-ut", "natural")
@@ -63,18 +74,36 @@ def choices(pairs: str, shifts: Sequence[str], seeds: range) -> Iterator[Choice]
         yield Choice(f"pacs/{pair[0]}-{pair[1]}", shift, seed)
 
 
-def answer(choice: Choice, embeddings: Path, data: Path) -> Floats:
-    """What the networks on embeddings answer together for the target's images. (n_t, c)"""
+def file_of(answers: Path, choice: Choice, with_teacher: bool) -> Path:
+    return answers / f"{choice.name}{'.teacher' if with_teacher else ''}.npy"
+
+
+def answer(choice: Choice, embeddings: Path, data: Path, kept: Path, tuned: Path | None) -> Floats:
+    """What the networks on embeddings, and the teacher among fine-tuned runs, answer together for the target's images.
+    (n_t, c)"""
     task = load_task(choice.task, choice.shift, 0, data)
     rows = rows_of((choice.task, choice.shift, "0", str(choice.seed)), task, embeddings, data)
-    with tempfile.TemporaryDirectory(prefix="askew-") as scratch:
 
-        def fit(one: Candidate, on: Task) -> DomainOutputs:
-            return read_outputs(finished(one.run(on, "mlp", {}, choice.seed), on, Path(scratch) / "runs"))
+    def fit(one: Candidate, on: Task) -> DomainOutputs:
+        return read_outputs(finished(one.run(on, "mlp", {}, choice.seed), on, kept / choice.name))
 
-        found = [fit(one, rows) for one in AUTO["rows"]]
-        _, together = handed_out(AUTO["rows"], score_networks(found), found, rows, fit)
+    kinds, outputs = list(FROZEN), [fit(one, rows) for one in FROZEN]
+    if tuned is not None:
+        beside = (SOURCE_ONLY, TEACHER)
+        kinds, outputs = [*beside, *kinds[1:]], [*(stored(tuned, choice, one, task) for one in beside), *outputs[1:]]
+    refit = REFIT if tuned is None else REFIT_BESIDE_TUNED
+    _, together = handed_out(kinds, score_networks(outputs), outputs, rows, fit, refit, SHARE_OF_STARTS)
     return softmax(together.target_uniform)
+
+
+def stored(runs: Path, choice: Choice, candidate: Candidate, task: Task) -> DomainOutputs:
+    """What a fine-tuned network answers."""
+    wanted = (choice.task, choice.shift, choice.seed, candidate.method)
+    for path in finished_runs(runs):
+        run = json.loads((path / "run.json").read_text())["run"]
+        if (run["task"], run["shift"], run["seed"], run["plan"][-1]["method"]["id"]) == wanted:
+            return candidate_of(RunFolder(path), candidate.name, task).outputs
+    raise SystemExit(f"{runs} has no finished run of {candidate.name} for {choice.name}.")
 
 
 @dataclass(frozen=True)
@@ -84,12 +113,13 @@ class Answerer:
     embeddings: Path
     out: Path
     data: Path
+    tuned: Path | None
 
     def __call__(self, choice: Choice) -> str:
-        began, file = time.monotonic(), self.out / f"{choice.name}.npy"
+        began, file = time.monotonic(), file_of(self.out, choice, self.tuned is not None)
         if not file.exists():
             torch.set_num_threads(1)
-            found = answer(choice, self.embeddings, self.data)
+            found = answer(choice, self.embeddings, self.data, self.out / "runs", self.tuned)
             with whole_file(file, "name another folder.") as new, new.open("wb") as writing:
                 np.save(writing, found.astype(np.float32))
         return f"{choice.name} {time.monotonic() - began:.0f} s"
@@ -106,13 +136,15 @@ class Trainer:
     device: str
     training: str
     """Settings that differ, as lines of TOML."""
+    with_teacher: bool
+    """Whether the answers are those that the teacher has a part in."""
 
     def __call__(self, job: tuple[Choice, str]) -> str:
         choice, asked = job
         began, task = time.monotonic(), loaded(choice.task, choice.shift, self.data)
         method, _, options = asked.partition(":")
         if method_class(method).takes_answers:
-            given = np.load(self.answers / f"{choice.name}.npy")
+            given = np.load(file_of(self.answers, choice, self.with_teacher))
             task = replace(task, training_data=replace(task.training_data, answers=given))
         hyper = tomllib.loads(options.replace("+", "\n"))
         training = {"net": NETWORK, "weights": str(self.weights)} | tomllib.loads(self.training)
@@ -136,12 +168,16 @@ def main() -> None:
     commands = parser.add_subparsers(dest="command", required=True)
     one = commands.add_parser("answers")
     one.add_argument("embeddings", type=Path)
+    one.add_argument(
+        "--with-teacher", type=Path, metavar="RUNS", help="Where it was fine-tuned: it has a part in them."
+    )
     two = commands.add_parser("train")
     two.add_argument("runs", type=Path)
     two.add_argument("--weights", type=Path, required=True)
     two.add_argument(
         "--methods", default="source,teacher,guided", help="With hyper-parameters: guided:until=1.0+guidance=3.0"
     )
+    two.add_argument("--with-teacher", action="store_true", help="Begin with answers that it had a part in.")
     two.add_argument("--device", default="cuda")
     two.add_argument("-t", "--train", action="append", default=[], help="A training setting that differs: round=2.")
     for command in (one, two):
@@ -159,10 +195,11 @@ def main() -> None:
     work: Callable[[Any], str]
     if args.command == "answers":
         args.answers.mkdir(parents=True, exist_ok=True)
-        jobs, work = wanted, Answerer(args.embeddings, args.answers, args.data)
+        jobs, work = wanted, Answerer(args.embeddings, args.answers, args.data, args.with_teacher)
     else:
         jobs = [(choice, method) for choice in wanted for method in args.methods.split(",")]
-        work = Trainer(args.runs, args.answers, args.data, args.weights, args.device, "\n".join(args.train))
+        training = "\n".join(args.train)
+        work = Trainer(args.runs, args.answers, args.data, args.weights, args.device, training, args.with_teacher)
     with multiprocessing.get_context("spawn").Pool(args.jobs) as pool:
         for line in pool.imap_unordered(work, jobs):
             print(line, flush=True)

@@ -124,6 +124,35 @@ def test_a_folder_of_runs_is_judged_from_its_files(
     assert row == f"| em before | {np.mean(errors):.2f} | {np.mean(errors):.2f} |"
 
 
+def test_a_guided_teacher_is_named_by_the_answers_that_it_began_with(judge: ModuleType, tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    import torch
+
+    from askew.runs.config import RunRequest, plan_run, prepare
+    from askew.runs.execute import Execution, execute
+    from askew.runs.root import open_root
+
+    how = Execution(open_root(tmp_path / "runs"), torch.device("cpu"))
+    short = {"pretrain": 2, "rounds": 1, "round": 2, "batch": 8}
+    source, task = prepare(RunRequest("mini/syn-uci", "source", training=short))
+    keys = [source.key]
+    list(execute(source, task, how))
+    for number, kind in enumerate(("", ".teacher")):
+        drawn = np.random.default_rng(number).dirichlet(np.ones(10), len(task.training_data.target))
+        answers = drawn.astype(np.float32)
+        np.save(tmp_path / f"choice{kind}.npy", answers)
+        guided = replace(task, training_data=replace(task.training_data, answers=answers))
+        run = plan_run(
+            RunRequest("mini/syn-uci", "guided", shift=source.shift, training=short), guided, source.net.name
+        )
+        list(execute(run, guided, how))
+        keys.append(run.key)
+    assert len(set(keys)) == 3, "other answers are another run"
+    (found,) = judge.read_choices([tmp_path / "runs"], None, tmp_path).values()
+    assert {one.method: one.weight for one in found} == {"source": 1, "guided": 1, "guided, by the teacher too": 2}
+
+
 def test_a_folder_without_a_choice_is_refused(
     judge: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
