@@ -51,6 +51,7 @@ from askew.evaluation.outputs import DomainOutputs
 from askew.evaluation.prior_estimators import ESTIMATORS, PriorEstimate, target_prior
 from askew.evaluation.validators import CHOOSERS, SCORES, ScoredNetwork, choose, score_another, score_networks
 from askew.evaluation.verdict import judge_transfers
+from askew.runs.config import hash_of_answers
 from askew.runs.root import finished_runs
 from askew.runs.store import RunFolder
 
@@ -92,7 +93,7 @@ Choices = dict[Choice, list[Candidate]]
 def read_choices(roots: Sequence[Path], data: Path | None, answers: Path | None = None) -> Choices:
     """Candidates by task, shift, draw and seed, source-only first; choices without source-only are left out."""
     files = answers.glob("*.teacher.npy") if answers else ()
-    by_teacher = {Unlabeled(np.load(file)).fingerprint()[:16] for file in files}
+    by_teacher = {hash_of_answers(np.load(file)) for file in files}
     tasks: dict[tuple[str, str, int], Task] = {}
     found: Choices = {}
     for folder in (RunFolder(path) for root in roots for path in finished_runs(root)):

@@ -174,6 +174,7 @@ def changed_runs(run: Run) -> dict[str, Run]:
     new: dict[str, Any] = {
         "task": "toy2", "shift": "rs-ut", "draw": 1, "origin": "elsewhere", "batch": 13, "sampler": "natural",
         "target_sampler": "balanced", "precision": "bf16", "seed": 1, "threads": 2, "views": Views(views="rows"),
+        "answers": "of others",
     }  # fmt: skip
     nets: dict[str, Any] = {
         "name": "bare", "head": "linear", "temperature": 0.1, "weights": "hub", "weights_hash": "f00", "norm": "split",

@@ -80,11 +80,6 @@ class TrainingData:
         names = [*(view.fingerprint() for view in views), *self.classes]
         return hashlib.sha256(",".join(names).encode()).hexdigest()[:16]
 
-    @cached_property
-    def answered(self) -> str:
-        """A hash of the answers; empty without any."""
-        return "" if self.answers is None else Unlabeled(self.answers).fingerprint()[:16]
-
 
 @dataclass(frozen=True, eq=False)
 class TestLabels:
