@@ -100,7 +100,7 @@ def test_columns_of_two_lists_are_found_by_the_names_that_are_given(tmp_path: Pa
     (tmp_path / "s.csv").write_text("photo,kind\n" + "".join(f"{file},{file.parent.name}\n" for file in files))
     (tmp_path / "t.csv").write_text("photo\n" + "".join(f"{file}\n" for file in sorted(target.iterdir())))
     lists = (tmp_path / "s.csv", str(tmp_path / "t.csv"))
-    how = {"backbone": nn.Flatten(), "training": LENGTH, "device": "cpu"}
+    how = {"backbone": nn.Sequential(nn.AdaptiveAvgPool2d(4), nn.Flatten()), "training": LENGTH, "device": "cpu"}
     found = askew.diagnose(*lists, image="photo", label="kind", **how)
     assert found.summary["classes"] == sorted(folder.name for folder in source.iterdir())
     with pytest.raises(UserError, match="has no column 'picture'"):
