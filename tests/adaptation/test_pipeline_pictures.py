@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Generator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.error import URLError
 
@@ -32,7 +34,7 @@ from askew.adaptation.candidates import (
 )
 from askew.adaptation.candidates import FROZEN as ON_EMBEDDINGS
 from askew.adaptation.findings import adaptation_findings
-from askew.adaptation.members import ensemble_of
+from askew.adaptation.members import ensemble_of, train_guided
 from askew.adaptation.pipeline import adapt
 from askew.adaptation.setup import AdaptRequest, Setup, set_up
 from askew.core.errors import UserError
@@ -45,6 +47,7 @@ from askew.inference.predictor import load
 from askew.nets.forward import fast_bfloat16
 from askew.nets.network import build
 from askew.nets.spec import NetSpec
+from askew.runs.execute import Progress
 
 FROZEN = "crops:norms:gem:resnet18"
 ALIKE = 0.05 if fast_bfloat16(CPU) else 5e-3
@@ -213,6 +216,24 @@ def test_beside_fine_tuned_networks_others_learn_from_the_backbone_as_it_was_and
             assert model.card.net.name == names[one.candidate.name]
             probabilities = model.predict_proba([target / name for name in found.setup.data.target.names])
             np.testing.assert_allclose(probabilities, softmax(scored.outputs.target_uniform), atol=5e-3)
+
+
+def test_nothing_is_guided_by_a_network_that_failed_or_has_no_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = np.full((3, 2), 0.5, dtype=np.float32)
+
+    def answers(*_: Any) -> Generator[Progress, None, tuple[NDArray[np.float32], dict[str, str]]]:
+        return first.copy(), {}
+        yield
+
+    monkeypatch.setattr(members, "answer_together", answers)
+    setup: Any = SimpleNamespace(task=SimpleNamespace(training_data=SimpleNamespace(answers=first)))
+    nothing: Any = None
+    for known in ("teacher", "source"):
+        trained: Any = [SimpleNamespace(candidate=SimpleNamespace(name=name)) for name in ("source", known)]
+        steps = train_guided([GUIDED_BY_TEACHER], trained, [], setup, nothing, nothing, nothing, CPU)
+        more, failed = finish(steps)
+        assert not more
+        assert list(failed) == ([] if known == "teacher" else [GUIDED_BY_TEACHER.name])
 
 
 def test_a_guided_teacher_that_is_asked_for_begins_with_answers_of_networks_that_are_no_candidates(

@@ -35,6 +35,7 @@ from askew.evaluation.validators import ScoredNetwork, choose, score_networks
 from askew.inference.embeddings import Embedders
 from askew.inference.ensemble import joins
 from askew.nets.network import fetch_weights
+from askew.runs.config import hash_of_answers
 from askew.runs.execute import Execution, Progress, execute
 from askew.runs.root import open_root
 from askew.runs.store import RunFolder
@@ -128,8 +129,11 @@ def train_guided(
             failed[candidate.name] = f"{candidate.guided_by}, whose answers it begins with, failed."
             continue
         answers, failures = yield from answer_together([trained[0], guide, *frozen], rows, request, out, device)
-        found, others = yield from train(setup.guided(answers), request, [candidate], out, device)
-        more, failed = more + found, failed | failures | others
+        failed |= failures
+        if hash_of_answers(answers) == hash_of_answers(setup.task.training_data.answers):
+            continue  # scores prefer source-only to its guide, which has no say then: it would be another one again
+        found, failures = yield from train(setup.guided(answers), request, [candidate], out, device)
+        more, failed = more + found, failed | failures
     return more, failed
 
 
