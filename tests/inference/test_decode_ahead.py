@@ -129,11 +129,12 @@ def test_stopping_early_leaves_no_process_behind(album: list[Path]) -> None:
 
 
 SCRIPT = """
-import functools, multiprocessing, sys, time
+import functools, multiprocessing, signal, sys
 from pathlib import Path
 from askew.data.decode import decode, decoding
 from askew.inference.decode_ahead import load_ahead
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell starts in the background
 with decoding():
     get = functools.partial(decode, Path(sys.argv[1]), (3, 256, 256))
     stream = load_ahead(((i, get) for i in range(10**9)), 20, 3, (3, 256, 256))
@@ -154,12 +155,15 @@ def test_processes_end_quietly_with_the_one_that_started_them(album: list[Path],
         assert parent.stdout is not None
         pids = list(map(int, parent.stdout.readline().split()))
         assert len(pids) == 3
-        if how == signal.SIGINT:
-            os.killpg(parent.pid, how)  # as a terminal sends Ctrl-C to all
-        else:
-            parent.kill()
-        assert gone(pids)
-        errors = parent.communicate(timeout=20)[1]
+        try:
+            if how == signal.SIGINT:
+                os.killpg(parent.pid, how)  # as a terminal sends Ctrl-C to all
+            else:
+                parent.kill()
+            assert gone(pids)
+            errors = parent.communicate(timeout=20)[1]
+        finally:
+            parent.kill()  # or a failure would wait for it forever
     assert errors.count("Traceback") == (how == signal.SIGINT), errors
 
 
