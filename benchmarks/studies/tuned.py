@@ -103,7 +103,7 @@ def stored(runs: Path, choice: Choice, candidate: Candidate, task: Task) -> Doma
         run = json.loads((path / "run.json").read_text())["run"]
         if (run["task"], run["shift"], run["seed"], run["plan"][-1]["method"]["id"]) == wanted:
             return candidate_of(RunFolder(path), candidate.name, task).outputs
-    raise SystemExit(f"{runs} has no finished run of {candidate.name} for {choice.name}.")
+    raise FileNotFoundError(f"{runs} has no finished run of {candidate.name} for {choice.name}.")
 
 
 @dataclass(frozen=True)
