@@ -5,7 +5,7 @@
 
 Runs of one task, shift, draw and seed are the candidates of one choice, as a user without labels would have them:
 what `askew adapt` hands out is the mean of the better ones, unless the verdict on it is hurt. Numbers are means over
-these choices. With what `own.py embed` wrote for the domains of PACS as they are, LDA from the answers of fine-tuned
+these choices. With what `tuned.py embed` wrote for tasks of PACS, LDA from the answers of fine-tuned
 networks, and what `askew adapt` trains on embeddings beside them, are candidates too. With the answers that tuned.py
 wrote, the two guided teachers are told apart. Markdown goes to stdout.
 """
@@ -38,10 +38,7 @@ from askew.adaptation.candidates import (
 from askew.adaptation.candidates import Candidate as Kind
 from askew.core.files import read_tensors
 from askew.data.benchmarks import load_task
-from askew.data.benchmarks.image_trees import all_paths, class_files, hash_order
-from askew.data.benchmarks.pacs import PACS
-from askew.data.domains import Labeled, RowSubset, Unlabeled
-from askew.data.paths import data_folder
+from askew.data.domains import Labeled, Unlabeled
 from askew.data.task import Task, TrainingData
 from askew.evaluation.calibration import mean_outputs
 from askew.evaluation.diagnosis import diagnose
@@ -64,6 +61,9 @@ AUTO = "handed out"
 """What `askew adapt` saves: the mean of the better networks, or source-only where the verdict on it is hurt."""
 ENSEMBLE = "ensemble"
 SHOWN = "shown to users (before: an even one)"
+
+PARTS = ("source", "source_val", "target", "test")
+"""Of a task, as `tuned.py embed` writes them."""
 
 Choice = tuple[str, ...]
 """Task, shift, draw and seed."""
@@ -140,28 +140,13 @@ def ensemble(members: Sequence[Candidate]) -> Candidate:
     return Candidate(ENSEMBLE, outputs, found["per_class_mean"], math.nan, first.true_prior, test, first.test_y)
 
 
-def rows_of(choice: Choice, task: Task, embeddings: Path, data: Path | None) -> Task:
+def rows_of(choice: Choice, task: Task, embeddings: Path) -> Task:
     """A task of PACS with embeddings in place of its pictures, whose test images are the whole target domain."""
-    folders = [PACS.domain(data_folder(data), name) for name in choice[0].removeprefix("pacs/").split("-")]
-    arrays = [np.load(embeddings / f"{folder.name}.npz") for folder in folders]
-    orders = [hash_order(all_paths(class_files(folder))) for folder in folders]
-    found = []
-    for array, order in zip(arrays, orders, strict=True):
-        row = {path: i for i, path in enumerate(array["path"].tolist())}
-        found.append(array["x"][[row[path] for path in order]].astype(np.float32))
-    source, target, own = *found, task.training_data
-
-    def labelled(part: Labeled) -> Labeled:
-        return Labeled(source[_rows(part.x)], np.asarray(part.y))
-
-    images = Unlabeled(target[_rows(own.target.x)])
-    training = TrainingData(labelled(own.source), labelled(own.source_val), images, Unlabeled(target), own.classes)
-    return Task("own/rows", training, None)
-
-
-def _rows(x: Any) -> Labels:
-    assert isinstance(x, RowSubset), "a draw of a domain's pictures"
-    return np.asarray(x.rows)
+    found = np.load(embeddings / f"{choice[0].replace('/', '.')}.{choice[1]}.npz")
+    source, held_out, target, test = (found[part].astype(np.float32) for part in PARTS)
+    own = task.training_data
+    labelled = Labeled(source, np.asarray(own.source.y)), Labeled(held_out, np.asarray(own.source_val.y))
+    return Task("own/rows", TrainingData(*labelled, Unlabeled(target), Unlabeled(test), own.classes), None)
 
 
 def trained_on_rows(kind: Kind, task: Task, seed: int, first: Candidate) -> Candidate:
@@ -378,7 +363,7 @@ def main() -> None:
     judged = {}
     for key, candidates in read_choices(args.runs, args.data, args.answers).items():
         task = args.embeddings and load_task(key[0], key[1], int(key[2]), args.data)
-        rows = task and rows_of(key, task, args.embeddings, args.data)
+        rows = task and rows_of(key, task, args.embeddings)
         judged[key] = judge_choice(candidates, rows, int(key[3]))
     if not judged:
         parser.exit(

@@ -1,15 +1,15 @@
 """Train what `askew adapt` fine-tunes, on pairs of PACS's domains: to be judged by judge.py.
 
-    python benchmarks/studies/own.py embed PACS EMBEDDINGS --weights FILE
+    python benchmarks/studies/tuned.py embed EMBEDDINGS --data DATA --weights FILE [--pairs reported]
     python benchmarks/studies/tuned.py answers EMBEDDINGS ANSWERS --data DATA [--pairs reported] [--seeds 3]
     python benchmarks/studies/tuned.py train RUNS ANSWERS --data DATA --weights FILE [--jobs 3]
     python benchmarks/studies/tuned.py answers EMBEDDINGS ANSWERS --data DATA --with-teacher RUNS
     python benchmarks/studies/tuned.py train RUNS ANSWERS --data DATA --weights FILE --with-teacher --methods guided
     python benchmarks/studies/judge.py RUNS --data DATA --embeddings EMBEDDINGS --answers ANSWERS
 
-`answers` trains what stands on embeddings of the network as it was, on a CPU, and writes what these answer together for
-every target image, or what they and the teacher do; `train` fine-tunes, the guided teacher from those answers. All
-resume where they were interrupted.
+`embed` embeds the images of tasks as `askew adapt` would; `answers` trains what stands on embeddings of the network as
+it was, on a CPU, and writes what these answer together for every target image, or what they and the teacher do;
+`train` fine-tunes, the guided teacher from those answers. All resume where they were interrupted.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from judge import candidate_of, rows_of
+from judge import PARTS, candidate_of, rows_of
 from own import PAIRS, finished, handed_out
 
 from askew.adaptation.candidates import (
@@ -40,12 +40,14 @@ from askew.adaptation.candidates import (
     TEACHER,
     Candidate,
 )
+from askew.cli.progress import watch
 from askew.core.files import whole_file
 from askew.data.benchmarks import load_task
 from askew.data.task import Task
 from askew.evaluation.logits import Floats, softmax
 from askew.evaluation.outputs import DomainOutputs, read_outputs
 from askew.evaluation.validators import score_networks
+from askew.inference.embeddings import embedded, picture_embedders
 from askew.methods import method_class
 from askew.runs.config import RunRequest, plan_run
 from askew.runs.execute import Execution, execute
@@ -53,7 +55,7 @@ from askew.runs.root import finished_runs, open_root
 from askew.runs.store import RunFolder
 
 SHIFTS = ("rs-ut", "natural")
-NETWORK = "resnet50.v1+bottleneck"
+NETWORK, FROZEN_NETWORK = "resnet50.v1+bottleneck", "crops:norms:gem:resnet50.v1"
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ def answer(choice: Choice, embeddings: Path, data: Path, kept: Path, tuned: Path
     """What the networks on embeddings, and the teacher among fine-tuned runs, answer together for the target's images.
     (n_t, c)"""
     task = load_task(choice.task, choice.shift, 0, data)
-    rows = rows_of((choice.task, choice.shift, "0", str(choice.seed)), task, embeddings, data)
+    rows = rows_of((choice.task, choice.shift, "0", str(choice.seed)), task, embeddings)
 
     def fit(one: Candidate, on: Task) -> DomainOutputs:
         return read_outputs(finished(one.run(on, "mlp", {}, choice.seed), on, kept / choice.name))
@@ -104,6 +106,30 @@ def stored(runs: Path, choice: Choice, candidate: Candidate, task: Task) -> Doma
         if (run["task"], run["shift"], run["seed"], run["plan"][-1]["method"]["id"]) == wanted:
             return candidate_of(RunFolder(path), candidate.name, task).outputs
     raise FileNotFoundError(f"{runs} has no finished run of {candidate.name} for {choice.name}.")
+
+
+@dataclass(frozen=True)
+class Embedder:
+    """What writes embeddings of one task, with batch statistics of its own images, in a process of its own."""
+
+    out: Path
+    data: Path
+    weights: Path
+    device: str
+
+    def __call__(self, choice: Choice) -> str:
+        file = self.out / f"{choice.task.replace('/', '.')}.{choice.shift}.npz"
+        if not file.exists():
+            task = load_task(choice.task, choice.shift, 0, self.data)
+            both = picture_embedders(FROZEN_NETWORK, str(self.weights), torch.device(self.device))
+            rows = watch(embedded(task, both)).training_data
+            test = task.training_data.test_images.x
+            watch(both.target.learn_rows((test,)))
+            parts = (rows.source.x, rows.source_val.x, rows.target.x, both.target.rows(test))
+            half: dict[str, Any] = {name: np.asarray(x, dtype=np.float16) for name, x in zip(PARTS, parts, strict=True)}
+            with whole_file(file, "name another folder.") as new, new.open("wb") as writing:
+                np.savez(writing, **half)
+        return file.name
 
 
 @dataclass(frozen=True)
@@ -166,22 +192,26 @@ def loaded(name: str, shift: str, data: Path) -> Task:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
+    zero = commands.add_parser("embed")
     one = commands.add_parser("answers")
-    one.add_argument("embeddings", type=Path)
+    for command in (zero, one):
+        command.add_argument("embeddings", type=Path)
     one.add_argument(
         "--with-teacher", type=Path, metavar="RUNS", help="Where it was fine-tuned: it has a part in them."
     )
     two = commands.add_parser("train")
     two.add_argument("runs", type=Path)
-    two.add_argument("--weights", type=Path, required=True)
+    for command in (zero, two):
+        command.add_argument("--weights", type=Path, required=True)
+        command.add_argument("--device", default="cuda")
     two.add_argument(
         "--methods", default="source,teacher,guided", help="With hyper-parameters: guided:until=1.0+guidance=3.0"
     )
     two.add_argument("--with-teacher", action="store_true", help="Begin with answers that it had a part in.")
-    two.add_argument("--device", default="cuda")
     two.add_argument("-t", "--train", action="append", default=[], help="A training setting that differs: round=2.")
     for command in (one, two):
         command.add_argument("answers", type=Path, help="A folder.")
+    for command in (zero, one, two):
         command.add_argument("--jobs", type=int, default=2, help="Processes that work side by side.")
         command.add_argument("--data", type=Path, required=True)
         command.add_argument("--pairs", choices=("development", "reported"), default="development")
@@ -193,7 +223,10 @@ def main() -> None:
     seeds = range(args.first_seed, args.first_seed + args.seeds)
     wanted = list(choices(args.pairs, args.shifts.split(","), seeds))
     work: Callable[[Any], str]
-    if args.command == "answers":
+    if args.command == "embed":
+        args.embeddings.mkdir(parents=True, exist_ok=True)
+        jobs, work = wanted, Embedder(args.embeddings, args.data, args.weights, args.device)
+    elif args.command == "answers":
         args.answers.mkdir(parents=True, exist_ok=True)
         jobs, work = wanted, Answerer(args.embeddings, args.answers, args.data, args.with_teacher)
     else:
