@@ -149,10 +149,10 @@ def rows_of(choice: Choice, task: Task, embeddings: Path) -> Task:
     return Task("own/rows", TrainingData(*labelled, Unlabeled(target), Unlabeled(test), own.classes), None)
 
 
-def trained_on_rows(kind: Kind, task: Task, seed: int, first: Candidate) -> Candidate:
+def trained_on_rows(kind: Kind, task: Task, seed: int, first: Candidate, kept: Path | None) -> Candidate:
     """What is trained on embeddings, beside a candidate that was fine-tuned for the same images."""
     with tempfile.TemporaryDirectory(prefix="askew-") as scratch:
-        folder = finished(kind.run(task, "mlp", {}, seed), task, Path(scratch) / "runs")
+        folder = finished(kind.run(task, "mlp", {}, seed), task, kept or Path(scratch) / "runs")
         logits, _ = read_tensors(folder / "outputs.safetensors")
     val, seen = (logits["source_val"], logits["source_val_y"]), logits["seen_mix"]
     outputs, test = (DomainOutputs.of(*val, logits[name], seen) for name in ("target", "exam"))
@@ -217,10 +217,12 @@ def judge_priors(candidates: Sequence[Candidate]) -> dict[str, dict[str, float]]
     return {name: {"before": values[0], "after": mean(values[1:])} for name, values in errors.items()}
 
 
-def judge_choice(candidates: Sequence[Candidate], rows: Task | None = None, seed: int = 0) -> dict[str, Any]:
-    """Everything that is judged on one choice."""
+def judge_choice(
+    candidates: Sequence[Candidate], rows: Task | None = None, seed: int = 0, kept: Path | None = None
+) -> dict[str, Any]:
+    """Everything that is judged on one choice; networks on rows are kept there, and not trained again."""
     if rows is not None:
-        candidates = [*candidates, *(trained_on_rows(one, rows, seed, candidates[0]) for one in FROZEN[1:])]
+        candidates = [*candidates, *(trained_on_rows(one, rows, seed, candidates[0], kept) for one in FROZEN[1:])]
     networks = single = score_networks([one.outputs for one in candidates])
     kinds, compared = [kind_of(one) for one in candidates], list(candidates)
     several = choose_members(kinds, single) or [(0, 1.0)]
@@ -229,7 +231,7 @@ def judge_choice(candidates: Sequence[Candidate], rows: Task | None = None, seed
         if rows is not None:
             counted = [replace(kinds[i], weight=weight) for i, weight in several]
             kind, task = answered(rows, counted, [one.outputs for one in members], REFIT_BESIDE_TUNED)
-            fitted = trained_on_rows(kind, task, seed, candidates[0])
+            fitted = trained_on_rows(kind, task, seed, candidates[0], kept)
             compared.append(fitted)
             members += [fitted] if refit_joins(fitted.outputs, task) else []
         compared.append(ensemble(members))
@@ -364,7 +366,8 @@ def main() -> None:
     for key, candidates in read_choices(args.runs, args.data, args.answers).items():
         task = args.embeddings and load_task(key[0], key[1], int(key[2]), args.data)
         rows = task and rows_of(key, task, args.embeddings)
-        judged[key] = judge_choice(candidates, rows, int(key[3]))
+        kept = args.answers and args.answers / "runs" / f"{key[0].replace('/', '.')}.{key[1]}.{key[3]}"
+        judged[key] = judge_choice(candidates, rows, int(key[3]), kept)
     if not judged:
         parser.exit(
             2, "There is no choice to judge: a task needs a finished source-only run and another one of its seed.\n"
