@@ -243,6 +243,18 @@ def test_an_adapted_network_whose_ranks_are_far_below_average_does_not_join_unle
     assert choose_several(networks, [2, 1, 2, 1]) == [1, 2, 3], "source-only joins nobody"
 
 
+def test_of_six_networks_or_more_those_join_that_have_half_of_the_average_and_of_fewer_three_quarters_are_needed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sums = [6.0, 15.375, 4.875, 3.25, 3.0]  # mean 6.5: the third has three quarters of it, the fourth half
+    joined = {}
+    for more in range(3):
+        ranks = np.array(sums + [6.5] * more)
+        monkeypatch.setattr(validators, "rank_sums", lambda networks, ranks=ranks: ranks)
+        joined[len(ranks)] = choose_several(score_networks([world(50, 50).outputs]) * len(ranks))
+    assert joined == {5: [1, 2], 6: [1, 2, 3, 5], 7: [1, 2, 3, 5, 6]}
+
+
 def test_of_equals_the_first_is_chosen() -> None:
     outputs = candidates()[0].outputs
     assert choose(score_networks([outputs, outputs, outputs])) == 0

@@ -153,6 +153,25 @@ def test_a_guided_teacher_is_named_by_the_answers_that_it_began_with(judge: Modu
     assert {one.method: one.weight for one in found} == {"source": 1, "guided": 1, "guided, by the teacher too": 2}
 
 
+def test_embeddings_of_a_tasks_parts_are_a_task_of_rows_with_its_labels(judge: ModuleType, tmp_path: Path) -> None:
+    from askew.data.benchmarks import load_task
+
+    task = load_task("mini/syn-uci", "rs-ut", 0)
+    own, rng = task.training_data, np.random.default_rng(0)
+    sizes = [len(part) for part in (own.source, own.source_val, own.target, own.test_images)]
+    x = [rng.normal(size=(n, 5)).astype(np.float16) for n in sizes]
+    parts = dict(zip(("source", "source_val", "target", "test"), x, strict=True))
+    np.savez(tmp_path / "mini.syn-uci.rs-ut.npz", **parts)
+    rows = judge.rows_of(("mini/syn-uci", "rs-ut", "0", "3"), task, tmp_path)
+    found = rows.training_data
+    for part, given in zip((found.source, found.source_val, found.target, found.test_images), x, strict=True):
+        assert part.x.dtype == np.float32
+        assert (part.x == given).all()
+    assert (found.source.y == np.asarray(own.source.y)).all()
+    assert (found.source_val.y == np.asarray(own.source_val.y)).all()
+    assert (found.classes, rows.test) == (own.classes, None)
+
+
 def test_a_folder_without_a_choice_is_refused(
     judge: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
