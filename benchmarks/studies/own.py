@@ -337,7 +337,7 @@ def main() -> None:
     one = commands.add_parser("embed")
     one.add_argument("pictures", type=Path)
     one.add_argument("embeddings", type=Path)
-    one.add_argument("--backbone", default="crops:norms:gem:resnet50.v1")
+    one.add_argument("--backbone", default="corners:norms:gem:resnet50.v1")
     one.add_argument("--weights", default="hub")
     one.add_argument("--side", type=int, default=SIDE, help="Side of the decoded pictures, of which 224 are seen.")
     one.add_argument("--shift", choices=SHIFTS, default="rs-ut")

@@ -55,7 +55,7 @@ from askew.runs.root import finished_runs, open_root
 from askew.runs.store import RunFolder
 
 SHIFTS = ("rs-ut", "natural")
-NETWORK, FROZEN_NETWORK = "resnet50.v1+bottleneck", "crops:norms:gem:resnet50.v1"
+NETWORK, FROZEN_NETWORK = "resnet50.v1+bottleneck", "corners:norms:gem:resnet50.v1"
 
 
 @dataclass(frozen=True)

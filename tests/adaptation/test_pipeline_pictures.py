@@ -49,7 +49,7 @@ from askew.nets.network import build
 from askew.nets.spec import NetSpec
 from askew.runs.execute import Progress
 
-FROZEN = "crops:norms:gem:resnet18"
+FROZEN = "corners:norms:gem:resnet18"
 ALIKE = 0.05 if fast_bfloat16(CPU) else 5e-3
 """How far probabilities may be apart: some processors predict in bfloat16, and kept outputs have half precision."""
 
@@ -92,7 +92,7 @@ def test_pictures_on_a_cpu_are_embedded_once_and_the_model_holds_the_backbone(
     )
     predictor(found).save(out / "model")
     model = load(out, "cpu")
-    assert model.card.net.name == "crops:norms:gem:resnet18+mlp"
+    assert model.card.net.name == "corners:norms:gem:resnet18+mlp"
     probabilities = model.predict_proba([target / name for name in found.setup.data.target.names])
     np.testing.assert_allclose(probabilities, found.probabilities, atol=5e-3)
     monkeypatch.setattr(embeddings, "decode", lambda *args: pytest.fail("it was embedded already"))
@@ -296,7 +296,11 @@ def test_a_quick_look_takes_some_pictures_and_one_method(
 
 @pytest.mark.parametrize(
     ("most", "method", "name"),
-    [(6, "coal", "crops:norms:gem:resnet18"), (5, "coal", "norms:gem:resnet18"), (6, "source", "crops:gem:resnet18")],
+    [
+        (6, "coal", "corners:norms:gem:resnet18"),
+        (5, "coal", "norms:gem:resnet18"),
+        (6, "source", "corners:gem:resnet18"),
+    ],
 )
 def test_corners_are_seen_where_images_are_few_and_statistics_are_the_domains_where_it_is_adapted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_backbone: None, most: int, method: str, name: str

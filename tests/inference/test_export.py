@@ -63,7 +63,7 @@ def test_torchscript_has_the_centre_crop_and_the_scaling_inside(tmp_path: Path) 
     assert "all scaling and cropping is inside" in json.loads(about["askew.json"])["input"]["form"]
 
 
-@pytest.mark.parametrize(("form", "looks"), [("torchscript", "crops:norms:gem:"), ("program", "norms:gem:")])
+@pytest.mark.parametrize(("form", "looks"), [("torchscript", "corners:norms:gem:"), ("program", "norms:gem:")])
 def test_corners_of_an_image_and_statistics_of_its_domain_are_inside_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str, looks: str
 ) -> None:

@@ -84,16 +84,18 @@ def test_a_network_without_batch_norms_looks_once() -> None:
 
 
 @torch.no_grad()
-def test_corners_are_seen_by_one_set_of_statistics_each() -> None:
-    net, _ = backbone(NetSpec(name="crops:norms:resnet18", crop=32), SHAPE)
+@pytest.mark.parametrize("how", ["corners", "crops"])
+def test_corners_are_seen_by_one_set_of_statistics_each(how: str) -> None:
+    net, _ = backbone(NetSpec(name=f"{how}:norms:resnet18", crop=32), SHAPE)
     two = domain_norms(net.eval())
     assert two is not None
     x = torch.randint(256, (4, *SHAPE), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     two.estimate([x])
     first, second, third, last = corners(x, (32, 32))
-    looks = [two.body(view) for view in (x, second, third)]
+    by_domain, by_own = {"corners": ((x, second), (x, third)), "crops": ((x, second, third), (x, first, last))}[how]
+    looks = [two.body(view) for view in by_domain]
     with two.kept():
-        looks += [two.body(view) for view in (x, first, last)]
+        looks += [two.body(view) for view in by_own]
     torch.testing.assert_close(net(x), torch.stack(looks).mean(dim=0))
 
 

@@ -61,22 +61,25 @@ def test_crops_are_an_image_and_its_corners_two_of_them_mirrored() -> None:
     ramp = torch.arange(8, dtype=torch.uint8).expand(1, 3, 8, 8)
     for image, first in ((ramp, (0, 0, 7, 5, 2)), (ramp.mT, (0, 0, 0, 2, 2))):
         assert Crops(FirstPixel(), (6, 6))(image).tolist() == [[pytest.approx(sum(first) / 5)] * 3]
+        opposite = (first[0], *first[2:4])
+        assert Crops(FirstPixel(), (6, 6), four=False)(image).tolist() == [[pytest.approx(sum(opposite) / 3)] * 3]
 
 
-def test_a_network_of_crops_is_the_mean_of_the_plain_one_at_the_size_that_it_sees() -> None:
+@pytest.mark.parametrize(("how", "looks"), [("corners", 3), ("crops", 5)])
+def test_a_network_of_crops_is_the_mean_of_the_plain_one_at_the_size_that_it_sees(how: str, looks: int) -> None:
     spec, shape = NetSpec(name="resnet18", crop=32), (3, 40, 40)
     torch.manual_seed(0)
     plain, width = backbone(spec, shape)
     torch.manual_seed(0)
-    crops, same = backbone(NetSpec(name="crops:resnet18", crop=32), shape)
-    assert (width, seen_side(NetSpec(name="crops:resnet18"))) == (same, 224)
+    crops, same = backbone(NetSpec(name=f"{how}:resnet18", crop=32), shape)
+    assert (width, seen_side(NetSpec(name=f"{how}:resnet18"))) == (same, 224)
     seen: list[Tensor] = []
     plain.eval().register_forward_hook(lambda _, inputs, f: seen.append(f))
     x = torch.randint(256, (2, *shape), dtype=torch.uint8)
     with torch.no_grad():
         f = crops.eval()(x)
-        assert Crops(plain, (32, 32))(x).equal(f)
-    assert len(seen) == 5
+        assert Crops(plain, (32, 32), four=how == "crops")(x).equal(f)
+    assert len(seen) == looks
     torch.testing.assert_close(torch.stack(seen).mean(dim=0), f)
 
 

@@ -25,7 +25,7 @@ from askew.evaluation.logits import Floats
 from askew.inference.embeddings import Embedders, backbone_spec, embedded, embedders, picture_embedders, weights_file
 from askew.methods import make_method, method_class
 from askew.nets.adabn import NORMS
-from askew.nets.backbones import CROPS, GEM, plain_name
+from askew.nets.backbones import CORNERS, CROPS, GEM, plain_name
 from askew.nets.modules import OWN_PREFIX, backbone_name
 from askew.nets.small import OWN
 from askew.nets.spec import NetSpec
@@ -37,7 +37,7 @@ from askew.runs.tune import trials
 QUICK_IMAGES = 200
 """Images of each domain that a quick look takes."""
 FEW_IMAGES = 10_000
-"""Images up to which a frozen network sees the corners of each as well, which takes five times as long."""
+"""Images up to which a frozen network sees two corners of each as well, which takes twice as long."""
 QUICK = {"pretrain": 200, "rounds": 4, "round": 40}
 
 
@@ -135,7 +135,8 @@ class Setup:
     def description(self) -> str:
         """The network in a few words."""
         if self.backbone is not None:
-            name, corners = self.backbone.name, ", corners too" if CROPS in self.backbone.name else ""
+            name = self.backbone.name
+            corners = ", corners too" if name.startswith((CORNERS, CROPS)) else ""
             return f"{self.network} on embeddings of a frozen {plain_name(name)}{corners}"
         if self.data.kind == "rows":
             return f"{self.network} on rows of {self.data.source.shape[0]} numbers"
@@ -222,9 +223,9 @@ def _images(data: CustomData) -> int:
 def _frozen_network(name: str, request: AdaptRequest, images: int) -> str:
     """The network that embeds so many images, by a generalised mean: with the domain's batch statistics too, unless
     nothing is adapted, and the corners of each where there is time for them."""
-    if name.startswith((CROPS, NORMS, GEM, OWN_PREFIX)):
+    if name.startswith((CORNERS, CROPS, NORMS, GEM, OWN_PREFIX)):
         return name
-    corners = "" if request.quick or images > FEW_IMAGES else CROPS
+    corners = "" if request.quick or images > FEW_IMAGES else CORNERS
     return f"{corners}{'' if request.method == SOURCE_ONLY.name else NORMS}{GEM}{name}"
 
 

@@ -35,7 +35,7 @@ from askew.data.task import Task, TrainingData
 from askew.inference.decode_ahead import load_ahead, processes_for
 from askew.nets.adabn import NORM_IMAGES, NORMS, domain_norms, in_batches
 from askew.nets.augment import NO_VIEWS, Views, make_view
-from askew.nets.backbones import CROPS, plain_name, seen_side
+from askew.nets.backbones import CORNERS, CROPS, plain_name, seen_side
 from askew.nets.forward import channels_last, fast_backbones, fast_bfloat16
 from askew.nets.modules import OWN_PREFIX
 from askew.nets.network import build
@@ -215,8 +215,8 @@ class Embedder:
         if not todo:
             return {}
         broken: dict[int, str] = {}
-        passes = (1 + self.count) * (1 + 4 * (CROPS in self.spec.name) + (NORMS in self.spec.name))
-        rows = _BATCH if len(todo) * passes >= _MANY else 0
+        looks = 1 + 2 * (CORNERS in self.spec.name) + 4 * (CROPS in self.spec.name) + (NORMS in self.spec.name)
+        rows = _BATCH if len(todo) * (1 + self.count) * looks >= _MANY else 0
         ahead = load_ahead(todo, 4 * _BATCH, processes_for(len(todo), self.device.type) if files else 0, self.shape)
         try:
             with decoding(), fast_backbones(self.network, self.shape, rows), contextlib.closing(ahead) as loaded:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 NORMS = "norms:"
-"""Before a network's name, after CROPS: it looks by its own batch statistics and by those of the image's domain."""
+"""Before a network's name, after CORNERS: it looks by its own batch statistics and by those of the image's domain."""
 STATISTICS = ("running_mean", "running_var")
 """What a batch norm remembers of what it saw."""
 

@@ -25,10 +25,10 @@ from askew.nets.starting_weights import cached_by_timm, check_published, load_we
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
-CROPS = "crops:"
-"""Before a network's name: it looks at an image and at its corners."""
+CORNERS, CROPS = "corners:", "crops:"
+"""Before a network's name: it looks at an image and at two of its corners, or at all four."""
 GEM = "gem:"
-"""Before a network's name, after CROPS and NORMS: it pools by a generalised mean."""
+"""Before a network's name, after CORNERS and NORMS: it pools by a generalised mean."""
 
 _ENLARGED_BELOW = 224  # pixels; a smaller image is enlarged to a model's own size, not cut into a handful of patches
 
@@ -85,33 +85,37 @@ class Crops(nn.Module):
     """The mean of a network's features over images and their corners, at the size it sees. (n, k, h, w) → (n, d)
 
     Where it has two sets of batch statistics, an image is seen by both, but a corner by one: six looks and not ten.
+    With two corners, opposite ones and both mirrored, there are four looks, which are as good (results/own-data).
     """
 
-    def __init__(self, body: nn.Module, side: tuple[int, int]) -> None:
+    def __init__(self, body: nn.Module, side: tuple[int, int], four: bool = True) -> None:
         super().__init__()
-        self.body, self.side = body, side
+        self.body, self.side, self.four = body, side, four
 
     def forward(self, x: Tensor) -> Tensor:
         first, second, third, last = corners(x, self.side)
         if not isinstance(self.body, TwoNorms):
-            return torch.stack([self.body(view) for view in (x, first, second, third, last)]).mean(dim=0)
-        looks = [self.body.body(view) for view in (x, second, third)]
+            views = (x, first, second, third, last) if self.four else (x, second, third)
+            return torch.stack([self.body(view) for view in views]).mean(dim=0)
+        by_domain, by_own = ((x, second, third), (x, first, last)) if self.four else ((x, second), (x, third))
+        looks = [self.body.body(view) for view in by_domain]
         with self.body.kept():
-            looks += [self.body.body(view) for view in (x, first, last)]
+            looks += [self.body.body(view) for view in by_own]
         return torch.stack(looks).mean(dim=0)
 
 
 def plain_name(name: str) -> str:
     """A network's name without what says how it looks at images."""
-    return name.removeprefix(CROPS).removeprefix(NORMS).removeprefix(GEM)
+    return name.removeprefix(CORNERS).removeprefix(CROPS).removeprefix(NORMS).removeprefix(GEM)
 
 
 def backbone(spec: NetSpec, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
     """Any torchvision model by name (`resnet50`), or timm's by `timm:NAME`; layers of ours may follow: `resnet50+mlp`.
 
     `resnet50.v1` is the original ResNet: stride 2 on the first 1x1 convolution of a stage, not on the 3x3.
-    `crops:resnet50` is the mean over an image and its corners, `norms:resnet50` that over two sets of batch statistics,
-    if it has any, and `gem:resnet50` pools by a generalised mean, if it is a ResNet.
+    `corners:resnet50` is the mean over an image and two of its corners, `crops:resnet50` over all four,
+    `norms:resnet50` that over two sets of batch statistics, if it has any, and `gem:resnet50` pools by a generalised
+    mean, if it is a ResNet.
     """
     if WHOLE in spec.name:
         return side_by_side(spec.name.split(WHOLE), lambda name: backbone(dataclasses.replace(spec, name=name), shape))
@@ -123,11 +127,11 @@ def backbone(spec: NetSpec, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
         top, width = own_features(above, (width,))
         return nn.Sequential(body, top), width
     crop = spec.crop if len(shape) == 3 and 0 < spec.crop < min(shape[1:]) else 0
-    if spec.name.startswith((CROPS, NORMS, GEM)) and len(shape) == 3:
+    if spec.name.startswith((CORNERS, CROPS, NORMS, GEM)) and len(shape) == 3:
         how, _, name = spec.name.partition(":")
         body, width = backbone(dataclasses.replace(spec, name=name), shape)
-        if f"{how}:" == CROPS:
-            return Crops(body, (crop, crop) if crop else (shape[1], shape[2])), width
+        if f"{how}:" in (CORNERS, CROPS):
+            return Crops(body, (crop, crop) if crop else (shape[1], shape[2]), four=f"{how}:" == CROPS), width
         if f"{how}:" == NORMS:
             return TwoNorms(body) if isinstance(body, Backbone) and batch_norms(body) else body, width
         if isinstance(body, Backbone):
