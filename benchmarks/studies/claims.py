@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from askew.evaluation.logits import Floats
-from askew.evaluation.prior_estimators import PriorEstimate
+from askew.evaluation.target_shares import TargetShares
 
 MATTERS = 1.0
 """Points of accuracy from which a difference counts as help or harm."""
@@ -24,7 +24,7 @@ def count(verdicts: Sequence[str], truths: Sequence[str]) -> tuple[int, int]:
     return sum(a == b for a, b in both), sum({a, b} == {"helped", "hurt"} for a, b in both)
 
 
-def prior_errors(shown: PriorEstimate, truth: Floats) -> dict[str, float]:
+def prior_errors(shown: TargetShares, truth: Floats) -> dict[str, float]:
     """L1 error of a label distribution and of an even one, and the share of classes whose interval holds the truth."""
     return {
         "l1": float(np.abs(shown.prior - truth).sum()),

@@ -45,7 +45,8 @@ from askew.evaluation.diagnosis import diagnose
 from askew.evaluation.logits import Floats, Labels
 from askew.evaluation.metrics import mean, score
 from askew.evaluation.outputs import DomainOutputs
-from askew.evaluation.prior_estimators import ESTIMATORS, PriorEstimate, target_prior
+from askew.evaluation.prior_estimators import ESTIMATORS, target_prior
+from askew.evaluation.target_shares import TargetShares
 from askew.evaluation.validators import CHOOSERS, SCORES, ScoredNetwork, choose, score_another, score_networks
 from askew.evaluation.verdict import judge_transfers
 from askew.runs.config import hash_of_answers
@@ -254,7 +255,7 @@ def judge_choice(
     }
 
 
-def judge_shown(shown: PriorEstimate, truth: Floats | None) -> dict[str, dict[str, float]]:
+def judge_shown(shown: TargetShares, truth: Floats | None) -> dict[str, dict[str, float]]:
     """The label distribution that users see, beside an even one, and how many classes its intervals hold."""
     if truth is None:
         return {}

@@ -54,9 +54,7 @@ def _with_estimate(found: Adaptation, prior: np.ndarray) -> Adaptation:
     """As if the network without adaptation had estimated that prior."""
     priors = found.diagnosis.priors
     own = priors["unadapted"] | {"bbse": dataclasses.replace(priors["unadapted"]["bbse"], prior=prior)}
-    return dataclasses.replace(
-        found, diagnosis=dataclasses.replace(found.diagnosis, priors={"unadapted": own}, others=())
-    )
+    return dataclasses.replace(found, diagnosis=dataclasses.replace(found.diagnosis, priors={"unadapted": own}))
 
 
 def _with_source_only_logits(found: Adaptation, logits: np.ndarray) -> Adaptation:

@@ -14,7 +14,6 @@ from worlds import EVEN, RARE, TAIL, world
 from askew.evaluation.outputs import DomainOutputs
 from askew.evaluation.prior_estimators import (
     ESTIMATORS,
-    PriorEstimate,
     PriorEstimator,
     consensus_prior,
     em_prior,
@@ -123,24 +122,6 @@ def test_intervals_cover_the_truth_about_as_often_as_they_say(estimator: PriorEs
         estimate = estimate_prior(world(400, 400, q=EVEN, seed=seed).outputs, estimator, resamples=50)
         covered.append(((estimate.low <= EVEN + 1e-12) & (estimate.high >= EVEN - 1e-12)).mean())
     assert 0.87 < np.mean(covered) <= 1, np.mean(covered)
-
-
-def test_among_networks_that_disagree_an_estimate_is_nearer_to_uniform_and_its_interval_holds_all() -> None:
-    def of(*prior: float) -> PriorEstimate:
-        return PriorEstimate("bbse", np.array(prior), np.array([prior, prior]), False)
-
-    own, other, third = of(0.7, 0.2, 0.1), of(0.4, 0.4, 0.2), of(0.6, 0.2, 0.2)
-    u = np.full(3, 1 / 3)
-    far = ((own.prior - u) ** 2).sum()
-    apart = (((own.prior - other.prior) ** 2).sum() + ((own.prior - third.prior) ** 2).sum()) / 2
-    found = own.among([other, third])
-    np.testing.assert_allclose(found.prior, u + far / (far + apart) * (own.prior - u))
-    np.testing.assert_allclose(found.low, [0.4, 0.2, 0.1])
-    np.testing.assert_allclose(found.high, [0.7, 0.4, 0.2])
-    for alike in (own.among([own]), own.among([])):
-        np.testing.assert_allclose(alike.prior, own.prior)
-    even = of(1 / 3, 1 / 3, 1 / 3)
-    np.testing.assert_allclose(even.among([own]).prior, u)
 
 
 def test_the_one_step_bootstrap_of_em_spreads_as_one_that_calibrates_again() -> None:

@@ -47,10 +47,7 @@ def write_artifacts(found: Adaptation, out: Path) -> None:
 
 def predictor(found: Adaptation) -> Predictor:
     """The chosen network, from images (or rows) to classes; a frozen backbone is part of it."""
-    prior, embedders = found.diagnosis.target_prior, found.setup.embedders
-    estimate = TargetPrior(
-        tuple(prior.prior.tolist()), prior.estimator, tuple(prior.low.tolist()), tuple(prior.high.tolist())
-    )
+    embedders, estimate = found.setup.embedders, TargetPrior.of(found.diagnosis.target_prior)
     if found.setup.prior is not None:
         estimate = TargetPrior(tuple(found.setup.prior.tolist()), "known")
     made = {"by": "askew adapt", "method": found.winner.candidate.name, "said": found.sentence}

@@ -20,8 +20,10 @@ from askew.core.errors import UserError
 from askew.data.domains import Labeled, Unlabeled
 from askew.data.task import Task, TrainingData, make_unlabeled_task
 from askew.evaluation.calibration import mean_outputs, temperature
+from askew.evaluation.diagnosis import alike, remaining_difference
 from askew.evaluation.outputs import DomainOutputs
-from askew.evaluation.prior_estimators import bbse_prior
+from askew.evaluation.prior_estimators import estimate_prior
+from askew.evaluation.target_shares import TargetShares, target_shares
 from askew.evaluation.validators import ScoredNetwork, choose, choose_several, score_another, score_networks
 from askew.evaluation.verdict import judge_transfers
 from askew.inference.ensemble import join, joins
@@ -68,8 +70,9 @@ class AdaptiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     classes_ : labels, sorted.
     method_ : the method whose network predicts.
     scores_ : with auto, the label-free scores of each method.
-    target_prior_ : the target's estimated class prior, or None without a target (black-box shift estimation, Lipton et
-        al. 2018, on the network without adaptation if there is one).
+    target_prior_ : the target's estimated class prior, or None without a target: the share of target rows that each
+        class is predicted for or, where nothing but the class prior differs, black-box shift estimation (Lipton et al.
+        2018).
     predictor_ : the trained model, calibrated on held-out source rows; it can be saved and exported.
     """
 
@@ -192,11 +195,8 @@ class AdaptiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         names, weights = [one.name for one in candidates], [one.weight for one in candidates]
         self.method_ = " + ".join(names[i] for i in members)
         self.scores_ = {name: dict(network.scores) for name, network in zip(names, networks, strict=False)}
-        estimate = None
-        if adapts and networks:
-            first = trained[0].outputs
-            estimate = tuple(bbse_prior(first.source_val, first.source_val_y, first.target).tolist())
-        self.target_prior_ = None if estimate is None else np.array(estimate)
+        shares = _shares([network.outputs for network in networks], members, weights) if adapts and networks else None
+        self.target_prior_ = None if shares is None else shares.prior
         sizes = data.source.sizes(len(self.classes_)) + data.source_val.sizes(len(self.classes_))
         models = []
         for run, last in ((runs[i], trained[i]) for i in members):
@@ -207,7 +207,7 @@ class AdaptiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 classes=data.classes,
                 training_prior=tuple(last.training_prior.tolist()),
                 source_prior=tuple((sizes / sizes.sum()).tolist()),
-                target_prior=None if estimate is None else TargetPrior(estimate, "bbse"),
+                target_prior=None if shares is None else TargetPrior.of(shares),
                 made={"by": "askew.AdaptiveClassifier", "run": run.describe()},
             )
             models.append(Predictor(card, predicting_weights(last.weights()), self.device))
@@ -225,6 +225,15 @@ class AdaptiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             model = join(models, [network.temperature for network in networks], weights)
             t = temperature(mean_outputs([network.outputs for network in networks], weights))
         return Predictor(dataclasses.replace(model.card, temperature=t), model.weights, self.device)
+
+
+def _shares(networks: Sequence[DomainOutputs], members: Sequence[int], weights: Sequence[float]) -> TargetShares:
+    """The target's label distribution, by those that were chosen of the compared networks."""
+    chosen = [networks[i] for i in members]
+    outputs = chosen[0] if len(chosen) == 1 else mean_outputs(chosen, [weights[i] for i in members])
+    others = [one for one in networks[1:] if one is not outputs]
+    remains = [remaining_difference(one) for one in (networks[0], outputs)]
+    return target_shares(outputs, others, estimate_prior(outputs), alike(remains))
 
 
 def _are_images(X: Any) -> bool:

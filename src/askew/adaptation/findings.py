@@ -103,7 +103,7 @@ def _outcome(found: Adaptation) -> list[Finding]:
          "look at which classes are alike; do not predict with --prior target."),
         ([str(difference)] if difference is not None and difference.found else (),
          "A112", "The target looks different beyond its label distribution",
-         "the estimate assumes that a class looks the same in both domains; here it is a guess.",
+         "what was learnt from the source need not hold there, and so the label distribution is a guess.",
          "trust the intervals more than the estimate: they span what all networks say, where there are several."),
         (_unpredicted(found), "A113", "Classes that are predicted for no target image",
          "they may be absent there, or the network may miss them.", "look for them among the least confident images."),

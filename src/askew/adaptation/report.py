@@ -116,16 +116,19 @@ def _percent(found: Adaptation) -> list[tuple[str, float, float, float, float]]:
 
 def _distributions(found: Adaptation) -> list[tuple[str, Chart]]:
     """Charts with their headings: of all classes or, if they are many, of those that differ most and of the rest."""
-    estimator, rows, label = (
-        found.diagnosis.target_prior.estimator,
-        _percent(found),
-        "share of each class in source and target, in per cent",
-    )
+    shown, rows = found.diagnosis.target_prior, _percent(found)
+    label = "share of each class in source and target, in per cent"
     legend = {"c0": "source (labels)", "c1": "target (estimated, with its 95 % interval)"}
+    if shown.estimator == "counting":
+        estimated = "The share of target images that each class is predicted for."
+    else:
+        estimated = (
+            f"Estimated by {shown.estimator.upper()} from the network's predictions on held-out source and target "
+            "images, since images of a class look the same in both domains."
+        )
     note = (
-        f"Estimated by {estimator.upper()} from the network's predictions on held-out source and "
-        "target images, and drawn towards an even distribution as far as the other networks disagree; intervals: a "
-        "bootstrap of every network. Without other networks, that assumes that a class looks the same in both domains."
+        f"{estimated} Intervals: from the share on which all networks agree to the share that any of them predicts, "
+        "for the number of images; and what the share would be if the target were confused as the source is."
     )
     if len(rows) <= ONE_CHART:
         return [("", Chart(svg.ranges(rows, label), note, legend))]

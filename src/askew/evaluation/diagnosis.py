@@ -7,7 +7,7 @@ the estimated distribution, and everything that is built on it, can be trusted.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -20,10 +20,10 @@ from askew.evaluation.prior_estimators import (
     PredictionRates,
     PriorEstimate,
     PriorEstimator,
-    estimate_prior,
     estimate_priors,
     simplex_prior,
 )
+from askew.evaluation.target_shares import TargetShares, target_shares
 
 Kind = Literal["none", "label", "feature", "both"]
 Sureness = Literal["sure", "likely", "unsure"]
@@ -85,16 +85,9 @@ class Diagnosis:
     """Whether the estimated label distribution is another than the source's."""
     remains: dict[str, Test]
     """By network: whether a difference remains that no label distribution explains."""
-    others: tuple[PriorEstimate, ...] = ()
-    """The target prior by other networks."""
-
-    @property
-    def target_prior(self) -> PriorEstimate:
-        """The one to show, among others': the adapted network's, if one was preferred to the unadapted one.
-
-        It knows the target better, and so errs less in counting its classes.
-        """
-        return self.priors.get("adapted", self.priors["unadapted"])[DEFAULT].among(self.others)
+    target_prior: TargetShares
+    """The one to show: by the adapted network, if one was preferred to the unadapted one. It knows the target better,
+    and so errs less in counting its classes."""
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -121,7 +114,7 @@ def diagnose(
 
     An adapted network adds its own estimates of the label distribution, and whether a difference remains for it; one
     that was trained to see none proves nothing by seeing none, so the kind of shift is judged by the unadapted one.
-    Others show how far estimates of the label distribution differ.
+    Others for the same images show how far what networks say of the label distribution differs.
     """
     networks = {"unadapted": unadapted} | ({} if adapted is None else {"adapted": adapted})
     priors = {who: estimate_priors(outputs, resamples=resamples, seed=seed) for who, outputs in networks.items()}
@@ -134,8 +127,14 @@ def diagnose(
     kind = _kind(prior, rest)
     sure = _sure(kind, outputs, prior, rest, agreed and not confused)
     sentence = _sentence(kind, outputs, prior, remains, confused)
-    by_others = tuple(estimate_prior(one, resamples=resamples, seed=seed) for one in others)
-    return Diagnosis(kind, sure, sentence, unadapted.source_prior, priors, outputs, prior, remains, by_others)
+    who = "unadapted" if adapted is None else "adapted"
+    shares = target_shares(networks[who], others, priors[who][DEFAULT], alike(remains.values()))
+    return Diagnosis(kind, sure, sentence, unadapted.source_prior, priors, outputs, prior, remains, shares)
+
+
+def alike(remains: Iterable[Test]) -> bool:
+    """Whether images of a class look alike in both domains, by what remains of a difference for some networks."""
+    return not any(test.found or test.size > OPEN for test in remains)
 
 
 def _kind(prior: Test, remains: Test) -> Kind:

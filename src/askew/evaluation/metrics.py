@@ -177,10 +177,21 @@ def _estimate(
     variance = ((1 + 2 / of_class) * spread).sum() / len(own) ** 2
     size = own.mean() * (1 - own.mean()) / variance
     mean = (np.einsum("s,sco,o->c", w, counts, scaled) / np.einsum("s,sco->c", w, counts)).mean()
-    centre = (size * mean + Z**2 / 2) / (size + Z**2)
-    half = Z * np.sqrt(size * mean * (1 - mean) + Z**2 / 4) / (size + Z**2)
-    ends = (mean, min(mean, max(0.0, centre - half)), max(mean, min(1.0, centre + half)))  # but for rounding
+    ends = (mean, *wilson(np.array(mean), size))
     return Estimate(*(100 * float(low + span * end) for end in ends))
+
+
+def wilson(share: NDArray[np.float64], n: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Both ends of Wilson's 95 % interval for shares of n images.
+
+    >>> low, high = wilson(np.array([0.0, 0.5]), 100)
+    >>> low.round(3).tolist(), high.round(3).tolist()
+    ([0.0, 0.404], [0.037, 0.596])
+    """
+    centre = (n * share + Z**2 / 2) / (n + Z**2)
+    half = Z * np.sqrt(n * share * (1 - share) + Z**2 / 4) / (n + Z**2)
+    low, high = np.maximum(centre - half, 0.0), np.minimum(centre + half, 1.0)
+    return np.minimum(low, share), np.maximum(high, share)  # but for rounding
 
 
 def score(y: NDArray[np.int64], predicted: NDArray[np.int64], classes: int) -> dict[str, Any]:

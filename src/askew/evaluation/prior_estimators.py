@@ -50,31 +50,16 @@ class PriorEstimate:
     """Estimates from resampled images. (resamples, c)"""
     unsure: bool
     """Whether the classifier cannot tell some classes apart, so that their shares are arbitrary."""
-    others: tuple[PriorEstimate, ...] = ()
-    """By other networks; the interval holds theirs too, since networks differ by more than draws of images do."""
 
     @property
     def low(self) -> Floats:
-        own = np.quantile(self.draws, (1 - LEVEL) / 2, axis=0)
-        low: Floats = np.min([own, self.prior, *(one.low for one in self.others)], axis=0)
+        low: Floats = np.minimum(np.quantile(self.draws, (1 - LEVEL) / 2, axis=0), self.prior)
         return low
 
     @property
     def high(self) -> Floats:
-        own = np.quantile(self.draws, (1 + LEVEL) / 2, axis=0)
-        high: Floats = np.max([own, self.prior, *(one.high for one in self.others)], axis=0)
+        high: Floats = np.maximum(np.quantile(self.draws, (1 + LEVEL) / 2, axis=0), self.prior)
         return high
-
-    def among(self, others: Sequence[PriorEstimate]) -> PriorEstimate:
-        """The same beside other networks' estimates: nearer to a uniform one u, the more they disagree.
-
-        u + D/(D + V)·(π − u), with D = ‖π − u‖² and V the others' mean squared distance from π.
-        """
-        u, far = 1 / len(self.prior), np.square(self.prior - 1 / len(self.prior)).sum()
-        if not others or not far:
-            return replace(self, others=tuple(others))
-        kept = far / (far + np.mean([np.square(one.prior - self.prior).sum() for one in others]))
-        return replace(self, prior=u + kept * (self.prior - u), others=tuple(others))
 
     def as_dict(self) -> dict[str, Any]:
         ends = {"low": self.low.tolist(), "high": self.high.tolist()}

@@ -14,6 +14,7 @@ from typing import Any
 from askew.core.errors import UserError
 from askew.core.options import checked
 from askew.core.plugins import FROM_FILE, plugins
+from askew.evaluation.target_shares import TargetShares
 from askew.methods import METHODS, make_method
 from askew.methods.base import Method
 from askew.nets.network import check
@@ -35,6 +36,11 @@ class TargetPrior:
     estimator: str
     low: Shares | None = None
     high: Shares | None = None
+
+    @classmethod
+    def of(cls, shares: TargetShares) -> TargetPrior:
+        prior, low, high = (tuple(some.tolist()) for some in (shares.prior, shares.low, shares.high))
+        return cls(prior, shares.estimator, low, high)
 
     def as_json(self) -> dict[str, Any]:
         return {"mix": self.prior, "estimator": self.estimator, "low": self.low, "high": self.high}
