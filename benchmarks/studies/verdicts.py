@@ -17,7 +17,6 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 from claims import count, truth_of
@@ -25,15 +24,26 @@ from judge import read_choices
 from own import PAIRS, SHIFTS, train_all
 
 from askew.adaptation.candidates import AUTO
-from askew.evaluation import verdict as verdicts
 from askew.evaluation.calibration import at_temperature, mean_outputs, temperature
 from askew.evaluation.logits import Floats, Labels, softmax
 from askew.evaluation.metrics import score
 from askew.evaluation.outputs import DomainOutputs
 from askew.evaluation.validators import SCORES, ScoredNetwork, choose_several, rank_sums, score_another, score_networks
-from askew.evaluation.verdict import LEAD, MARGIN, UNRELIABLE, VOTERS, Answer, Evidence, Verdict
+from askew.evaluation.verdict import (
+    LEAD,
+    MARGIN,
+    UNRELIABLE,
+    VOTERS,
+    Answer,
+    Evidence,
+    Verdict,
+    gather_evidence,
+    judge_transfers,
+    resampled_scores,
+)
 
 AGREEMENTS = ("ensemble", "ensemble-class")
+MORE = ("ensemble-class", "prior-information")
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,6 +108,7 @@ RULES: Mapping[str, Rule] = {
     "agreement with the others alone in its place": Rule(agreement="others"),
     "the same by class": Rule(agreement="others-class"),
     "twice the margin": Rule(margin=2 * MARGIN),
+    "a lead of two scores": Rule(lead=2),
     "a lead of four scores": Rule(lead=4),
     "agreement alone": Rule(lead=NEVER),
     "no exception for an unreliable source-only": Rule(unreliable=0.0),
@@ -106,17 +117,19 @@ RULES: Mapping[str, Rule] = {
 
 def judged(networks: Sequence[ScoredNetwork]) -> Iterator[tuple[Verdict, Shown]]:
     """The verdict on each network but the first, and all that rules look at; the last one is the ensemble."""
-    with mock.patch.object(verdicts, "VOTERS", (*VOTERS, "ensemble-class", "prior-information")):
-        wide = list(verdicts.judge_transfers(networks))
-    for i, verdict in enumerate(wide, 1):
+    for i, verdict in enumerate(judge_transfers(networks), 1):
         others = [n for j, n in enumerate(networks[1:-1], 1) if j != i]
         mean = np.mean([softmax(n.outputs.target) for n in others], axis=0).argmax(axis=1)
-        source_only, adapted = (with_ensemble(networks[j], mean) for j in (0, i))
-        with mock.patch.object(verdicts, "VOTERS", AGREEMENTS):
-            before, after = (verdicts.resampled_scores(one.inputs, 100, 0) for one in (source_only, adapted))
-            alone = verdicts.gather_evidence(source_only, adapted, after - before)
-        shown = {e.score: e for e in verdict.evidence}
+        more = evidence(networks[0], networks[i], MORE)
+        alone = evidence(with_ensemble(networks[0], mean), with_ensemble(networks[i], mean), AGREEMENTS)
+        shown = {e.score: e for e in (*verdict.evidence, *more)}
         yield verdict, shown | {e.score.replace("ensemble", "others"): e for e in alone}
+
+
+def evidence(source_only: ScoredNetwork, adapted: ScoredNetwork, names: Sequence[str]) -> tuple[Evidence, ...]:
+    """By other scores than the verdict's."""
+    before, after = (resampled_scores(one.inputs, 100, 0, names) for one in (source_only, adapted))
+    return gather_evidence(source_only, adapted, after - before, names)
 
 
 def with_ensemble(network: ScoredNetwork, ensemble: Labels) -> ScoredNetwork:

@@ -133,6 +133,9 @@ def test_the_target_has_a_say_and_its_mix_is_estimated() -> None:
     assert not np.allclose(adapted.predict_proba(XT), alone.predict_proba(XT), atol=1e-3)
     assert (adapted.predict(XT) == YT).mean() > 0.9
     assert adapted.target_prior_ == pytest.approx([0.7, 0.2, 0.1], abs=0.1)
+    told = adapted.predictor_.card.target_prior
+    assert told.prior == pytest.approx(adapted.target_prior_)
+    assert all(low <= share <= high for low, share, high in zip(told.low, told.prior, told.high, strict=True))
     assert alone.target_prior_ is None
 
 

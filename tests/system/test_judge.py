@@ -13,20 +13,24 @@ import numpy as np
 import pytest
 from worlds import world
 
-FILE = Path(__file__).parents[2] / "benchmarks" / "studies" / "judge.py"
+STUDIES = Path(__file__).parents[2] / "benchmarks" / "studies"
+
+
+def program(name: str) -> ModuleType:
+    found = importlib.util.spec_from_file_location(name, STUDIES / f"{name}.py")
+    assert found is not None
+    assert found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    sys.modules[name] = module  # dataclasses look their module up
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(STUDIES)  # as for a program that is started from there
+        found.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture(scope="module")
 def judge() -> ModuleType:
-    found = importlib.util.spec_from_file_location("judge", FILE)
-    assert found is not None
-    assert found.loader is not None
-    module = importlib.util.module_from_spec(found)
-    sys.modules["judge"] = module  # dataclasses look their module up
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(FILE.parent)  # as for a program that is started from there
-        found.loader.exec_module(module)
-    return module
+    return program("judge")
 
 
 @pytest.fixture
@@ -95,6 +99,20 @@ def test_a_verdict_is_compared_with_a_difference_of_more_than_a_point(judge: Mod
         ("same", "unclear"),
     ]
     assert [one["truth_overall"] for one in found] == ["hurt", "helped", "unclear"]
+
+
+def test_other_rules_of_the_verdict_look_at_the_same_images_and_at_more_scores(
+    judge: ModuleType, candidates: list[Any]
+) -> None:
+    from askew.evaluation.validators import score_networks
+    from askew.evaluation.verdict import judge_transfers
+
+    study, networks = program("verdicts"), score_networks([one.outputs for one in candidates])
+    found, plain = list(study.judged(networks)), list(judge_transfers(networks))
+    for (verdict, shown), known in zip(found, plain, strict=True):
+        assert verdict == known
+        assert study.RULES["as it is"](shown) == known.verdict
+        assert {"ensemble-class", "prior-information", "others", "others-class"} < set(shown)
 
 
 def test_errors_of_a_prior_are_distances_to_the_true_one(judge: ModuleType, candidates: list[Any]) -> None:

@@ -177,7 +177,7 @@ def _sentence(kind: Kind, outputs: Test, prior: Test, remains: dict[str, Test], 
         after = remains["adapted"]
         sentence += f" The adapted network sees {'such a' if after.found else 'no such'} difference ({after})."
     if confused:
-        sentence += " The network cannot tell some classes apart, and their estimated shares are arbitrary."
+        sentence += " The network without adaptation cannot tell some classes apart, which makes this unsure."
     return sentence
 
 

@@ -130,24 +130,28 @@ def _beyond(evidence: Evidence, margin: float) -> Answer:
 # --- evidence, with intervals ---
 
 
-def gather_evidence(source_only: ScoredNetwork, adapted: ScoredNetwork, differences: Floats) -> tuple[Evidence, ...]:
-    """Every one of the VOTERS before and after, with an interval from resampled differences. (resamples, voters)"""
+def gather_evidence(
+    source_only: ScoredNetwork, adapted: ScoredNetwork, differences: Floats, names: Sequence[str] = VOTERS
+) -> tuple[Evidence, ...]:
+    """Scores before and after, with an interval from resampled differences. (resamples, names)"""
     low, high = np.quantile(differences, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
     return tuple(
         Evidence(name, source_only.scores[name], adapted.scores[name], float(low[i]), float(high[i]))
-        for i, name in enumerate(VOTERS)
+        for i, name in enumerate(names)
     )
 
 
-def resampled_scores(inputs: ScoreInputs, resamples: int, seed: int) -> Floats:
-    """The VOTERS on resampled images, which are the same for every network with the same seed. (resamples, voters)"""
+def resampled_scores(inputs: ScoreInputs, resamples: int, seed: int, names: Sequence[str] = VOTERS) -> Floats:
+    """Scores on resampled images, which are the same for every network with the same seed. (resamples, names)"""
     rows = list(_resamples(inputs.source_val_y, len(inputs.target), resamples, np.random.default_rng(seed)))
-    others = [name for name in VOTERS if name != "snd"]
-    samples = (inputs.rows(val, target) for val, target in rows)
-    found = np.array([[SCORES[name].value(sample) for name in others] for sample in samples])
-    # SND compares images in pairs, which are mostly the same ones in every half.
-    density = neighbourhood_densities(inputs.target, np.array([target for _, target in rows]))
-    return np.insert(found, VOTERS.index("snd"), density, axis=1)
+    samples = [inputs.rows(val, target) for val, target in rows]
+    found = np.empty((resamples, len(names)))
+    for j, name in enumerate(names):
+        if name == "snd":  # it compares images in pairs, which are mostly the same ones in every half
+            found[:, j] = neighbourhood_densities(inputs.target, np.array([target for _, target in rows]))
+        else:
+            found[:, j] = [SCORES[name].value(sample) for sample in samples]
+    return found
 
 
 def _resamples(

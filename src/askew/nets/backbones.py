@@ -84,8 +84,8 @@ def _pool_by_gem(body: nn.Module) -> None:
 class Crops(nn.Module):
     """The mean of a network's features over images and their corners, at the size it sees. (n, k, h, w) → (n, d)
 
-    Where it has two sets of batch statistics, an image is seen by both, but a corner by one: six looks and not ten.
-    With two corners, opposite ones and both mirrored, there are four looks, which are as good (results/own-data).
+    Where it has two sets of batch statistics, an image is seen by both, but a corner by one: with two corners, opposite
+    ones and both mirrored, four looks and not six; with all four, which are no better (results/own-data), six.
     """
 
     def __init__(self, body: nn.Module, side: tuple[int, int], four: bool = True) -> None:
