@@ -231,7 +231,7 @@ def _shares(networks: Sequence[DomainOutputs], members: Sequence[int], weights: 
     """The target's label distribution, by those that were chosen of the compared networks."""
     chosen = [networks[i] for i in members]
     outputs = chosen[0] if len(chosen) == 1 else mean_outputs(chosen, [weights[i] for i in members])
-    others = [one for one in networks[1:] if one is not outputs]
+    others = [one for one in networks if one is not outputs]
     remains = [remaining_difference(one) for one in (networks[0], outputs)]
     return target_shares(outputs, others, estimate_prior(outputs), alike(remains))
 

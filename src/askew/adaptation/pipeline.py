@@ -154,7 +154,7 @@ def adapt(
     chosen = 0 if _harmful(request, setup, trained, preferred, verdicts) else preferred
     outputs = networks[chosen].outputs
     single = [network.outputs for t, network in zip(trained, networks, strict=True) if not t.members]
-    others = [one for one in single[1:] if one is not outputs] or single[: bool(chosen)]
+    others = [one for one in single[1:] if one is not outputs]
     logits, bias = decide(outputs.target_uniform, setup.prior)
     return Adaptation(
         request, setup, tuple(trained), failed, tuple(network.scores for network in networks), verdicts, chosen,

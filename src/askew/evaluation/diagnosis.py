@@ -128,7 +128,8 @@ def diagnose(
     sure = _sure(kind, outputs, prior, rest, agreed and not confused)
     sentence = _sentence(kind, outputs, prior, remains, confused)
     who = "unadapted" if adapted is None else "adapted"
-    shares = target_shares(networks[who], others, priors[who][DEFAULT], alike(remains.values()))
+    beside = [*others] if adapted is None else [unadapted, *others]
+    shares = target_shares(networks[who], beside, priors[who][DEFAULT], alike(remains.values()))
     return Diagnosis(kind, sure, sentence, unadapted.source_prior, priors, outputs, prior, remains, shares)
 
 

@@ -34,7 +34,7 @@ class TargetShares:
 def target_shares(
     outputs: DomainOutputs, others: Sequence[DomainOutputs], estimate: PriorEstimate, alike: bool
 ) -> TargetShares:
-    """The shares by a network, beside other networks for the same images, and its estimate under label shift alone.
+    """The shares by a network, beside all others that were trained, and its estimate under label shift alone.
 
     Where images of a class look `alike` in both domains, that estimate is shown: what the network confuses in the
     source, it confuses in the target. Elsewhere it does not, and to correct for it does harm: the share of target
