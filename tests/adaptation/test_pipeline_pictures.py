@@ -367,7 +367,7 @@ def test_weights_that_cannot_be_had_are_refused_with_what_to_do(
 
     monkeypatch.setattr(torch.hub, "_hub_dir", str(tmp_path / "hub"))
     monkeypatch.setattr(torch.hub, "download_url_to_file", offline)
-    with pytest.raises(UserError, match="The weights of resnet18 could not be fetched: no route to host") as caught:
+    with pytest.raises(UserError, match="The weights of resnet50 could not be fetched: no route to host") as caught:
         finish(set_up(AdaptRequest(source, target), tmp_path / "out", CPU))
     assert "--weights FILE" in caught.value.hint
     with pytest.raises(UserError, match=r"The weights file no\.safetensors does not exist"):

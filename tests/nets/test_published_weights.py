@@ -14,7 +14,7 @@ import torch
 from torchvision import models
 
 from askew.core.errors import UserError
-from askew.nets.backbones import backbone
+from askew.nets.backbones import backbone, first_weights
 from askew.nets.spec import NetSpec
 
 HUB = NetSpec(name="resnet18", weights="hub")
@@ -41,7 +41,7 @@ def checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def publish(content: bytes, checkpoints: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Weights of resnet18 in the cache, whose name has their hash."""
     name = f"resnet18-{hashlib.sha256(content).hexdigest()[:8]}.pth"
-    weights = models.ResNet18_Weights.DEFAULT.value
+    weights = models.ResNet18_Weights.IMAGENET1K_V1.value
     monkeypatch.setattr(weights, "url", f"https://127.0.0.1:9/{name}")
     (checkpoints / name).write_bytes(content)
     return checkpoints / name
@@ -74,6 +74,27 @@ def test_weights_that_hold_code_are_refused_even_with_the_right_hash(
         with pytest.raises(UserError, match="cannot be loaded"):
             backbone(HUB, SHAPE)
         assert not (tmp_path / "ran").exists()
+
+
+def test_a_network_starts_from_the_weights_that_were_published_first(
+    checkpoints: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+
+    def get_model(name: str, weights: object) -> models.ResNet:
+        asked.append(weights)
+        return models.resnet18()
+
+    monkeypatch.setattr(models, "get_model", get_model)
+    (checkpoints / "resnet50-0676ba61.pth").write_bytes(b"cut off")  # the first; the default has another name
+    with pytest.raises(UserError, match="are not those that were published"):
+        backbone(NetSpec(name="resnet50", weights="hub"), SHAPE)
+    (checkpoints / "resnet50-0676ba61.pth").unlink()
+    backbone(NetSpec(name="resnet50", weights="hub"), SHAPE)
+    assert asked == [models.ResNet50_Weights.IMAGENET1K_V1]
+    for name in models.list_models(module=models):
+        published = models.get_model_weights(name)
+        assert first_weights(name).name == "IMAGENET1K_V1" or "IMAGENET1K_V1" not in published.__members__
 
 
 NO_NETWORK = [

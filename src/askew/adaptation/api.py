@@ -230,7 +230,7 @@ def _label(value: Any) -> str:
 
 def embed(
     images: Any,
-    backbone: str | nn.Module = "resnet18",
+    backbone: str | nn.Module = "resnet50",
     *,
     weights: str = "hub",
     image: str = "",

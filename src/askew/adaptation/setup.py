@@ -185,7 +185,7 @@ def _network(
             )
         return Setup(data, data.task, request.backbone or "mlp", None, training)
     shape = tuple(data.task.training_data.source.x.shape[1:])
-    name = asked or _default_network(shape, device)
+    name = asked or _default_network(shape, request, device)
     if name in OWN:
         return Setup(data, data.task, name, None, training)
     if _fine_tunes(request, device):
@@ -244,7 +244,7 @@ def _streams(request: AdaptRequest, device: torch.device) -> bool:
 
 
 def _picture_network(request: AdaptRequest, device: torch.device) -> str:
-    return backbone_name(request.backbone) or _default_network((3, SIDE, SIDE), device)
+    return backbone_name(request.backbone) or _default_network((3, SIDE, SIDE), request, device)
 
 
 def _stream(
@@ -282,7 +282,7 @@ def read_domains(request: AdaptRequest, open_pictures: OpenPictures = open_decod
     return load_custom_data(request.source, request.target, request.skip_broken, most, request.columns, open_pictures)
 
 
-def _default_network(shape: tuple[int, ...], device: torch.device) -> str:
-    """A network for such images: a small one of ours for small ones, else a ResNet that the machine can afford."""
+def _default_network(shape: tuple[int, ...], request: AdaptRequest, device: torch.device) -> str:
+    """A network for such images: a small one of ours for small ones, else a ResNet; a smaller one for a first look."""
     small: dict[tuple[int, ...], str] = {(1, 28, 28): "digits-28", (3, 32, 32): "mini"}
-    return small.get(shape) or ("resnet50" if device.type == "cuda" else "resnet18")
+    return small.get(shape) or ("resnet18" if request.quick and device.type != "cuda" else "resnet50")

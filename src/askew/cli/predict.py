@@ -199,7 +199,7 @@ def embed(
         Path | None,
         typer.Option("-o", "--output", help="A .npz file with x, names and, where there are some, labels y."),
     ] = None,
-    backbone: Annotated[str, typer.Option("--backbone", help="A torchvision network or timm:NAME.")] = "resnet18",
+    backbone: Annotated[str, typer.Option("--backbone", help="A torchvision network or timm:NAME.")] = "resnet50",
     weights: Annotated[
         str, typer.Option("--weights", help="Its weights: hub, none, or a .safetensors or .pth file.")
     ] = "hub",
@@ -235,7 +235,7 @@ def _check_embed(file: Path | None, backbone: str) -> None:
 
     if backbone in OWN:
         raise UserError(
-            f"The network {backbone} is not pre-trained.", "--backbone resnet18, or another of torchvision."
+            f"The network {backbone} is not pre-trained.", "--backbone resnet50, or another of torchvision."
         )
     if file is not None:
         check_file(file)

@@ -12,7 +12,6 @@ import functools
 import hashlib
 import json
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from importlib.metadata import version
 from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
@@ -35,7 +34,7 @@ from askew.data.task import Task, TrainingData
 from askew.inference.decode_ahead import load_ahead, processes_for
 from askew.nets.adabn import NORM_IMAGES, NORMS, domain_norms, in_batches
 from askew.nets.augment import NO_VIEWS, Views, make_view
-from askew.nets.backbones import CORNERS, CROPS, plain_name, seen_side
+from askew.nets.backbones import CORNERS, CROPS, plain_name, seen_side, which_weights
 from askew.nets.forward import channels_last, fast_backbones, fast_bfloat16
 from askew.nets.modules import OWN_PREFIX
 from askew.nets.network import build
@@ -287,8 +286,7 @@ class Embedder:
         """Hashes of all that embeddings hang on: the network, the shape of images, the arithmetic, the domain; and
         their views."""
         spec = dataclasses.asdict(self.spec) | ({"weights": ""} if self.spec.weights_hash else {})
-        library = "timm" if plain_name(self.spec.name).startswith("timm:") else "torchvision"
-        hub = f"{library} {version(library)}" if self.spec.weights == "hub" else ""  # which weights that means
+        hub = which_weights(self.spec.name) if self.spec.weights == "hub" else ""
         domain = [] if self.statistics is None else [hashlib.sha256(self.statistics.tobytes()).hexdigest()]
         network = [spec, hub, self.shape, fast_bfloat16(self.device), *domain]
         texts = (json.dumps(about, sort_keys=True) for about in (network, [*network, self.how.describe()]))

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -175,14 +176,37 @@ def _torchvision(model: str, spec: NetSpec) -> nn.Module:
     bottleneck = name in ("resnet50", "resnet101", "resnet152")
     if name not in known or variant not in (("", "v1") if bottleneck else ("",)):
         raise unknown("network", spec.name, [*OWN, *known])
+    weights = first_weights(name) if spec.weights == "hub" else None
     with published(spec.name):
-        if spec.weights == "hub":
-            url: str = models.get_model_weights(name).DEFAULT.url
-            check_published(Path(torch.hub.get_dir(), "checkpoints", url.rpartition("/")[2]))
-        body: nn.Module = models.get_model(name, weights="DEFAULT" if spec.weights == "hub" else None)
+        if weights is not None:
+            check_published(Path(torch.hub.get_dir(), "checkpoints", weights.url.rpartition("/")[2]))
+        body: nn.Module = models.get_model(name, weights=weights)
     if variant:
         move_strides(body)
     return body
+
+
+def which_weights(name: str) -> str:
+    """What tells a network's published weights apart from others that its library has, or will have."""
+    if plain_name(name).startswith(OWN_PREFIX):
+        return ""  # it brings them, and its file is part of its name
+    library, _, model = plain_name(name).rpartition(":")
+    return f"timm {version('timm')}" if library == "timm" else str(first_weights(model.partition(".")[0]))
+
+
+def first_weights(name: str) -> Any:
+    """Of a torchvision network's weights those that were published first, not the default.
+
+    They are what the paper and all of the field started from. Of many networks the default is now of a later recipe,
+    with soft and mixed labels, which is better on ImageNet; features that were regularised in such ways are much worse
+    for other tasks (S. Kornblith, J. Shlens, Q. Le, Do better ImageNet models transfer better?, CVPR 2019).
+
+    >>> str(first_weights("resnet50"))
+    'ResNet50_Weights.IMAGENET1K_V1'
+    """
+    from torchvision import models
+
+    return next(iter(models.get_model_weights(name)))
 
 
 @dataclass(frozen=True)
