@@ -36,7 +36,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from own import PAIRS, draw
+from own_rows import PAIRS, draw
 
 from askew.adaptation.candidates import SOURCE_ONLY, Candidate
 from askew.adaptation.given import TAUGHT, TargetLabels, taught

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from askew.data.task import Task
 
+PEERS = ("k-means", "LogisticRegression", "skada CORAL", "skada SubspaceAlignment", "skada EntropicOT")
+
 
 def peers(task: Task) -> dict[str, NDArray[np.int64]]:
     """What others would do with the same embeddings, scaled to unit length: classes of the target's rows."""

@@ -29,7 +29,8 @@ from typing import Any
 import numpy as np
 import torch
 from judge import PARTS, candidate_of, rows_of
-from own import PAIRS, finished, handed_out
+from own import finished, handed_out
+from own_rows import PAIRS
 
 from askew.adaptation.candidates import (
     FROZEN,

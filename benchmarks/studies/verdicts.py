@@ -21,7 +21,8 @@ from pathlib import Path
 import numpy as np
 from claims import count, truth_of
 from judge import read_choices
-from own import PAIRS, SHIFTS, train_all
+from own import train_all
+from own_rows import PAIRS, SHIFTS
 
 from askew.adaptation.candidates import AUTO
 from askew.evaluation.calibration import at_temperature, mean_outputs, temperature

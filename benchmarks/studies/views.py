@@ -29,7 +29,8 @@ from unittest import mock
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from own import DOMAINS, PAIRS, draw, trained
+from own import trained
+from own_rows import DOMAINS, PAIRS, draw
 from torch import Tensor
 
 from askew.adaptation.candidates import AUTO

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import importlib
 import itertools
-import json
 import runpy
 import sys
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -73,37 +73,44 @@ def test_settings_for_embeddings_are_tried_on_pairs_that_nothing_reports(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.syspath_prepend(FOLDER / "studies")
-    own = importlib.import_module("own")
-    assert len(own.PAIRS["development"]) == 8
-    assert not own.REPORTED & set(own.PAIRS["development"])
-    monkeypatch.setattr(own, "PAIRS", {"development": [("cartoon", "sketch")]})
-    monkeypatch.setattr(own, "DOMAINS", ("cartoon", "sketch"))
+    own, rows_of, tables = (importlib.import_module(name) for name in ("own", "own_rows", "own_tables"))
+    assert len(rows_of.PAIRS["development"]) == 8
+    assert not rows_of.REPORTED & set(rows_of.PAIRS["development"])
     # Of noise, rounding would decide whether anything is preferred to source-only; who joins is tested elsewhere.
     monkeypatch.setattr(own, "choose_members", lambda *_: [(1, 1.0), (2, 1.0)])
     rng = np.random.default_rng(0)
-    for domain, kind in itertools.product(own.DOMAINS, ("cat", "dog")):
+    for domain, kind in itertools.product(("cartoon", "sketch"), ("cat", "dog")):
         (tmp_path / "pacs" / domain / kind).mkdir(parents=True)
         for i in range(6):
             picture = Image.fromarray(rng.integers(0, 256, (16, 16, 3), dtype=np.uint8))
             picture.save(tmp_path / "pacs" / domain / kind / f"{i}.png")
     spec = own.backbone_spec("norms:resnet18", "none", (3, 32, 32))
-    own.embed(tmp_path / "pacs", tmp_path / "rows", spec, 32, "rs-ut", torch.device("cpu"))
+    rows_of.embed(tmp_path / "pacs", tmp_path / "rows", spec, 32, "rs-ut", torch.device("cpu"))
     rows = np.load(tmp_path / "rows" / "sketch.npz")
     assert rows["x"].shape == (12, 512)
     assert sorted(set(rows["y"].tolist())) == ["cat", "dog"]
     short = "train = { pretrain = 2, rounds = 1, round = 2, batch = 2 }"
-    (tmp_path / "my.toml").write_text(f"[base]\n{short}\n[strong]\nhyper = {{ coal = {{ alpha = 0.3 }} }}\n{short}\n")
+    variants = tomllib.loads(f"[base]\n{short}\n[strong]\nhyper = {{ coal = {{ alpha = 0.3 }} }}\n{short}\n")
+    trials = [own.Trial(name, ("cartoon", "sketch"), "rs-ut", 0, variant) for name, variant in variants.items()]
     results = tmp_path / "results.jsonl"
     for _ in range(2):  # the second time there is nothing to do
-        own.run_variants(tmp_path / "my.toml", tmp_path / "rows", results, auto=True)
-        found = [json.loads(line) for line in results.read_text().splitlines()]
-        found = [row for row in found if not row["method"].startswith("skada")]  # which may be missing
+        own.run_trials(trials, own.Trier(tmp_path / "rows", auto=True), results)
+        every = list(tables.read(results))
+        found = [row for row in every if not row["method"].startswith("skada")]  # which may be missing
     assert len(found) == 2 * (9 + 3), "eight candidates, the one fitted to them, what is handed out, and two peers"
     chosen = [row["mean"] for row in found if row["method"] == "auto"]
     assert set(chosen) <= {row["mean"] for row in found if row["method"] != "auto"}
-    own.print_table(results)
-    variants = [line.split(" | ")[0] for line in capsys.readouterr().out.splitlines()[-2:]]
-    assert variants == ["| base (1 pairs)", "| strong (1 pairs)"]
+    tables.print_table(every)
+    printed = [line.split(" | ")[0] for line in capsys.readouterr().out.splitlines()[-2:]]
+    assert printed == ["| base (1 pairs)", "| strong (1 pairs)"]
+    base = [row for row in every if row["variant"] == "base"]
+    tables.print_summary(base, [("development", "rs-ut")])
+    _, _, answers, _, _, _, told = capsys.readouterr().out.splitlines()
+    scores = tables.Scores(base)
+    handed_out, best = (scores.mean("auto"), max(map(scores.mean, scores.candidates)))
+    assert answers.split(" | ")[:2] == ["| development, rs-ut", "1"]
+    assert answers.split(" | ")[6:8] == [f"{handed_out:.1f}", f"{best - handed_out:.1f}"]
+    assert told.startswith("| development, rs-ut | ")
 
 
 def test_glyphs_are_two_domains_of_the_same_classes_and_the_same_every_time(
@@ -149,9 +156,9 @@ def test_drawings_are_two_domains_of_the_same_classes_and_what_is_alike_is_there
 
 def test_a_reversed_shift_leaves_a_tenth_of_the_other_end_and_never_too_few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(FOLDER / "studies")
-    own = importlib.import_module("own")
-    source, target = (own.wanted(np.full(31, 100), "reversed", side) for side in (True, False))
+    own_rows = importlib.import_module("own_rows")
+    source, target = (own_rows.wanted(np.full(31, 100), "reversed", side) for side in (True, False))
     assert source.tolist() == target[::-1].tolist()
     assert (target[0], target[-1]) == (100, 10)
-    few = [own.wanted(np.full(31, 5), "reversed", side).min() for side in (True, False)]
+    few = [own_rows.wanted(np.full(31, 5), "reversed", side).min() for side in (True, False)]
     assert few == [3, 2]
