@@ -6,8 +6,9 @@
     python benchmarks/studies/verdicts.py finished RUNS --data DATA
 
 The first trains, and keeps, what `askew adapt` trains on frozen embeddings; what it has kept is not trained again. The
-others judge every adapted network by other rules than `judge_transfers`, and combine the candidates by other rules
-than `choose_several` (RULES and MIXES below), with the target's labels. `finished` takes runs as `judge.py` does.
+others judge every adapted network by other rules than `judge_transfers`, combine the candidates by other rules than
+`choose_several`, and calibrate them otherwise than `score_networks` before they are compared (RULES, MIXES and
+CALIBRATIONS below), with the target's labels. `finished` takes runs as `judge.py` does.
 """
 
 from __future__ import annotations
@@ -23,13 +24,23 @@ from claims import count, truth_of
 from judge import read_choices
 from own import train_all
 from own_rows import PAIRS, SHIFTS
+from scipy.optimize import brentq, minimize_scalar
 
 from askew.adaptation.candidates import AUTO
-from askew.evaluation.calibration import at_temperature, mean_outputs, temperature
-from askew.evaluation.logits import Floats, Labels, softmax
+from askew.evaluation.calibration import at_temperature, calibrate, mean_outputs, temperature
+from askew.evaluation.logits import Floats, Labels, adjust_logits, softmax
 from askew.evaluation.metrics import score
 from askew.evaluation.outputs import DomainOutputs
-from askew.evaluation.validators import SCORES, ScoredNetwork, choose_several, rank_sums, score_another, score_networks
+from askew.evaluation.validators import (
+    SCORES,
+    ScoredNetwork,
+    choose,
+    choose_several,
+    rank_sums,
+    score_another,
+    score_calibrated,
+    score_networks,
+)
 from askew.evaluation.verdict import (
     LEAD,
     MARGIN,
@@ -58,6 +69,7 @@ class Choice:
     y: Labels
     weights: list[float]
     """How much each counts in what is handed out."""
+    methods: list[str]
 
     def accuracy(self, answers: Floats) -> float:
         """Per-class mean in %. (n, c)"""
@@ -175,25 +187,104 @@ MIXES: Mapping[str, Mix] = {
 }
 
 
+# --- calibrations before networks are compared ---
+
+Calibration = Callable[[DomainOutputs], Callable[[Floats], Floats]]
+"""From a network to what makes its logits, under a uniform prior, comparable with those of others. (n, c) → (n, c)"""
+SURE = 0.9
+"""Mean top probability that "to its accuracy" asks for at most."""
+
+
+def divided_by(find: Callable[[DomainOutputs], float]) -> Calibration:
+    def calibration(outputs: DomainOutputs) -> Callable[[Floats], Floats]:
+        t, uniform = find(outputs), np.full(outputs.classes, 1 / outputs.classes)
+        return lambda z: adjust_logits(z, uniform, outputs.training_prior) / t
+
+    return calibration
+
+
+def likeliest(outputs: DomainOutputs) -> float:
+    """The temperature of greatest likelihood on the held-out source, without Platt's targets."""
+    z, y = outputs.source_val, outputs.source_val_y
+
+    def loss(log_t: float) -> float:
+        p = softmax(z / np.exp(log_t))[np.arange(len(y)), y]
+        return float(-np.log(np.maximum(p, 1e-300)).sum())
+
+    return float(np.exp(minimize_scalar(loss, bounds=(-6, 6), method="bounded").x))
+
+
+def as_sure_as_right(outputs: DomainOutputs) -> float:
+    """The temperature at which the mean top probability on the held-out source is the accuracy there, SURE at most."""
+    z = outputs.source_val
+    wanted = min(SURE, float((z.argmax(axis=1) == outputs.source_val_y).mean()))
+
+    def apart(log_t: float) -> float:
+        return float(softmax(z / np.exp(log_t)).max(axis=1).mean()) - wanted
+
+    return float(np.exp(brentq(apart, -9, 9))) if apart(-9) > 0 > apart(9) else 1.0
+
+
+def bias_corrected(outputs: DomainOutputs) -> Callable[[Floats], Floats]:
+    fitted, uniform = calibrate(outputs), np.full(outputs.classes, 1 / outputs.classes)
+    return lambda z: np.log(np.maximum(fitted.posterior(z, uniform), 1e-12))
+
+
+CALIBRATIONS: Mapping[str, Calibration] = {
+    "as it is: temperature, Platt's targets": divided_by(temperature),
+    "none": divided_by(lambda outputs: 1.0),
+    "temperature, plain targets": divided_by(likeliest),
+    "bias-corrected temperature": bias_corrected,
+    "mean top probability = accuracy, at most 0.9": divided_by(as_sure_as_right),
+}
+HARD, BY_FAMILY = "the first, agreement with hard votes", "the first, one vote per family"
+
+
+def compared(choice: Choice) -> Iterator[tuple[str, list[ScoredNetwork], list[Floats]]]:
+    """Networks that have been compared after each calibration, and their logits on the images that count."""
+    for name, calibration in CALIBRATIONS.items():
+        maps = [calibration(outputs) for outputs in choice.outputs]
+        networks = [calibrated(outputs, f) for outputs, f in zip(choice.outputs, maps, strict=True)]
+        logits = [f(test.target) for f, test in zip(maps, choice.tests, strict=True)]
+        yield name, score_calibrated(networks), logits
+        if calibration is CALIBRATIONS["as it is: temperature, Platt's targets"]:
+            hard = sum(np.eye(one.classes)[one.target.argmax(axis=1)] for one in networks)
+            yield HARD, score_calibrated(networks, ensemble=np.asarray(hard).argmax(axis=1)), logits
+            families: dict[str, list[Floats]] = {}
+            for method, one in zip(choice.methods, networks, strict=True):
+                families.setdefault(method, []).append(softmax(one.target))
+            votes = np.mean([np.mean(own, axis=0) for own in families.values()], axis=0)
+            yield BY_FAMILY, score_calibrated(networks, ensemble=votes.argmax(axis=1)), logits
+
+
+def calibrated(outputs: DomainOutputs, f: Callable[[Floats], Floats]) -> DomainOutputs:
+    uniform = np.full(outputs.classes, 1 / outputs.classes)
+    return replace(outputs, source_val=f(outputs.source_val), target=f(outputs.target), training_prior=uniform)
+
+
 # --- tables ---
 
 
 def frozen(embeddings: Path, runs: Path, pairs: str, shift: str, seeds: int) -> Iterator[Choice]:
     for seed, pair in itertools.product(range(seeds), PAIRS[pairs]):
         _, outputs, y = train_all(AUTO["rows"], {}, embeddings, pair, shift, seed, runs)
-        yield Choice("-".join(pair), outputs, outputs, y, [one.weight for one in AUTO["rows"]])
+        weights, methods = [one.weight for one in AUTO["rows"]], [one.method for one in AUTO["rows"]]
+        yield Choice("-".join(pair), outputs, outputs, y, weights, methods)
 
 
 def finished(runs: Sequence[Path], data: Path | None) -> Iterator[Choice]:
     for key, candidates in read_choices(runs, data).items():
         outputs, tests = [one.outputs for one in candidates], [one.test for one in candidates]
-        yield Choice(key[0], outputs, tests, candidates[0].test_y, [one.weight for one in candidates])
+        weights, methods = [one.weight for one in candidates], [one.method for one in candidates]
+        yield Choice(key[0], outputs, tests, candidates[0].test_y, weights, methods)
 
 
 def study(choices: Iterator[Choice]) -> None:
     truths: list[str] = []
     answers: dict[str, list[Answer]] = {name: [] for name in RULES}
     regrets: dict[str, dict[str, list[float]]] = {name: {} for name in MIXES}
+    otherwise: dict[str, tuple[list[Answer], list[float], list[float]]] = {}
+    own: list[str] = []
     for choice in choices:
         single, weights = score_networks(choice.outputs), choice.weights
         members = choose_several(single, weights)
@@ -204,11 +295,22 @@ def study(choices: Iterator[Choice]) -> None:
             regrets[name].setdefault(choice.task, []).append(max(known) - choice.accuracy(mix(single, logits, weights)))
         known.append(choice.accuracy(MIXES["as it is"](single, logits, weights)))
         truths += [truth_of(after - known[0]) for after in known[1:]]
+        own += [truth_of(after - known[0]) for after in known[1:-1]]
+        for name, networks, z in compared(choice):
+            verdicts, picked, together = otherwise.setdefault(name, ([], [], []))
+            verdicts += [verdict.verdict for verdict in judge_transfers(networks)]
+            picked.append(max(known[:-1]) - known[choose(networks)])
+            together.append(max(known[:-1]) - choice.accuracy(mean(z, choose_several(networks, weights), weights)))
         for verdict, shown in judged([*single, score_another(single, ensemble)]):
             for name, rule in RULES.items():
                 answers[name].append("hurt" if verdict.collapsed else rule(shown))
     print_verdicts(answers, truths)
     print_regrets(regrets)
+    print("\n| calibrated by | regret of what is handed out | of the best-ranked one | verdicts right / opposite |")
+    print("|---" * 4 + "|")
+    for name, (verdicts, picked, together) in otherwise.items():
+        right, opposite = count(verdicts, own)
+        print(f"| {name} | {np.mean(together):.2f} | {np.mean(picked):.2f} | {right} / {opposite} of {len(own)} |")
 
 
 def print_verdicts(answers: Mapping[str, Sequence[Answer]], truths: Sequence[str]) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from askew.evaluation import scores
 from askew.evaluation.calibration import at_temperature, temperature
-from askew.evaluation.logits import Floats, softmax
+from askew.evaluation.logits import Floats, Labels, as_labels, softmax
 from askew.evaluation.outputs import DomainOutputs
 from askew.evaluation.prior_estimators import consensus_prior
 from askew.evaluation.scores import ScoreInputs
@@ -105,11 +105,19 @@ def score_networks(networks: Sequence[DomainOutputs], prior: Floats | None = Non
         raise ValueError(f"the networks have different target images: {', '.join(map(str, sizes))}")
     # A network with a soft head, such as COAL's, would have no vote against confident ones.
     temperatures = [temperature(outputs) for outputs in networks]
-    networks = [at_temperature(outputs, t) for outputs, t in zip(networks, temperatures, strict=True)]
-    prior = consensus_prior(networks) if prior is None else prior
-    ensemble = np.mean([softmax(outputs.target) for outputs in networks], axis=0).argmax(axis=1)
-    scored = [_scored(outputs, ScoreInputs.of(outputs, prior, ensemble)) for outputs in networks]
+    calibrated = [at_temperature(outputs, t) for outputs, t in zip(networks, temperatures, strict=True)]
+    scored = score_calibrated(calibrated, prior)
     return [replace(network, temperature=t) for network, t in zip(scored, temperatures, strict=True)]
+
+
+def score_calibrated(
+    networks: Sequence[DomainOutputs], prior: Floats | None = None, ensemble: Labels | None = None
+) -> list[ScoredNetwork]:
+    """The same as they are; the ensemble's classes are those of the mean of their probabilities, unless given. (n,)"""
+    prior = consensus_prior(networks) if prior is None else prior
+    if ensemble is None:
+        ensemble = as_labels(np.mean([softmax(outputs.target) for outputs in networks], axis=0).argmax(axis=1))
+    return [_scored(outputs, ScoreInputs.of(outputs, prior, ensemble)) for outputs in networks]
 
 
 def score_another(networks: Sequence[ScoredNetwork], outputs: DomainOutputs) -> ScoredNetwork:
