@@ -50,7 +50,8 @@ def test_assignments_are_the_optimal_transport_whose_shares_are_free_or_drawn_to
         plan = (r * (entropy * r.log() - near)).sum(dim=1).mean()
         return plan + evenness * (shares * (3 * shares).log()).sum()
 
-    by_gradients = torch.optim.LBFGS([z], max_iter=500, tolerance_grad=1e-12, tolerance_change=0, line_search_fn="strong_wolfe")
+    exactly = {"max_iter": 500, "tolerance_grad": 1e-12, "tolerance_change": 0, "line_search_fn": "strong_wolfe"}
+    by_gradients = torch.optim.LBFGS([z], **exactly)
 
     def closure() -> torch.Tensor:
         by_gradients.zero_grad()
