@@ -16,11 +16,12 @@ pair, appends each to OUT/results.jsonl, so that it resumes where it was interru
 
 `embed` writes an array per domain, and one per draw of it; `sensors` makes two domains that are not pictures. `try`
 trains every method that `askew adapt` does, with every variant of the file ([NAME] with train, hyper of each method,
-backbone and methods, over the committed settings), and scores it with the target labels: to choose settings on the
-development pairs, which no table reports, and to report the four others. With `--auto` also what is handed out without
-labels, and peers: scikit-learn's logistic regression, k-means on the target from the source's class means, and, where
-it is installed (pip install 'askew[benchmarks]'), three methods of skada. `table` compares variants as means over
-pairs; `pairs` prints every pair, how far the choice is from the best, and how far what users are told holds.
+backbone, the methods, and candidates to do without, over the committed settings), and scores it with the target labels:
+to choose settings on the development pairs, which no table reports, and to report the four others. With `--auto` also
+what is handed out without labels and, of the variant that changes nothing, peers: scikit-learn's logistic regression,
+k-means on the target from the source's class means, and, where it is installed (pip install 'askew[benchmarks]'), three
+methods of skada. `table` compares variants as means over pairs; `pairs` prints every pair, how far the choice is from
+the best, and how far what users are told holds.
 (Embeddings are not a benchmark's task, so this is not a grid of `askew bench`.)
 """
 
@@ -115,7 +116,9 @@ class Trier:
 
     def rows(self, trial: Trial) -> Iterator[dict[str, Any]]:
         variant, seed = trial.variant, trial.seed
-        candidates = [one for one in AUTO["rows"] if one.method in variant.get("methods", [one.method])]
+        methods, left_out = variant.get("methods"), variant.get("without", ())
+        candidates = [one for one in AUTO["rows"] if methods is None or one.method in methods]
+        candidates = [one for one in candidates if one.name not in left_out]
         setup, outputs, y = train_all(candidates, variant, self.embeddings, trial.pair, trial.shift, seed, self.runs)
         found = dict(zip((one.name for one in candidates), outputs, strict=True))
         claims: dict[str, dict[str, Any]] = {}
@@ -133,7 +136,7 @@ class Trier:
             found["auto"] = auto_outputs
             claims = claimed([*networks, score_another(networks, found["auto"])], list(found), y)
         predicted = {name: of_network.target_uniform.argmax(axis=1) for name, of_network in found.items()}
-        predicted |= peers(setup.task) if self.auto else {}
+        predicted |= peers(setup.task) if self.auto and not variant else {}  # no variant changes what others do
         for name, classes in predicted.items():
             scores = score(y, classes, len(setup.task.training_data.classes))
             yield {"method": name, "mean": scores["per_class_mean"]} | claims.get(name, {})

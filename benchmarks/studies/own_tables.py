@@ -16,7 +16,7 @@ from peers import PEERS
 from askew.adaptation.candidates import REFIT, SOURCE_ONLY
 
 Row = Mapping[str, Any]
-AUTO = "auto"
+AUTO, BEST = "auto", "the best of each choice"
 
 
 def read(results: Path) -> Iterator[Row]:
@@ -30,7 +30,7 @@ class Scores:
         self.rows = rows
         self.pairs, self.methods = (list(dict.fromkeys(row[key] for row in rows)) for key in ("pair", "method"))
         self.values: dict[tuple[str, str], dict[int, float]] = {}
-        for row in rows:
+        for row in sorted(rows, key=lambda row: row["seed"]):  # processes side by side end in any order
             self.values.setdefault((row["method"], row["pair"]), {})[row["seed"]] = row["mean"]
 
     @property
@@ -130,7 +130,11 @@ def print_table(rows: Sequence[Row]) -> None:
     """Means over pairs and, in brackets, the difference to the first variant ± its standard error."""
     found: dict[tuple[str, str], dict[tuple[str, str, int], float]] = {}
     for row in rows:
-        found.setdefault((row["variant"], row["method"]), {})[row["pair"], row["shift"], row["seed"]] = row["mean"]
+        key = row["pair"], row["shift"], row["seed"]
+        found.setdefault((row["variant"], row["method"]), {})[key] = row["mean"]
+        if row["method"] not in (AUTO, REFIT.name, *PEERS):
+            best = found.setdefault((row["variant"], BEST), {})
+            best[key] = max(best.get(key, 0.0), row["mean"])
     variants = list(dict.fromkeys(name for name, _ in found))
     methods = list(dict.fromkeys(method for _, method in found))
     print(_line(["variant", *methods], head=True))
