@@ -18,7 +18,7 @@ pair, appends each to OUT/results.jsonl, so that it resumes where it was interru
 trains every method that `askew adapt` does, with every variant of the file ([NAME] with train, hyper of each method,
 backbone, the methods, and candidates to do without, over the committed settings), and scores it with the target labels:
 to choose settings on the development pairs, which no table reports, and to report the four others. With `--auto` also
-what is handed out without labels and, of the variant that changes nothing, peers: scikit-learn's logistic regression,
+what is handed out without labels and, unless candidates are left out, peers: scikit-learn's logistic regression,
 k-means on the target from the source's class means, and, where it is installed (pip install 'askew[benchmarks]'), three
 methods of skada. `table` compares variants as means over pairs; `pairs` prints every pair, how far the choice is from
 the best, and how far what users are told holds.
@@ -136,7 +136,7 @@ class Trier:
             found["auto"] = auto_outputs
             claims = claimed([*networks, score_another(networks, found["auto"])], list(found), y)
         predicted = {name: of_network.target_uniform.argmax(axis=1) for name, of_network in found.items()}
-        predicted |= peers(setup.task) if self.auto and not variant else {}  # no variant changes what others do
+        predicted |= peers(setup.task) if self.auto and not left_out else {}
         for name, classes in predicted.items():
             scores = score(y, classes, len(setup.task.training_data.classes))
             yield {"method": name, "mean": scores["per_class_mean"]} | claims.get(name, {})
