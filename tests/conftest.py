@@ -129,7 +129,7 @@ def few_test_images(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def few_candidates() -> Iterator[tuple[Candidate, ...]]:
-    """`auto` trains four of the eight candidates for rows, one of each form: trained once, taught, and computed. The
+    """`auto` trains four of the six candidates for rows, one of each form: trained once, taught, and computed. The
     rows of tests are narrow, and treated as embeddings all the same."""
     from askew.adaptation import candidates
     from askew.adaptation.candidates import AUTO, BALANCED_COAL, LDA, SOURCE_ONLY, TEACHER
@@ -143,7 +143,7 @@ def few_candidates() -> Iterator[tuple[Candidate, ...]]:
 
 @pytest.fixture
 def all_candidates(monkeypatch: pytest.MonkeyPatch, few_candidates: tuple[Candidate, ...]) -> None:
-    """All eight again."""
+    """All six again."""
     from askew.adaptation.candidates import AUTO
 
     monkeypatch.setitem(cast(dict[str, Any], AUTO), "rows", few_candidates)

@@ -18,10 +18,10 @@ pair, appends each to OUT/results.jsonl, so that it resumes where it was interru
 trains every method that `askew adapt` does, with every variant of the file ([NAME] with train, hyper of each method,
 backbone, the methods, and candidates to do without, over the committed settings), and scores it with the target labels:
 to choose settings on the development pairs, which no table reports, and to report the four others. With `--auto` also
-what is handed out without labels and, unless candidates are left out, peers: scikit-learn's logistic regression,
-k-means on the target from the source's class means, and, where it is installed (pip install 'askew[benchmarks]'), three
-methods of skada. `table` compares variants as means over pairs; `pairs` prints every pair, how far the choice is from
-the best, and how far what users are told holds.
+what is handed out without labels and, unless candidates are left out, what users are told of it, and peers:
+scikit-learn's logistic regression, k-means on the target from the source's class means, and, where it is installed (pip
+install 'askew[benchmarks]'), three methods of skada. `table` compares variants as means over pairs; `pairs` prints
+every pair, how far the choice is from the best, and how far what users are told holds.
 (Embeddings are not a benchmark's task, so this is not a grid of `askew bench`.)
 """
 
@@ -134,7 +134,8 @@ class Trier:
                 networks.append(score_another(networks, fitted))
                 found[REFIT.name] = fitted
             found["auto"] = auto_outputs
-            claims = claimed([*networks, score_another(networks, found["auto"])], list(found), y)
+            if not left_out:
+                claims = claimed([*networks, score_another(networks, found["auto"])], list(found), y)
         predicted = {name: of_network.target_uniform.argmax(axis=1) for name, of_network in found.items()}
         predicted |= peers(setup.task) if self.auto and not left_out else {}
         for name, classes in predicted.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ from askew.nets.spec import NetSpec
 DOMAINS = ("art_painting", "cartoon", "photo", "sketch")
 REPORTED = {("photo", "sketch"), ("cartoon", "photo"), ("sketch", "photo"), ("photo", "cartoon")}
 MANY = ("letters", "symbols", "scenes", "icons", "emoji", "stamps")
+TABLES = ("wine", "cancer", "four", "six", "nine")
 PAIRS = {
     "development": [pair for pair in itertools.permutations(DOMAINS, 2) if pair not in REPORTED],
     "reported": sorted(REPORTED),
@@ -28,9 +30,11 @@ PAIRS = {
     "digits": [("usps", "mnist")],
     "many": [(f"{kind}_{a}", f"{kind}_{b}") for kind in MANY for a, b in ("pq", "qp")],
     "collected": [(f"{kind}_{a}", f"{kind}_{b}") for kind in MANY[3:] for a, b in ("pq", "qp")],
+    "tables": [(f"{kind}_{a}", f"{kind}_{b}") for kind in TABLES for a, b in ("pq", "qp")],
 }
-"""Rows are no pictures: handwritten digits as 64 numbers, and as a second sensor would measure them. Many classes are
-those that glyphs.py draws and drawings.py collects, restyled ones those of restyle.py, all to develop on."""
+"""Rows are no pictures: handwritten digits as 64 numbers, and as a second sensor would measure them; tables, to develop
+on, are others of scikit-learn's, and made ones of so many classes. Many classes are those that glyphs.py draws and
+drawings.py collects, restyled ones those of restyle.py, all to develop on."""
 SHIFTS = ("rs-ut", "natural", "reversed")
 ROLES = ("source", "target")
 
@@ -62,19 +66,34 @@ def embed(pictures: Path, out: Path, spec: NetSpec, side: int, shift: str, devic
 
 
 def sensors(out: Path) -> None:
-    """scikit-learn's digits, and the same with a gain and an offset for each pixel, blurred, and noise."""
-    from sklearn.datasets import load_digits
+    """Tables in two halves, the second as another sensor would measure it: a gain and an offset for each number, a part
+    of its neighbours', and noise. scikit-learn's digits are reported, the others are to develop on."""
+    from sklearn.datasets import load_breast_cancer, load_digits, load_wine, make_classification
 
     out.mkdir(parents=True, exist_ok=True)
     x, y = load_digits(return_X_y=True)
+    _write_halves(out, ("first_sensor", "second_sensor"), x, y, gain=0.6, offset=4, noise=2)
+    for name in TABLES:
+        if name in ("wine", "cancer"):
+            x, y = {"wine": load_wine, "cancer": load_breast_cancer}[name](return_X_y=True)
+        else:
+            c = {"four": 4, "six": 6, "nine": 9}[name]
+            shape = {"n_features": 5 * c, "n_informative": 3 * c, "n_classes": c, "n_clusters_per_class": 1}
+            x, y = make_classification(250 * c, **shape, class_sep=1.5, random_state=c)
+        x = (x - x.mean(axis=0)) / x.std(axis=0)
+        _write_halves(out, (f"{name}_p", f"{name}_q"), x, y, gain=0.6, offset=0.7, noise=0.4)
+
+
+def _write_halves(out: Path, names: tuple[str, str], x: Any, y: Any, gain: float, offset: float, noise: float) -> None:
+    """Gains are between 1 − gain and 1 + gain, offsets between −offset and offset."""
     rng = np.random.default_rng(0)
     half = rng.permutation(len(x))
-    gain, offset = rng.uniform(0.4, 1.6, 64), rng.uniform(-4, 4, 64)
+    gains, offsets = (rng.uniform(low, high, x.shape[1]) for low, high in ((1 - gain, 1 + gain), (-offset, offset)))
     blurred = 0.5 * x + 0.25 * np.roll(x, 1, axis=1) + 0.25 * np.roll(x, -1, axis=1)
-    second = gain * blurred + offset + rng.normal(0, 2, x.shape)
-    names = np.array([f"digit {k}" for k in y])
-    for name, rows, which in (("first_sensor", x, half[::2]), ("second_sensor", second, half[1::2])):
-        np.savez(out / f"{name}.npz", x=rows[which].astype(np.float32), y=names[which])
+    second = gains * blurred + offsets + rng.normal(0, noise, x.shape)
+    labels = np.array([f"class {k}" for k in y])
+    for name, rows, which in zip(names, (x, second), (half[::2], half[1::2]), strict=True):
+        np.savez(out / f"{name}.npz", x=rows[which].astype(np.float32), y=labels[which])
 
 
 def draw(embeddings: Path, pair: tuple[str, str], shift: str, folder: Path) -> tuple[Path, Path, NDArray[np.int64]]:

@@ -129,10 +129,11 @@ def print_pairs(rows: Sequence[Row]) -> None:
 def print_table(rows: Sequence[Row]) -> None:
     """Means over pairs and, in brackets, the difference to the first variant ± its standard error."""
     found: dict[tuple[str, str], dict[tuple[str, str, int], float]] = {}
+    several = len({row["method"] for row in rows}) > 1
     for row in rows:
         key = row["pair"], row["shift"], row["seed"]
         found.setdefault((row["variant"], row["method"]), {})[key] = row["mean"]
-        if row["method"] not in (AUTO, REFIT.name, *PEERS):
+        if several and row["method"] not in (AUTO, REFIT.name, *PEERS):
             best = found.setdefault((row["variant"], BEST), {})
             best[key] = max(best.get(key, 0.0), row["mean"])
     variants = list(dict.fromkeys(name for name, _ in found))

@@ -97,7 +97,7 @@ def test_settings_for_embeddings_are_tried_on_pairs_that_nothing_reports(
         own.run_trials(trials, own.Trier(tmp_path / "rows", auto=True), results)
         every = list(tables.read(results))
         found = [row for row in every if not row["method"].startswith("skada")]  # which may be missing
-    assert len(found) == 2 * (9 + 3), "eight candidates, the one fitted to them, what is handed out, and two peers"
+    assert len(found) == 2 * (7 + 3), "six candidates, the one fitted to them, what is handed out, and two peers"
     chosen = [row["mean"] for row in found if row["method"] == "auto"]
     assert set(chosen) <= {row["mean"] for row in found if row["method"] != "auto"}
     tables.print_table(every)

@@ -36,8 +36,6 @@ class Candidate:
     """How much its network counts beside others: in the choice of those whose mean is handed out, and in that mean."""
     per_class: int = 0
     """Images of each class that a batch has room for: it grows where classes are many."""
-    seed_offset: int = 0
-    """Added to the seed, for a second run of the same method."""
     frozen: bool = False
     """Whether it is trained on embeddings beside candidates that are fine-tuned."""
     guided_by: str = ""
@@ -50,7 +48,7 @@ class Candidate:
 
     def run(self, task: Task, network: str, training: Mapping[str, Any], seed: int) -> Run:
         """Its run on a task of one's own."""
-        training, seed = self.trained_with(training, len(task.training_data.classes)), seed + self.seed_offset
+        training = self.trained_with(training, len(task.training_data.classes))
         request = RunRequest(task.name, self.method, seed, shift="natural", hyper=self.hyper, training=training)
         return plan_run(request, task, network)
 
@@ -71,16 +69,8 @@ GUIDED_BY_TEACHER = replace(GUIDED, name="guided, by the teacher too", guided_by
 MCC_ON_ROWS = replace(MCC, per_class=2)
 
 
-def _again(candidate: Candidate) -> Candidate:
-    """The same with other starting weights and batches: two networks are better than one, and hang less on chance."""
-    return replace(candidate, name=f"{candidate.name}, second run", seed_offset=1_000_000)
-
-
 AUTO: Mapping[str, tuple[Candidate, ...]] = {
-    "rows": (
-        SOURCE_ONLY, BALANCED_COAL, MCC_ON_ROWS, TEACHER, LDA, PROTOTYPES,
-        _again(BALANCED_COAL), _again(MCC_ON_ROWS),
-    ),
+    "rows": (SOURCE_ONLY, BALANCED_COAL, MCC_ON_ROWS, TEACHER, LDA, PROTOTYPES),
     "images": (SOURCE_ONLY, Candidate("fixmatch", "fixmatch"), TEACHER_OF_VIEWS),
     "pictures": (SOURCE_ONLY, COAL, MCC, TEACHER_OF_VIEWS),
     "guided pictures": (SOURCE_ONLY, TEACHER, GUIDED, GUIDED_BY_TEACHER),
