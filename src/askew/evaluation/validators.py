@@ -141,7 +141,7 @@ JOINS = 0.75
 tasks 0.7 and 0.8 make no difference, and 1 costs half a point."""
 MANY, JOINS_MANY = 6, 0.5
 """Of so many networks or more, that share suffices: ranks lie further apart, and those that err in their own way would
-be left out (28 development tasks with six networks: 0.4 points more, results/own-data). Of three, it means all."""
+be left out (28 development tasks with six networks: 0.3 points more, results/own-data). Of three, it means all."""
 
 
 def rank_sums(networks: Sequence[ScoredNetwork]) -> Floats:
