@@ -18,6 +18,7 @@ from test_run_report import EVIL, TELL, Page, browse, told
 
 from askew.adaptation import report
 from askew.adaptation.findings import adaptation_findings
+from askew.adaptation.given import TargetLabels
 from askew.adaptation.pipeline import Adaptation, adapt
 from askew.adaptation.report import DOUBTFUL, render_report
 from askew.adaptation.setup import AdaptRequest
@@ -118,6 +119,20 @@ def test_the_page_says_what_was_done_and_found(page: str, found: Adaptation) -> 
     for trained, scores in zip(found.trained, found.scores, strict=True):
         assert trained.candidate.name in text
         assert all(f"{value:.3f}" in text for value in scores.values())
+
+
+def test_the_page_says_how_the_network_was_chosen(found: Adaptation) -> None:
+    labels = TargetLabels(np.arange(2), np.array([0, 1]), len(found.classes))
+    known = dataclasses.replace(found.setup, labels=labels)
+    auto, taken = (dataclasses.replace(found.request, method="auto", take=take) for take in ("", "source"))
+    ways = {
+        "as requested": (found, dataclasses.replace(found, request=taken)),
+        "chosen without target labels": (dataclasses.replace(found, request=auto),),
+        "chosen with labels of the target": (dataclasses.replace(found, request=auto, setup=known),),
+    }
+    for way, adaptations in ways.items():
+        for one in adaptations:
+            assert f"The model is that of <b>{one.winner.candidate.name}</b>, {way}." in render_report(one)
 
 
 def test_images_are_shown_from_least_to_most_confident_as_the_model_sees_them(page: str, found: Adaptation) -> None:
