@@ -93,7 +93,7 @@ Choices = dict[Choice, list[Candidate]]
 
 def read_choices(roots: Sequence[Path], data: Path | None, answers: Path | None = None) -> Choices:
     """Candidates by task, shift, draw and seed, source-only first; choices without source-only are left out."""
-    files = answers.glob("*.teacher.npy") if answers else ()
+    files = answers.glob("*.teacher*.npy") if answers else ()
     by_teacher = {hash_of_answers(np.load(file)) for file in files}
     tasks: dict[tuple[str, str, int], Task] = {}
     found: Choices = {}

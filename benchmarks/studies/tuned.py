@@ -8,8 +8,9 @@
     python benchmarks/studies/judge.py RUNS --data DATA --embeddings EMBEDDINGS --answers ANSWERS
 
 `embed` embeds the images of tasks as `askew adapt` would; `answers` trains what stands on embeddings of the network as
-it was, on a CPU, and writes what these answer together for every target image, or what they and the teacher do;
-`train` fine-tunes, the guided teacher from those answers. All resume where they were interrupted.
+it was, on a CPU, and writes what these answer together for every target image, or what they and the teacher do, with
+`--guided-too` also the first guided one; `train` fine-tunes, the guided teacher from those answers (into another folder
+of runs, if there are some from others). All resume where they were interrupted.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from own_rows import PAIRS
 
 from askew.adaptation.candidates import (
     FROZEN,
+    GUIDED,
     REFIT,
     REFIT_BESIDE_TUNED,
     SHARE_OF_STARTS,
@@ -50,7 +52,7 @@ from askew.evaluation.outputs import DomainOutputs, read_outputs
 from askew.evaluation.validators import score_networks
 from askew.inference.embeddings import embedded, picture_embedders
 from askew.methods import method_class
-from askew.runs.config import RunRequest, plan_run
+from askew.runs.config import RunRequest, hash_of_answers, plan_run
 from askew.runs.execute import Execution, execute
 from askew.runs.root import finished_runs, open_root
 from askew.runs.store import RunFolder
@@ -77,34 +79,40 @@ def choices(pairs: str, shifts: Sequence[str], seeds: range) -> Iterator[Choice]
         yield Choice(f"pacs/{pair[0]}-{pair[1]}", shift, seed)
 
 
-def file_of(answers: Path, choice: Choice, with_teacher: bool) -> Path:
-    return answers / f"{choice.name}{'.teacher' if with_teacher else ''}.npy"
+def file_of(answers: Path, choice: Choice, beside: Sequence[Candidate]) -> Path:
+    """Of the answers that these fine-tuned networks had a part in."""
+    return answers / f"{'.'.join([choice.name, *(one.name for one in beside)])}.npy"
 
 
-def answer(choice: Choice, embeddings: Path, data: Path, kept: Path, tuned: Path | None) -> Floats:
-    """What the networks on embeddings, and the teacher among fine-tuned runs, answer together for the target's images.
+def answer(
+    choice: Choice, embeddings: Path, data: Path, out: Path, tuned: Path | None, beside: Sequence[Candidate]
+) -> Floats:
+    """What the networks on embeddings, and these among fine-tuned runs, answer together for the target's images.
     (n_t, c)"""
     task = load_task(choice.task, choice.shift, 0, data)
     rows = rows_of((choice.task, choice.shift, "0", str(choice.seed)), task, embeddings)
 
     def fit(one: Candidate, on: Task) -> DomainOutputs:
-        return read_outputs(finished(one.run(on, "mlp", {}, choice.seed), on, kept / choice.name))
+        return read_outputs(finished(one.run(on, "mlp", {}, choice.seed), on, out / "runs" / choice.name))
 
     kinds, outputs = list(FROZEN), [fit(one, rows) for one in FROZEN]
     if tuned is not None:
-        beside = (SOURCE_ONLY, TEACHER)
-        kinds, outputs = [*beside, *kinds[1:]], [*(stored(tuned, choice, one, task) for one in beside), *outputs[1:]]
+        first = hash_of_answers(np.load(file_of(out, choice, ()))) if GUIDED in beside else None
+        tuned_ones = (SOURCE_ONLY, *beside)
+        kinds = [*tuned_ones, *kinds[1:]]
+        outputs = [*(stored(tuned, choice, one, task, first) for one in tuned_ones), *outputs[1:]]
     refit = REFIT if tuned is None else REFIT_BESIDE_TUNED
     _, together = handed_out(kinds, score_networks(outputs), outputs, rows, fit, refit, SHARE_OF_STARTS)
     return softmax(together.target_uniform)
 
 
-def stored(runs: Path, choice: Choice, candidate: Candidate, task: Task) -> DomainOutputs:
-    """What a fine-tuned network answers."""
+def stored(runs: Path, choice: Choice, candidate: Candidate, task: Task, first: str | None) -> DomainOutputs:
+    """What a fine-tuned network answers; the guided one is that which began with the first answers, of that hash."""
     wanted = (choice.task, choice.shift, choice.seed, candidate.method)
     for path in finished_runs(runs):
         run = json.loads((path / "run.json").read_text())["run"]
-        if (run["task"], run["shift"], run["seed"], run["plan"][-1]["method"]["id"]) == wanted:
+        found = (run["task"], run["shift"], run["seed"], run["plan"][-1]["method"]["id"])
+        if found == wanted and (candidate != GUIDED or run.get("answers") == first):
             return candidate_of(RunFolder(path), candidate.name, task).outputs
     raise FileNotFoundError(f"{runs} has no finished run of {candidate.name} for {choice.name}.")
 
@@ -141,12 +149,13 @@ class Answerer:
     out: Path
     data: Path
     tuned: Path | None
+    beside: tuple[Candidate, ...]
 
     def __call__(self, choice: Choice) -> str:
-        began, file = time.monotonic(), file_of(self.out, choice, self.tuned is not None)
+        began, file = time.monotonic(), file_of(self.out, choice, self.beside)
         if not file.exists():
             torch.set_num_threads(1)
-            found = answer(choice, self.embeddings, self.data, self.out / "runs", self.tuned)
+            found = answer(choice, self.embeddings, self.data, self.out, self.tuned, self.beside)
             with whole_file(file, "name another folder.") as new, new.open("wb") as writing:
                 np.save(writing, found.astype(np.float32))
         return f"{choice.name} {time.monotonic() - began:.0f} s"
@@ -163,15 +172,15 @@ class Trainer:
     device: str
     training: str
     """Settings that differ, as lines of TOML."""
-    with_teacher: bool
-    """Whether the answers are those that the teacher has a part in."""
+    beside: tuple[Candidate, ...]
+    """Fine-tuned networks that have a part in the answers."""
 
     def __call__(self, job: tuple[Choice, str]) -> str:
         choice, asked = job
         began, task = time.monotonic(), loaded(choice.task, choice.shift, self.data)
         method, _, options = asked.partition(":")
         if method_class(method).takes_answers:
-            given = np.load(file_of(self.answers, choice, self.with_teacher))
+            given = np.load(file_of(self.answers, choice, self.beside))
             task = replace(task, training_data=replace(task.training_data, answers=given))
         hyper = tomllib.loads(options.replace("+", "\n"))
         training = {"net": NETWORK, "weights": str(self.weights)} | tomllib.loads(self.training)
@@ -183,6 +192,11 @@ class Trainer:
             pass
         score = RunFolder(how.root / run.key).scores()["whole"]["per_class_mean"]
         return f"{choice.name} {asked} {score:.1f} {time.monotonic() - began:.0f} s"
+
+
+def beside(args: argparse.Namespace) -> tuple[Candidate, ...]:
+    """The fine-tuned networks that have a part in the answers."""
+    return (*((TEACHER,) if args.with_teacher else ()), *((GUIDED,) if args.guided_too else ()))
 
 
 @lru_cache(2)
@@ -209,6 +223,8 @@ def main() -> None:
         "--methods", default="source,teacher,guided", help="With hyper-parameters: guided:until=1.0+guidance=3.0"
     )
     two.add_argument("--with-teacher", action="store_true", help="Begin with answers that it had a part in.")
+    for command in (one, two):
+        command.add_argument("--guided-too", action="store_true", help="And the first guided one, beside the teacher.")
     two.add_argument("-t", "--train", action="append", default=[], help="A training setting that differs: round=2.")
     for command in (one, two):
         command.add_argument("answers", type=Path, help="A folder.")
@@ -220,6 +236,8 @@ def main() -> None:
         command.add_argument("--first-seed", type=int, default=0)
         command.add_argument("--seeds", type=int, default=1)
     args = parser.parse_args()
+    if args.command != "embed" and args.guided_too and not args.with_teacher:
+        parser.error("--guided-too goes with --with-teacher: the guided one stands beside it.")
     jobs: list[Any]
     seeds = range(args.first_seed, args.first_seed + args.seeds)
     wanted = list(choices(args.pairs, args.shifts.split(","), seeds))
@@ -229,11 +247,11 @@ def main() -> None:
         jobs, work = wanted, Embedder(args.embeddings, args.data, args.weights, args.device)
     elif args.command == "answers":
         args.answers.mkdir(parents=True, exist_ok=True)
-        jobs, work = wanted, Answerer(args.embeddings, args.answers, args.data, args.with_teacher)
+        jobs, work = wanted, Answerer(args.embeddings, args.answers, args.data, args.with_teacher, beside(args))
     else:
         jobs = [(choice, method) for choice in wanted for method in args.methods.split(",")]
         training = "\n".join(args.train)
-        work = Trainer(args.runs, args.answers, args.data, args.weights, args.device, training, args.with_teacher)
+        work = Trainer(args.runs, args.answers, args.data, args.weights, args.device, training, beside(args))
     with multiprocessing.get_context("spawn").Pool(args.jobs) as pool:
         for line in pool.imap_unordered(work, jobs):
             print(line, flush=True)
