@@ -14,6 +14,7 @@ import pytest
 import torch
 from PIL import Image
 
+from askew.adaptation.candidates import AUTO
 from askew.core.options import checked
 from askew.data.benchmarks import task_infos
 from askew.methods import make_method
@@ -26,6 +27,7 @@ GRIDS = sorted((FOLDER / "grids").rglob("*.toml"))
 FROZEN = ("first", "schedule", "length", "final")
 """Sweeps that results/development reports: they name every setting, whatever the committed ones become."""
 DEVELOPMENT = [grid for grid in GRIDS if grid.parent.name == "development"]
+CANDIDATES = {candidate.name for candidate in AUTO["rows"]}
 
 
 def test_there_are_programs_and_grids() -> None:
@@ -90,19 +92,25 @@ def test_settings_for_embeddings_are_tried_on_pairs_that_nothing_reports(
     assert rows["x"].shape == (12, 512)
     assert sorted(set(rows["y"].tolist())) == ["cat", "dog"]
     short = "train = { pretrain = 2, rounds = 1, round = 2, batch = 2 }"
-    variants = tomllib.loads(f"[base]\n{short}\n[strong]\nhyper = {{ coal = {{ alpha = 0.3 }} }}\n{short}\n")
+    strong, less = "hyper = { coal = { alpha = 0.3 } }", 'without = ["mcc"]'
+    variants = tomllib.loads(f"[base]\n{short}\n[strong]\n{strong}\n{short}\n[less]\n{less}\n{short}\n")
     trials = [own.Trial(name, ("cartoon", "sketch"), "rs-ut", 0, variant) for name, variant in variants.items()]
     results = tmp_path / "results.jsonl"
     for _ in range(2):  # the second time there is nothing to do
         own.run_trials(trials, own.Trier(tmp_path / "rows", auto=True), results)
         every = list(tables.read(results))
         found = [row for row in every if not row["method"].startswith("skada")]  # which may be missing
-    assert len(found) == 2 * (7 + 3), "six candidates, the one fitted to them, what is handed out, and two peers"
+    without = [row for row in found if row["variant"] == "less"]
+    assert len(found) - len(without) == 2 * (7 + 3), "six candidates, one fitted to them, what is handed out, two peers"
+    assert len(without) == 5 + 2, "one candidate less, and no peer again"
+    assert not any("mcc" in row["method"] or "verdict" in row for row in without)
     chosen = [row["mean"] for row in found if row["method"] == "auto"]
     assert set(chosen) <= {row["mean"] for row in found if row["method"] != "auto"}
     tables.print_table(every)
-    printed = [line.split(" | ")[0] for line in capsys.readouterr().out.splitlines()[-2:]]
-    assert printed == ["| base (1 pairs)", "| strong (1 pairs)"]
+    printed = [line.split(" | ") for line in capsys.readouterr().out.splitlines()]
+    assert [line[0] for line in printed[-3:]] == ["| base (1 pairs)", "| strong (1 pairs)", "| less (1 pairs)"]
+    best = max(row["mean"] for row in every if row["variant"] == "base" and row["method"] in CANDIDATES)
+    assert printed[-3][printed[-5].index(tables.BEST)] == f"{best:.1f}"
     base = [row for row in every if row["variant"] == "base"]
     tables.print_summary(base, [("development", "rs-ut")])
     _, _, answers, _, _, _, told = capsys.readouterr().out.splitlines()
