@@ -84,6 +84,13 @@ class Adaptation:
         return f"{self._judgement}{self._by_labels}"
 
     @property
+    def how_chosen(self) -> str:
+        """Who or what decided which network was saved."""
+        if self.request.take or self.request.method != "auto":
+            return "as requested"
+        return "chosen without target labels" if self.setup.labels is None else "chosen with labels of the target"
+
+    @property
     def on_labels(self) -> Mapping[str, Estimate]:
         """The accuracy of each candidate on the labels that the user has, but for those trained with them."""
         labels = self.setup.labels
