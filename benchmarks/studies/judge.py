@@ -27,14 +27,7 @@ from own import finished
 from scipy.stats import rankdata
 
 from askew.adaptation.candidates import AUTO as CANDIDATES
-from askew.adaptation.candidates import (
-    FROZEN,
-    GUIDED_BY_TEACHER,
-    REFIT_BESIDE_TUNED,
-    answered,
-    choose_members,
-    refit_joins,
-)
+from askew.adaptation.candidates import FROZEN, GUIDED_BY_ALL, REFIT_BESIDE_TUNED, answered, choose_members, refit_joins
 from askew.adaptation.candidates import Candidate as Kind
 from askew.core.files import read_tensors
 from askew.data.benchmarks import load_task
@@ -65,6 +58,8 @@ SHOWN = "shown to users (before: an even one)"
 
 PARTS = ("source", "source_val", "target", "test")
 """Of a task, as `tuned.py embed` writes them."""
+TUNED = ".tuned"
+"""In names of files: answers that fine-tuned networks had a part in."""
 
 Choice = tuple[str, ...]
 """Task, shift, draw and seed."""
@@ -93,8 +88,8 @@ Choices = dict[Choice, list[Candidate]]
 
 def read_choices(roots: Sequence[Path], data: Path | None, answers: Path | None = None) -> Choices:
     """Candidates by task, shift, draw and seed, source-only first; choices without source-only are left out."""
-    files = answers.glob("*.teacher*.npy") if answers else ()
-    by_teacher = {hash_of_answers(np.load(file)) for file in files}
+    files = answers.glob(f"*{TUNED}.npy") if answers else ()
+    by_all = {hash_of_answers(np.load(file)) for file in files}
     tasks: dict[tuple[str, str, int], Task] = {}
     found: Choices = {}
     for folder in (RunFolder(path) for root in roots for path in finished_runs(root)):
@@ -103,7 +98,7 @@ def read_choices(roots: Sequence[Path], data: Path | None, answers: Path | None 
         if drawn not in tasks:
             tasks[drawn] = load_task(*drawn, data)
         key = (run["task"], run["shift"], str(run["draw"]), str(run["seed"]))
-        method = GUIDED_BY_TEACHER.name if run.get("answers") in by_teacher else run["plan"][-1]["method"]["id"]
+        method = GUIDED_BY_ALL.name if run.get("answers") in by_all else run["plan"][-1]["method"]["id"]
         found.setdefault(key, []).append(candidate_of(folder, method, tasks[drawn]))
     for candidates in found.values():
         candidates.sort(key=lambda one: one.method != SOURCE_ONLY)

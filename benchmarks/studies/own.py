@@ -47,16 +47,7 @@ from own_rows import PAIRS, SHIFTS, draw, embed, sensors
 from own_tables import of_group, print_pairs, print_summary, print_table, read
 from peers import peers
 
-from askew.adaptation.candidates import (
-    AUTO,
-    FROZEN_SHARE,
-    REFIT,
-    Candidate,
-    answered,
-    choose_members,
-    refit_joins,
-    refits,
-)
+from askew.adaptation.candidates import AUTO, REFIT, Candidate, answered, choose_members, refit_joins, refits
 from askew.adaptation.setup import AdaptRequest, Setup, set_up
 from askew.cli.progress import watch
 from askew.data.decode import SIDE
@@ -145,11 +136,11 @@ class Trier:
 
 def handed_out(
     candidates: Sequence[Candidate], networks: Sequence[ScoredNetwork], outputs: Sequence[DomainOutputs], task: Task,
-    fit: Callable[[Candidate, Task], DomainOutputs], refit: Candidate = REFIT, frozen_share: float = FROZEN_SHARE,
+    fit: Callable[[Candidate, Task], DomainOutputs], refit: Candidate = REFIT,
 ) -> tuple[DomainOutputs | None, DomainOutputs]:  # fmt: skip
     """LDA from the answers of the better candidates to a task of rows, where there are several, and what all answer
     together."""
-    chosen = choose_members(candidates, networks, frozen_share) or [(0, 1.0)]
+    chosen = choose_members(candidates, networks) or [(0, 1.0)]
     members = [(replace(candidates[i], weight=weight), outputs[i]) for i, weight in chosen]
     fitted = None
     if len(members) > 1 and refits(task):

@@ -3,14 +3,14 @@
     python benchmarks/studies/tuned.py embed EMBEDDINGS --data DATA --weights FILE [--pairs reported]
     python benchmarks/studies/tuned.py answers EMBEDDINGS ANSWERS --data DATA [--pairs reported] [--seeds 3]
     python benchmarks/studies/tuned.py train RUNS ANSWERS --data DATA --weights FILE [--jobs 3]
-    python benchmarks/studies/tuned.py answers EMBEDDINGS ANSWERS --data DATA --with-teacher RUNS
-    python benchmarks/studies/tuned.py train RUNS ANSWERS --data DATA --weights FILE --with-teacher --methods guided
+    python benchmarks/studies/tuned.py answers EMBEDDINGS ANSWERS --data DATA --with-tuned RUNS
+    python benchmarks/studies/tuned.py train RUNS ANSWERS --data DATA --weights FILE --with-tuned --methods guided
     python benchmarks/studies/judge.py RUNS --data DATA --embeddings EMBEDDINGS --answers ANSWERS
 
 `embed` embeds the images of tasks as `askew adapt` would; `answers` trains what stands on embeddings of the network as
-it was, on a CPU, and writes what these answer together for every target image, or what they and the teacher do, with
-`--guided-too` also the first guided one; `train` fine-tunes, the guided teacher from those answers (into another folder
-of runs, if there are some from others). All resume where they were interrupted.
+it was, on a CPU, and writes what these answer together for every target image, or what they and those fine-tuned do;
+`train` fine-tunes, the guided teacher from such answers: first from the former, then from the latter. All resume where
+they were interrupted.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from judge import PARTS, candidate_of, rows_of
+from judge import PARTS, TUNED, candidate_of, rows_of
 from own import finished, handed_out
 from own_rows import PAIRS
 
 from askew.adaptation.candidates import (
+    AUTO,
     FROZEN,
     GUIDED,
+    GUIDED_BY_ALL,
     REFIT,
     REFIT_BESIDE_TUNED,
-    SHARE_OF_STARTS,
     SOURCE_ONLY,
-    TEACHER,
     Candidate,
 )
 from askew.cli.progress import watch
@@ -79,15 +79,13 @@ def choices(pairs: str, shifts: Sequence[str], seeds: range) -> Iterator[Choice]
         yield Choice(f"pacs/{pair[0]}-{pair[1]}", shift, seed)
 
 
-def file_of(answers: Path, choice: Choice, beside: Sequence[Candidate]) -> Path:
-    """Of the answers that these fine-tuned networks had a part in."""
-    return answers / f"{'.'.join([choice.name, *(one.name for one in beside)])}.npy"
+def file_of(answers: Path, choice: Choice, tuned: bool) -> Path:
+    """Of the answers that fine-tuned networks had a part in, or had not."""
+    return answers / f"{choice.name}{TUNED if tuned else ''}.npy"
 
 
-def answer(
-    choice: Choice, embeddings: Path, data: Path, out: Path, tuned: Path | None, beside: Sequence[Candidate]
-) -> Floats:
-    """What the networks on embeddings, and these among fine-tuned runs, answer together for the target's images.
+def answer(choice: Choice, embeddings: Path, data: Path, out: Path, tuned: Path | None) -> Floats:
+    """What the networks on embeddings, and those among fine-tuned runs, answer together for the target's images.
     (n_t, c)"""
     task = load_task(choice.task, choice.shift, 0, data)
     rows = rows_of((choice.task, choice.shift, "0", str(choice.seed)), task, embeddings)
@@ -97,16 +95,16 @@ def answer(
 
     kinds, outputs = list(FROZEN), [fit(one, rows) for one in FROZEN]
     if tuned is not None:
-        first = hash_of_answers(np.load(file_of(out, choice, ()))) if GUIDED in beside else None
-        tuned_ones = (SOURCE_ONLY, *beside)
-        kinds = [*tuned_ones, *kinds[1:]]
-        outputs = [*(stored(tuned, choice, one, task, first) for one in tuned_ones), *outputs[1:]]
+        first = hash_of_answers(np.load(file_of(out, choice, tuned=False)))
+        beside = [one for one in AUTO["guided pictures"] if one.name in (SOURCE_ONLY.name, *GUIDED_BY_ALL.guided_by)]
+        kinds = [*beside, *kinds[1:]]
+        outputs = [*(stored(tuned, choice, one, task, first) for one in beside), *outputs[1:]]
     refit = REFIT if tuned is None else REFIT_BESIDE_TUNED
-    _, together = handed_out(kinds, score_networks(outputs), outputs, rows, fit, refit, SHARE_OF_STARTS)
+    _, together = handed_out(kinds, score_networks(outputs), outputs, rows, fit, refit)
     return softmax(together.target_uniform)
 
 
-def stored(runs: Path, choice: Choice, candidate: Candidate, task: Task, first: str | None) -> DomainOutputs:
+def stored(runs: Path, choice: Choice, candidate: Candidate, task: Task, first: str) -> DomainOutputs:
     """What a fine-tuned network answers; the guided one is that which began with the first answers, of that hash."""
     wanted = (choice.task, choice.shift, choice.seed, candidate.method)
     for path in finished_runs(runs):
@@ -149,13 +147,12 @@ class Answerer:
     out: Path
     data: Path
     tuned: Path | None
-    beside: tuple[Candidate, ...]
 
     def __call__(self, choice: Choice) -> str:
-        began, file = time.monotonic(), file_of(self.out, choice, self.beside)
+        began, file = time.monotonic(), file_of(self.out, choice, self.tuned is not None)
         if not file.exists():
             torch.set_num_threads(1)
-            found = answer(choice, self.embeddings, self.data, self.out, self.tuned, self.beside)
+            found = answer(choice, self.embeddings, self.data, self.out, self.tuned)
             with whole_file(file, "name another folder.") as new, new.open("wb") as writing:
                 np.save(writing, found.astype(np.float32))
         return f"{choice.name} {time.monotonic() - began:.0f} s"
@@ -172,15 +169,15 @@ class Trainer:
     device: str
     training: str
     """Settings that differ, as lines of TOML."""
-    beside: tuple[Candidate, ...]
-    """Fine-tuned networks that have a part in the answers."""
+    tuned: bool
+    """Whether fine-tuned networks have a part in the answers."""
 
     def __call__(self, job: tuple[Choice, str]) -> str:
         choice, asked = job
         began, task = time.monotonic(), loaded(choice.task, choice.shift, self.data)
         method, _, options = asked.partition(":")
         if method_class(method).takes_answers:
-            given = np.load(file_of(self.answers, choice, self.beside))
+            given = np.load(file_of(self.answers, choice, self.tuned))
             task = replace(task, training_data=replace(task.training_data, answers=given))
         hyper = tomllib.loads(options.replace("+", "\n"))
         training = {"net": NETWORK, "weights": str(self.weights)} | tomllib.loads(self.training)
@@ -192,11 +189,6 @@ class Trainer:
             pass
         score = RunFolder(how.root / run.key).scores()["whole"]["per_class_mean"]
         return f"{choice.name} {asked} {score:.1f} {time.monotonic() - began:.0f} s"
-
-
-def beside(args: argparse.Namespace) -> tuple[Candidate, ...]:
-    """The fine-tuned networks that have a part in the answers."""
-    return (*((TEACHER,) if args.with_teacher else ()), *((GUIDED,) if args.guided_too else ()))
 
 
 @lru_cache(2)
@@ -211,9 +203,7 @@ def main() -> None:
     one = commands.add_parser("answers")
     for command in (zero, one):
         command.add_argument("embeddings", type=Path)
-    one.add_argument(
-        "--with-teacher", type=Path, metavar="RUNS", help="Where it was fine-tuned: it has a part in them."
-    )
+    one.add_argument("--with-tuned", type=Path, metavar="RUNS", help="Of the teachers that have a part in them.")
     two = commands.add_parser("train")
     two.add_argument("runs", type=Path)
     for command in (zero, two):
@@ -222,9 +212,7 @@ def main() -> None:
     two.add_argument(
         "--methods", default="source,teacher,guided", help="With hyper-parameters: guided:until=1.0+guidance=3.0"
     )
-    two.add_argument("--with-teacher", action="store_true", help="Begin with answers that it had a part in.")
-    for command in (one, two):
-        command.add_argument("--guided-too", action="store_true", help="And the first guided one, beside the teacher.")
+    two.add_argument("--with-tuned", action="store_true", help="Begin with answers that those had a part in.")
     two.add_argument("-t", "--train", action="append", default=[], help="A training setting that differs: round=2.")
     for command in (one, two):
         command.add_argument("answers", type=Path, help="A folder.")
@@ -236,8 +224,6 @@ def main() -> None:
         command.add_argument("--first-seed", type=int, default=0)
         command.add_argument("--seeds", type=int, default=1)
     args = parser.parse_args()
-    if args.command != "embed" and args.guided_too and not args.with_teacher:
-        parser.error("--guided-too goes with --with-teacher: the guided one stands beside it.")
     jobs: list[Any]
     seeds = range(args.first_seed, args.first_seed + args.seeds)
     wanted = list(choices(args.pairs, args.shifts.split(","), seeds))
@@ -247,11 +233,11 @@ def main() -> None:
         jobs, work = wanted, Embedder(args.embeddings, args.data, args.weights, args.device)
     elif args.command == "answers":
         args.answers.mkdir(parents=True, exist_ok=True)
-        jobs, work = wanted, Answerer(args.embeddings, args.answers, args.data, args.with_teacher, beside(args))
+        jobs, work = wanted, Answerer(args.embeddings, args.answers, args.data, args.with_tuned)
     else:
         jobs = [(choice, method) for choice in wanted for method in args.methods.split(",")]
         training = "\n".join(args.train)
-        work = Trainer(args.runs, args.answers, args.data, args.weights, args.device, training, beside(args))
+        work = Trainer(args.runs, args.answers, args.data, args.weights, args.device, training, args.with_tuned)
     with multiprocessing.get_context("spawn").Pool(args.jobs) as pool:
         for line in pool.imap_unordered(work, jobs):
             print(line, flush=True)

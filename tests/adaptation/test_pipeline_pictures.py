@@ -26,7 +26,7 @@ from askew.adaptation.candidates import (
     AUTO,
     FROZEN_SHARE,
     GUIDED,
-    GUIDED_BY_TEACHER,
+    GUIDED_BY_ALL,
     MCC,
     SOURCE_ONLY,
     TEACHER_OF_VIEWS,
@@ -130,7 +130,7 @@ def test_a_fine_tuned_backbone_is_part_of_the_model_and_several_are_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shallow_resnets(monkeypatch)
-    monkeypatch.setattr(members, "choose_members", lambda candidates, networks, share: [(1, 1.0), (2, 1.0)])
+    monkeypatch.setattr(members, "choose_members", lambda candidates, networks: [(1, 1.0), (2, 1.0)])
     source, target = photographs(tmp_path / "s", ("red", "green"), 3, 90), photographs(tmp_path / "t", ("red",), 4, 0)
     training = {"pretrain": 3, "rounds": 1, "round": 6, "batch": 2, "crop": 32, "precision": "float32"}
     training |= {"lr": 1e-3, "features_lr": 1e-4}  # for weights from nothing
@@ -164,7 +164,7 @@ def test_beside_fine_tuned_networks_others_learn_from_the_backbone_as_it_was_and
     frozen = (source_only, next(one for one in ON_EMBEDDINGS if one.method == "lda"), coal)
     for module in (members, pipeline):
         monkeypatch.setattr(module, "FROZEN", frozen)
-    monkeypatch.setattr(members, "choose_members", lambda candidates, networks, share: CHOSEN[len(candidates)])
+    monkeypatch.setattr(members, "choose_members", lambda candidates, networks: CHOSEN[len(candidates)])
     monkeypatch.setattr(members, "refit_joins", lambda outputs, task: True)
     seen = []
 
@@ -174,7 +174,7 @@ def test_beside_fine_tuned_networks_others_learn_from_the_backbone_as_it_was_and
 
     add_answers = Setup.guided
     monkeypatch.setattr(Setup, "guided", guided)
-    again = dataclasses.replace(GUIDED_BY_TEACHER, name="guided again", guided_by="guided")
+    again = dataclasses.replace(GUIDED_BY_ALL, name="guided again", guided_by=("guided",))
     monkeypatch.setitem(AUTO, "guided pictures", (SOURCE_ONLY, GUIDED, again))
     weights = tmp_path / "weights.safetensors"
     save_file(models.resnet18().state_dict(), weights)
@@ -228,12 +228,14 @@ def test_nothing_is_guided_by_a_network_that_failed_or_has_no_say(monkeypatch: p
     monkeypatch.setattr(members, "answer_together", answers)
     setup: Any = SimpleNamespace(task=SimpleNamespace(training_data=SimpleNamespace(answers=first)))
     nothing: Any = None
-    for known in ("teacher", "source"):
-        trained: Any = [SimpleNamespace(candidate=SimpleNamespace(name=name)) for name in ("source", known)]
-        steps = train_guided([GUIDED_BY_TEACHER], trained, [], setup, nothing, nothing, nothing, CPU)
+    for known in (("teacher", "guided"), ("teacher",), ()):
+        trained: Any = [SimpleNamespace(candidate=SimpleNamespace(name=name)) for name in ("source", *known)]
+        steps = train_guided([GUIDED_BY_ALL], trained, [], setup, nothing, nothing, nothing, CPU)
         more, failed = finish(steps)
         assert not more
-        assert list(failed) == ([] if known == "teacher" else [GUIDED_BY_TEACHER.name])
+        missing = [name for name in ("teacher", "guided") if name not in known]
+        sentence = f"{' and '.join(missing)}, whose answers it begins with, failed."
+        assert failed == ({GUIDED_BY_ALL.name: sentence} if missing else {})
 
 
 def test_a_guided_teacher_that_is_asked_for_begins_with_answers_of_networks_that_are_no_candidates(

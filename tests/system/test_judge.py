@@ -156,7 +156,7 @@ def test_a_guided_teacher_is_named_by_the_answers_that_it_began_with(judge: Modu
     source, task = prepare(RunRequest("mini/syn-uci", "source", training=short))
     keys = [source.key]
     list(execute(source, task, how))
-    for number, kind in enumerate(("", ".teacher")):
+    for number, kind in enumerate(("", ".tuned")):
         drawn = np.random.default_rng(number).dirichlet(np.ones(10), len(task.training_data.target))
         answers = drawn.astype(np.float32)
         np.save(tmp_path / f"choice{kind}.npy", answers)
@@ -168,7 +168,7 @@ def test_a_guided_teacher_is_named_by_the_answers_that_it_began_with(judge: Modu
         keys.append(run.key)
     assert len(set(keys)) == 3, "other answers are another run"
     (found,) = judge.read_choices([tmp_path / "runs"], None, tmp_path).values()
-    assert {one.method: one.weight for one in found} == {"source": 1, "guided": 1, "guided, by the teacher too": 2}
+    assert {one.method: one.weight for one in found} == {"source": 1, "guided": 1, "guided, by all": 2}
 
 
 def test_embeddings_of_a_tasks_parts_are_a_task_of_rows_with_its_labels(judge: ModuleType, tmp_path: Path) -> None:

@@ -13,10 +13,8 @@ from numpy.typing import NDArray
 from askew.adaptation.candidates import (
     ENSEMBLE,
     FROZEN,
-    FROZEN_SHARE,
     REFIT,
     REFIT_BESIDE_TUNED,
-    SHARE_OF_STARTS,
     SOURCE_ONLY,
     Candidate,
     answered,
@@ -113,7 +111,7 @@ def answer_together(
 ) -> Generator[Progress, None, tuple[NDArray[np.float32], dict[str, str]]]:
     """What networks, source-only first, answer for the target's images, for others to begin with. (n_t, c)"""
     networks = score_networks([t.outputs for t in trained], rows.prior)
-    joint, failed = yield from ensemble_of(trained, networks, rows, request, out, device, SHARE_OF_STARTS)
+    joint, failed = yield from ensemble_of(trained, networks, rows, request, out, device)
     best = joint[-1].outputs if joint else networks[choose(networks)].outputs
     return softmax(best.target_uniform).astype(np.float32), failed
 
@@ -122,16 +120,18 @@ def train_guided(
     candidates: Sequence[Candidate], trained: Sequence[Trained], frozen: Sequence[Trained],
     setup: Setup, rows: Setup, request: AdaptRequest, out: Path, device: torch.device,
 ) -> Generator[Progress, None, tuple[list[Trained], dict[str, str]]]:  # fmt: skip
-    """Those that begin with the answers of one that has been fine-tuned and of the frozen ones together."""
+    """Those that begin with the answers of some that have been fine-tuned and of the frozen ones together."""
     more, failed, by_name = list[Trained](), dict[str, str](), {t.candidate.name: t for t in trained}
     for candidate in candidates:
-        if (guide := by_name.get(candidate.guided_by)) is None:
-            failed[candidate.name] = f"{candidate.guided_by}, whose answers it begins with, failed."
+        missing = [name for name in candidate.guided_by if name not in by_name]
+        if missing:
+            failed[candidate.name] = f"{' and '.join(missing)}, whose answers it begins with, failed."
             continue
-        answers, failures = yield from answer_together([trained[0], guide, *frozen], rows, request, out, device)
+        guides = [by_name[name] for name in candidate.guided_by]
+        answers, failures = yield from answer_together([trained[0], *guides, *frozen], rows, request, out, device)
         failed |= failures
         if hash_of_answers(answers) == hash_of_answers(setup.task.training_data.answers):
-            continue  # scores prefer source-only to its guide, which has no say then: it would be another one again
+            continue  # scores prefer source-only to its guides, which have no say then: it would be another one again
         found, failures = yield from train(setup.guided(answers), request, [candidate], out, device)
         more, failed = more + found, failed | failures
     return more, failed
@@ -139,10 +139,10 @@ def train_guided(
 
 def ensemble_of(
     trained: Sequence[Trained], networks: Sequence[ScoredNetwork], rows: Setup | None,
-    request: AdaptRequest, out: Path, device: torch.device, frozen_share: float = FROZEN_SHARE,
+    request: AdaptRequest, out: Path, device: torch.device,
 ) -> Generator[Progress, None, tuple[list[Trained], dict[str, str]]]:  # fmt: skip
     """Of the better adapted networks, `joined`; nothing where fewer than two can be."""
-    chosen = choose_members([t.candidate for t in trained], networks, frozen_share)
+    chosen = choose_members([t.candidate for t in trained], networks)
     counted = [replace(trained[i], candidate=replace(trained[i].candidate, weight=weight)) for i, weight in chosen]
     members = [t for t in counted if joins(t.run)]
     if len(members) < 2:
