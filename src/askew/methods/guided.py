@@ -19,7 +19,7 @@ class GuidedTeacher(PriorAwareTeacher):
     """The student first learns what others answered for the target's images, then what its average is sure of.
 
     Assumes: as the teacher, but for its start: of the given answers r(x), many are right. `askew adapt` gives those of
-        its networks on embeddings, then the teacher's too; without any, they are those of the network as it begins.
+        its networks on embeddings, then fine-tuned ones' too; without any, they are those of the network as it begins.
     Minimises: what the teacher minimises, but for its agreement, of which (1 − w) is left beside
         w·γ·E_t −Σ_k r_k(x) log h_k(x₁), with w = max(0, 1 − t/u), t being progress from 0 to 1. In the first round the
         even draw goes by the given answers too.
