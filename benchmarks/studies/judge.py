@@ -191,9 +191,10 @@ def judge_verdicts(candidates: Sequence[Candidate], networks: Sequence[ScoredNet
     before, *adapted = candidates
     found = []
     for after, verdict in zip(adapted, judge_transfers(networks), strict=True):
+        known = not math.isnan(after.overall)
         truths = {
             "truth": truth_of(after.accuracy - before.accuracy),
-            "truth_overall": truth_of(after.overall - before.overall),
+            "truth_overall": truth_of(after.overall - before.overall) if known else None,
         }
         found.append({"method": after.method, **truths, **verdict.as_dict()})
     return found
@@ -286,7 +287,7 @@ def scores_table(judged: Judged, tasks: Sequence[str], what: str, form: str) -> 
 
 
 def verdicts_table(judged: Judged, by: str, measure: str) -> str:
-    found = [one for of in judged.values() for one in of["verdicts"]]
+    found = [one for of in judged.values() for one in of["verdicts"] if one[by] is not None]
     rows = [
         [truth, *(str(sum(v[by] == truth and v["verdict"] == verdict for v in found)) for verdict in VERDICTS)]
         for truth in VERDICTS

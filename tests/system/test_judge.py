@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -62,8 +63,6 @@ def test_regret_is_how_far_the_pick_is_below_the_best(judge: ModuleType, candida
 def test_what_is_handed_out_is_the_mean_of_the_better_networks_unless_it_looks_harmful(
     judge: ModuleType, candidates: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dataclasses import replace
-
     from askew.evaluation.calibration import mean_outputs
     from askew.evaluation.metrics import score
 
@@ -99,6 +98,11 @@ def test_a_verdict_is_compared_with_a_difference_of_more_than_a_point(judge: Mod
         ("same", "unclear"),
     ]
     assert [one["truth_overall"] for one in found] == ["hurt", "helped", "unclear"]
+    unknown = replace(candidates[1], overall=float("nan"))
+    (one,) = judge.judge_verdicts([candidates[0], unknown], score_networks([one.outputs for one in candidates[:2]]))
+    assert one["truth_overall"] is None
+    table = judge.verdicts_table({("task",): {"verdicts": [*found, one]}}, "truth_overall", "accuracy")
+    assert "of 3 adapted runs" in table, "where the truth is not known there is nothing to compare"
 
 
 def test_other_rules_of_the_verdict_look_at_the_same_images_and_at_more_scores(
@@ -143,8 +147,6 @@ def test_a_folder_of_runs_is_judged_from_its_files(
 
 
 def test_a_guided_teacher_is_named_by_the_answers_that_it_began_with(judge: ModuleType, tmp_path: Path) -> None:
-    from dataclasses import replace
-
     import torch
 
     from askew.runs.config import RunRequest, plan_run, prepare
