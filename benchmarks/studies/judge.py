@@ -33,9 +33,10 @@ from askew.core.files import read_tensors
 from askew.data.benchmarks import load_task
 from askew.data.domains import Labeled, Unlabeled
 from askew.data.task import Task, TrainingData
+from askew.evaluation.agreement import expected_accuracy
 from askew.evaluation.calibration import mean_outputs
 from askew.evaluation.diagnosis import diagnose
-from askew.evaluation.logits import Floats, Labels
+from askew.evaluation.logits import Floats, Labels, as_labels
 from askew.evaluation.metrics import mean, score
 from askew.evaluation.outputs import DomainOutputs
 from askew.evaluation.prior_estimators import ESTIMATORS, target_prior
@@ -237,6 +238,8 @@ def judge_choice(
     pick = several[0][0] if len(several) == 1 else len(compared) - 1
     pick = 0 if pick and verdicts[pick - 1]["verdict"] == "hurt" else pick
     others = [network.outputs for i, network in enumerate(single) if i not in (0, pick)]
+    adapted, answers = [one.outputs for one in single[1:]], networks[pick].outputs.target_uniform.argmax(axis=1)
+    expected = expected_accuracy(adapted, as_labels(answers)) if pick else None
     prior = diagnose(single[0].outputs, networks[pick].outputs if pick else None, others).target_prior
     return {
         "candidates": [{"method": one.method, "accuracy": one.accuracy} for one in compared],
@@ -244,6 +247,8 @@ def judge_choice(
             "method": compared[pick].method,
             "accuracy": compared[pick].accuracy,
             "verdict": verdicts[pick - 1]["verdict"] if pick else None,
+            "confidence": 100 * networks[pick].scores["expected"],
+            "expected": None if expected is None else 100 * expected.per_class_mean,
         },
         "scores": judge_scores(candidates, single, compared[pick].accuracy),
         "verdicts": verdicts,
@@ -305,6 +310,18 @@ def handed_out_verdicts(judged: Judged) -> str:
     return f"On what is handed out: right {right}, opposite {opposite} of {len(verdicts)}.\n"
 
 
+def expected_line(judged: Judged) -> str:
+    """How far the accuracy that users are told to expect is off, and the confidence of what is handed out."""
+    told = [of["handed_out"] for of in judged.values() if of["handed_out"]["expected"] is not None]
+    if not told:
+        return "No accuracy is expected where fewer than two adapted networks are compared.\n"
+    off = [mean([abs(one[key] - one["accuracy"]) for one in told]) for key in ("expected", "confidence")]
+    return (
+        f"Expected per-class mean accuracy: {off[0]:.1f} points off on average, over {len(told)} choices; confidence "
+        f"by class: {off[1]:.1f}.\n"
+    )
+
+
 def priors_table(judged: Judged, tasks: Sequence[str]) -> str:
     rows = [
         [f"{name} {when}", *(f"{v:.2f}" for v in by_task(judged, lambda of, n=name, w=when: of["priors"][n][w]))]
@@ -344,6 +361,7 @@ def markdown(judged: Judged) -> str:
         scores_table(judged, tasks, "regret", "{:.1f}"),
         verdicts_table(judged, "truth", "per-class mean accuracy"),
         handed_out_verdicts(judged),
+        expected_line(judged),
         verdicts_table(judged, "truth_overall", "accuracy under the target's own label distribution"),
         "L1 error of the estimated target prior, before (source-only) and after adaptation:\n",
         priors_table(judged, tasks),

@@ -52,8 +52,10 @@ from askew.adaptation.setup import AdaptRequest, Setup, set_up
 from askew.cli.progress import watch
 from askew.data.decode import SIDE
 from askew.data.task import Task
+from askew.evaluation.agreement import expected_accuracy
 from askew.evaluation.calibration import mean_outputs
 from askew.evaluation.diagnosis import diagnose
+from askew.evaluation.logits import as_labels
 from askew.evaluation.metrics import score
 from askew.evaluation.outputs import DomainOutputs, read_outputs
 from askew.evaluation.validators import ScoredNetwork, score_another, score_networks
@@ -126,7 +128,11 @@ class Trier:
                 found[REFIT.name] = fitted
             found["auto"] = auto_outputs
             if not left_out:
-                claims = claimed([*networks, score_another(networks, found["auto"])], list(found), y)
+                last = score_another(networks, found["auto"])
+                claims = claimed([*networks, last], list(found), y)
+                expected = expected_accuracy(outputs[1:], as_labels(last.outputs.target_uniform.argmax(axis=1)))
+                assert expected is not None, "there are several candidates"
+                claims["auto"] |= {"expected": 100 * expected.per_class_mean}
         predicted = {name: of_network.target_uniform.argmax(axis=1) for name, of_network in found.items()}
         predicted |= peers(setup.task) if self.auto and not left_out else {}
         for name, classes in predicted.items():
@@ -169,15 +175,15 @@ def train_all(
 
 
 def claimed(networks: list[ScoredNetwork], names: list[str], y: NDArray[np.int64]) -> dict[str, dict[str, Any]]:
-    """What users are told without labels: the verdict on each adapted network, and, of the last, the expected accuracy
-    and the label distribution: its L1 error, an even one's, and the share of classes whose interval holds the truth."""
+    """What users are told without labels: the verdict on each adapted network, and, of the last, its confidence and
+    the label distribution: its L1 error, an even one's, and the share of classes whose interval holds the truth."""
     claims: dict[str, dict[str, Any]] = {
         name: {"verdict": verdict.verdict} for name, verdict in zip(names[1:], judge_transfers(networks), strict=True)
     }
     others = [network.outputs for network in networks[1:-1]]
     prior = diagnose(networks[0].outputs, networks[-1].outputs, others).target_prior
     truth = np.bincount(y, minlength=len(prior.prior)) / len(y)
-    claims[names[-1]] |= {"expected": 100 * networks[-1].scores["expected"]} | prior_errors(prior, truth)
+    claims[names[-1]] |= {"confidence": 100 * networks[-1].scores["expected"]} | prior_errors(prior, truth)
     return claims
 
 

@@ -71,10 +71,12 @@ class Scores:
         return right, opposite, len(judged), truths.count("helped")
 
     def told(self) -> dict[str, float]:
-        """What users are told, on average: errors of the label distribution, of an even one, and of the confidence."""
+        """What users are told, on average: errors of the label distribution, of an even one, of the expected accuracy
+        and of the confidence."""
         told = [row for row in self.rows if "covered" in row]
         found = {key: float(np.mean([row[key] for row in told])) for key in ("l1", "l1_even", "covered")}
-        return found | {"apart": float(np.mean([abs(row["expected"] - row["mean"]) for row in told]))}
+        off = {key: float(np.mean([abs(row[key] - row["mean"]) for row in told])) for key in ("expected", "confidence")}
+        return found | off
 
 
 def print_summary(rows: Sequence[Row], groups: Sequence[tuple[str, str]]) -> None:
@@ -89,13 +91,14 @@ def print_summary(rows: Sequence[Row], groups: Sequence[tuple[str, str]]) -> Non
         regrets = [scores.regret(names) for names in (scores.candidates, every)]
         cells = [f"{pairs}, {shift}", str(len(regrets[0])), *means, *best, _spread(list(scores.by_seed(AUTO)))]
         print(_line([*cells, *(f"{np.mean(values):.1f}" for values in regrets)]))
-    verdicts = ["verdicts right / opposite", "of auto", "confidence off by"]
+    verdicts = ["verdicts right / opposite", "of auto", "expected accuracy off by (confidence)"]
     print("\n" + _line(["group", *verdicts, "label distribution: L1 (even)", "intervals cover"], head=True))
     for (pairs, shift), scores in several.items():
         own = [row for row in scores.rows if row["method"] == AUTO]
         judged = [f"{r} / {o} of {n}" for r, o, n, _ in (scores.verdicts(scores.rows), scores.verdicts(own))]
         told = scores.told()
-        shares = [f"{told['apart']:.1f}", f"{told['l1']:.2f} ({told['l1_even']:.2f})", f"{told['covered']:.0%}"]
+        off = f"{told['expected']:.1f} ({told['confidence']:.1f})"
+        shares = [off, f"{told['l1']:.2f} ({told['l1_even']:.2f})", f"{told['covered']:.0%}"]
         print(_line([f"{pairs}, {shift}", *judged, *shares]))
 
 
@@ -123,7 +126,10 @@ def print_pairs(rows: Sequence[Row]) -> None:
             f"Label distribution: L1 {told['l1']:.2f} (an even one {told['l1_even']:.2f}); its 95 % intervals cover "
             f"{told['covered']:.0%} of classes."
         )
-        print(f"Confidence by class: {told['apart']:.1f} points from the accuracy on average.")
+        print(
+            f"Expected accuracy: {told['expected']:.1f} points from the accuracy on average, confidence by class "
+            f"{told['confidence']:.1f}."
+        )
 
 
 def print_table(rows: Sequence[Row]) -> None:

@@ -227,3 +227,13 @@ def test_a_target_of_another_width_is_refused() -> None:
 def test_rows_on_which_training_diverges_are_refused() -> None:
     with pytest.raises(ValueError, match="scale the rows, or lower lr"):
         short(net="bare", training=SHORT | {"lr": 1e30}).fit(1e20 * XS, YS)
+
+
+def test_auto_s_probabilities_are_as_high_as_its_adapted_methods_agree() -> None:
+    auto = short(method="auto").fit_domains(XS, YS, XT)
+    assert auto.expected_accuracy_ is not None
+    assert auto.expected_accuracy_.networks == len(AUTO["rows"]) - 1
+    sure = auto.predict_proba(XT).max(axis=1).mean()
+    assert sure == pytest.approx(auto.expected_accuracy_.overall, abs=1e-3)
+    assert short(method="coal").fit_domains(XS, YS, XT).expected_accuracy_ is None, "there is nothing to compare with"
+    assert short(method="auto").fit(XS, YS).expected_accuracy_ is None, "there is no target"

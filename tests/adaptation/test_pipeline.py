@@ -138,9 +138,31 @@ def test_a_model_and_an_audit_know_how_much_each_member_of_the_ensemble_counts(m
 def test_the_predictions_are_calibrated_and_for_a_uniform_prior(made: Adapted) -> None:
     found = made.found
     outputs = found.winner.outputs
-    z = (outputs.target - np.log(outputs.training_prior)) / temperature(outputs)
+    z = (outputs.target - np.log(outputs.training_prior)) / found.temperature
     expected = np.exp(z) / np.exp(z).sum(axis=1, keepdims=True)
     np.testing.assert_allclose(found.probabilities, expected, atol=1e-9)
+
+
+def test_probabilities_are_as_high_as_two_of_the_adapted_methods_agree(made: Adapted) -> None:
+    found = made.found
+    adapted = [t for t in found.trained[1:] if not t.members and not t.candidate.is_refit]
+    assert len(adapted) == len(ON_EMBEDDINGS) - 1
+    agreed = [np.mean(a.predicted == b.predicted) for i, a in enumerate(adapted) for b in adapted[i + 1 :]]
+    assert found.expected is not None
+    assert found.expected.overall == pytest.approx(np.mean(agreed))
+    assert found.probabilities.max(axis=1).mean() == pytest.approx(np.mean(agreed), abs=1e-6)
+    told = json.loads((made.out / "summary.json").read_text())["expected_accuracy"]
+    assert told == {**found.expected.as_dict()}
+    assert found.expected.sentence in (made.out / "report.html").read_text()
+
+
+@pytest.mark.parametrize("method", ["source", "coal"])
+def test_without_other_methods_to_compare_probabilities_are_calibrated_on_the_source(
+    made: Adapted, method: str
+) -> None:
+    found = finish(adapt(dataclasses.replace(made.found.request, method=method), made.out, CPU))
+    assert found.expected is None
+    assert found.temperature == temperature(found.winner.outputs)
 
 
 def test_the_model_predicts_what_the_table_says(made: Adapted) -> None:

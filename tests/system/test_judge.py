@@ -78,7 +78,8 @@ def test_what_is_handed_out_is_the_mean_of_the_better_networks_unless_it_looks_h
     honest = judge.judge_transfers
     monkeypatch.setattr(judge, "judge_transfers", lambda n: [replace(v, verdict="hurt") for v in honest(n)])
     refused = judge.judge_choice(candidates)
-    assert refused["handed_out"] == {"method": "source", "accuracy": 70.0, "verdict": None}
+    assert 0 < refused["handed_out"].pop("confidence") <= 100
+    assert refused["handed_out"] == {"method": "source", "accuracy": 70.0, "verdict": None, "expected": None}
 
 
 def test_equal_ranks_correlate_and_a_constant_score_does_not(judge: ModuleType) -> None:

@@ -119,6 +119,7 @@ def summary(found: Adaptation) -> dict[str, Any]:
         "rejected": found.rejected,
         "verdict": None if found.verdict is None else found.verdict.as_dict(),
         "sentence": found.sentence,
+        "expected_accuracy": None if found.expected is None else found.expected.as_dict(),
         "methods": _methods(found),
         "failed": dict(found.failed),
         "labels": None if found.setup.labels is None else _by_labels(found),

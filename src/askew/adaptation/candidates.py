@@ -41,6 +41,11 @@ class Candidate:
     guided_by: tuple[str, ...] = ()
     """Fine-tuned candidates with whose answers it begins, and with those of the frozen ones."""
 
+    @property
+    def is_refit(self) -> bool:
+        """Whether it is fitted to what others answer, and has no answer of its own."""
+        return self.name.startswith(REFIT.name)
+
     def trained_with(self, training: Mapping[str, Any], classes: int) -> dict[str, Any]:
         """Training settings for so many classes: what the user wants, and what makes the candidate."""
         room = min(self.per_class * classes, LARGEST_BATCH)

@@ -19,8 +19,10 @@ from askew.core.device import pick_device
 from askew.core.errors import UserError
 from askew.data.domains import Labeled, Unlabeled
 from askew.data.task import Task, TrainingData, make_unlabeled_task
-from askew.evaluation.calibration import mean_outputs, temperature
+from askew.evaluation.agreement import ExpectedAccuracy, expected_accuracy, temperature_for
+from askew.evaluation.calibration import at_temperature, mean_outputs, temperature
 from askew.evaluation.diagnosis import alike, remaining_difference
+from askew.evaluation.logits import as_labels
 from askew.evaluation.outputs import DomainOutputs
 from askew.evaluation.prior_estimators import estimate_prior
 from askew.evaluation.target_shares import TargetShares, target_shares
@@ -73,7 +75,10 @@ class AdaptiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     target_prior_ : the target's estimated class prior, or None without a target: the share of target rows that each
         class is predicted for or, where nothing but the class prior differs, black-box shift estimation (Lipton et al.
         2018).
-    predictor_ : the trained model, calibrated on held-out source rows; it can be saved and exported.
+    expected_accuracy_ : with auto, what share of the target rows is expected to be right: how often two of the adapted
+        networks name the same class. None without a target, or where no two were trained.
+    predictor_ : the trained model, calibrated on held-out source rows or, with auto, to be as sure of the target's as
+        it is expected to be right; it can be saved and exported.
     """
 
     def __init__(
@@ -212,19 +217,30 @@ class AdaptiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
             models.append(Predictor(card, predicting_weights(last.weights()), self.device))
         scored = [networks[i] for i in members] if networks else []
-        self.predictor_ = self._calibrated(models, scored, [weights[i] for i in members])
+        several = self.method == "auto" and adapts and scored and 0 not in members
+        adapted = zip(candidates[1:], networks[1:], strict=True) if several else ()
+        compared = [network.outputs for one, network in adapted if not one.is_refit]
+        self.predictor_, self.expected_accuracy_ = _calibrated(models, scored, [weights[i] for i in members], compared)
 
-    def _calibrated(
-        self, models: list[Predictor], networks: list[ScoredNetwork], weights: Sequence[float]
-    ) -> Predictor:
-        """One model, or several as one, with the temperature that calibrates it on the held-out source."""
-        if not networks:
-            return models[0]
-        model, t = models[0], networks[0].temperature
-        if len(models) > 1:
-            model = join(models, [network.temperature for network in networks], weights)
-            t = temperature(mean_outputs([network.outputs for network in networks], weights))
-        return Predictor(dataclasses.replace(model.card, temperature=t), model.weights, self.device)
+
+def _calibrated(
+    models: Sequence[Predictor], networks: Sequence[ScoredNetwork], weights: Sequence[float],
+    compared: Sequence[DomainOutputs],
+) -> tuple[Predictor, ExpectedAccuracy | None]:  # fmt: skip
+    """One model, or several as one, calibrated on the held-out source or, where others can be compared, on the target;
+    and what share of the target is right."""
+    if not networks:
+        return models[0], None
+    model, t, outputs = models[0], networks[0].temperature, networks[0].outputs
+    if len(models) > 1:
+        model = join(models, [network.temperature for network in networks], weights)
+        mean = mean_outputs([network.outputs for network in networks], weights)
+        t = temperature(mean)
+        outputs = at_temperature(mean, t)
+    expected = expected_accuracy(compared, as_labels(outputs.target_uniform.argmax(axis=1)))
+    if expected is not None:
+        t *= temperature_for(outputs.target_uniform, expected.overall)
+    return Predictor(dataclasses.replace(model.card, temperature=t), model.weights, str(model.device)), expected
 
 
 def _shares(networks: Sequence[DomainOutputs], members: Sequence[int], weights: Sequence[float]) -> TargetShares:

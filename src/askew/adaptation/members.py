@@ -176,7 +176,7 @@ def teach(
 ) -> Generator[Progress, None, tuple[list[Trained], dict[str, str]]]:
     """What was chosen, trained again with the labels: every member of an ensemble, and last their mean."""
     again = replace(setup, task=taught(setup.task, labels))
-    plain = [t for t in winner.members or (winner,) if t.candidate.name != REFIT.name]
+    plain = [t for t in winner.members or (winner,) if not t.candidate.is_refit]
     candidates = [replace(t.candidate, name=f"{t.candidate.name}, with labels", taught=True) for t in plain]
     more, failed = list[Trained](), dict[str, str]()
     for one, before in zip(candidates, plain, strict=True):

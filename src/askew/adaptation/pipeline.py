@@ -16,6 +16,7 @@ from askew.adaptation.setup import AdaptRequest, Setup, on_rows, set_up
 from askew.core.errors import unknown
 from askew.core.files import sweep
 from askew.core.options import checked
+from askew.evaluation.agreement import ExpectedAccuracy, expected_accuracy, temperature_for
 from askew.evaluation.diagnosis import Diagnosis, diagnose
 from askew.evaluation.logits import Floats, Labels, as_labels, decide, softmax
 from askew.evaluation.metrics import Estimate
@@ -53,8 +54,10 @@ class Adaptation:
     diagnosis: Diagnosis
     probabilities: Floats
     """Of the target's images, calibrated, under a uniform class prior or under the one that is known. (n_t, c)"""
+    expected: ExpectedAccuracy | None
+    """What share of the target is right, if several networks can tell."""
     temperature: float
-    """What calibrated the chosen network."""
+    """What calibrated the chosen network: on the held-out source, or by what share of the target is right."""
     bias: Floats
     """What its calibrated logits lack for the target to have its known shares; zero without them. (c,)"""
     unfamiliar: Unfamiliar
@@ -162,13 +165,28 @@ def adapt(
     outputs = networks[chosen].outputs
     single = [network.outputs for t, network in zip(trained, networks, strict=True) if not t.members]
     others = [one for one in single[1:] if one is not outputs]
-    logits, bias = decide(outputs.target_uniform, setup.prior)
+    expected = _expected(request, trained, networks, chosen)
+    softer = 1.0 if expected is None else temperature_for(outputs.target_uniform, expected.overall)
+    logits, bias = decide(outputs.target_uniform / softer, setup.prior)
     return Adaptation(
         request, setup, tuple(trained), failed, tuple(network.scores for network in networks), verdicts, chosen,
         "" if chosen == preferred else trained[preferred].candidate.name,
-        diagnose(networks[0].outputs, outputs if chosen else None, others), softmax(logits),
-        networks[chosen].temperature, bias, find_unfamiliar(single), time.monotonic() - began,
+        diagnose(networks[0].outputs, outputs if chosen else None, others), softmax(logits), expected,
+        networks[chosen].temperature * softer, bias, find_unfamiliar(single), time.monotonic() - began,
     )  # fmt: skip
+
+
+def _expected(
+    request: AdaptRequest, trained: Sequence[Trained], networks: Sequence[ScoredNetwork], chosen: int
+) -> ExpectedAccuracy | None:
+    """By the methods that `auto` compares; settings of one method would agree whatever they are worth."""
+    if not chosen or request.method != "auto":
+        return None
+    alike = [
+        network.outputs for t, network in zip(trained[1:], networks[1:], strict=True)
+        if not t.members and not t.candidate.is_refit and t.candidate.taught == trained[chosen].candidate.taught
+    ]  # fmt: skip
+    return expected_accuracy(alike, as_labels(networks[chosen].outputs.target_uniform.argmax(axis=1)))
 
 
 def _train_all(

@@ -82,9 +82,10 @@ class AdaptationResult:
             ]
             for i, (trained, scores) in enumerate(zip(found.trained, found.scores, strict=True))
         ]  # fmt: skip
+        expected = "" if found.expected is None else f"<p>{escape(found.expected.sentence)}</p>"
         shares = _shares(found.diagnosis, found.setup.data, np.bincount(found.predicted, minlength=len(found.classes)))
         return (
-            f"<div><p><strong>{escape(found.sentence)}</strong></p>{html_table(head, rows)}{shares}"
+            f"<div><p><strong>{escape(found.sentence)}</strong></p>{expected}{html_table(head, rows)}{shares}"
             f"<p>Scores without labels; higher is better. Report: <code>{escape(str(self.report))}</code></p></div>"
         )
 

@@ -242,6 +242,8 @@ def _print_adaptation(found: Adaptation) -> None:
     titles = [SCORES[n].title if n in SCORES else n for n in CHOOSERS]
     print_table(["method", *titles, "against source", ""], rows)
     print_text(found.sentence)
+    if found.expected is not None:
+        print_text(found.expected.sentence)
     _print_label_distribution(found.diagnosis, found.setup.data)
     for finding in adaptation_findings(found):
         print_note(f"{finding.code} {finding.what}: {finding.remedy}")

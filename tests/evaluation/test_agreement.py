@@ -1,0 +1,72 @@
+"""How many target images are right, by how often networks agree, and probabilities that are as high."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from worlds import EVEN, world
+
+from askew.evaluation.agreement import SOFTEST, SUREST, expected_accuracy, temperature_for
+from askew.evaluation.logits import Floats, softmax
+from askew.evaluation.outputs import DomainOutputs
+
+
+def network(answers: list[int], c: int = 3) -> DomainOutputs:
+    z = 4.0 * np.eye(c)[answers]
+    return DomainOutputs.of(np.eye(c), np.arange(c), z, np.full(c, 1 / c))
+
+
+def test_expected_accuracy_is_the_share_of_pairs_that_agree_and_its_mean_over_predicted_classes() -> None:
+    a, b, c = [0, 0, 1, 1, 2, 2], [0, 0, 1, 2, 2, 2], [0, 1, 1, 0, 2, 2]
+    predicted = np.array([0, 0, 1, 1, 1, 2])
+    found = expected_accuracy([network(a), network(b), network(c)], predicted)
+    assert found is not None
+    pairs = [sum(x[i] == y[i] for x, y in ((a, b), (a, c), (b, c))) / 3 for i in range(6)]
+    assert pairs == pytest.approx([1, 1 / 3, 1, 0, 1, 1])
+    assert found.overall == pytest.approx(sum(pairs) / 6)
+    assert found.per_class_mean == pytest.approx((sum(pairs[:2]) / 2 + sum(pairs[2:5]) / 3 + pairs[5]) / 3)
+    assert found.networks == 3
+    assert "72 % of the target, 78 % as a mean over classes" in found.sentence
+
+
+def test_the_answers_that_are_compared_are_those_under_a_uniform_prior() -> None:
+    one, other = network([0, 1, 2]), network([0, 1, 2])
+    seen = np.array([0.98, 0.01, 0.01])
+    moved = DomainOutputs.of(other.source_val, other.source_val_y, other.target + np.log(seen), seen)
+    found = expected_accuracy([one, moved], np.array([0, 1, 2]))
+    assert found is not None
+    assert found.overall == 1
+
+
+def test_one_network_alone_tells_nothing() -> None:
+    assert expected_accuracy([network([0, 1, 2])], np.array([0, 1, 2])) is None
+    assert expected_accuracy([], np.array([0, 1, 2])) is None
+
+
+def test_networks_that_err_as_often_as_they_say_agree_as_often_as_one_is_right() -> None:
+    """Answers drawn from a posterior: two draws agree as often as one draw is the label, which is a third one."""
+    rng, p = np.random.default_rng(0), rng_posterior(4000)
+    draws = [[int(rng.choice(3, p=row)) for row in p] for _ in range(3)]
+    y = np.array(draws[-1])
+    found = expected_accuracy([network(draws[0]), network(draws[1])], np.array(draws[0]))
+    assert found is not None
+    assert found.overall == pytest.approx((np.array(draws[0]) == y).mean(), abs=0.03)
+
+
+def rng_posterior(n: int) -> Floats:
+    p: Floats = np.random.default_rng(1).dirichlet([0.4, 0.4, 0.4], n)
+    return p
+
+
+@pytest.mark.parametrize("accuracy", [0.4, 0.6, 0.9])
+def test_probabilities_are_made_as_high_as_predictions_are_right(accuracy: float) -> None:
+    z = world(50, 300, EVEN, EVEN).outputs.target
+    t = temperature_for(z, accuracy)
+    assert softmax(z / t).max(axis=1).mean() == pytest.approx(accuracy, abs=1e-6)
+    assert (softmax(z / t).argmax(axis=1) == z.argmax(axis=1)).all()
+
+
+def test_what_no_temperature_reaches_is_approached() -> None:
+    z = np.array([[1.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
+    assert temperature_for(z, 1.0) == SUREST, "an image of equal logits stays undecided"
+    assert temperature_for(z, 0.2) == SOFTEST, "less than one class in three is no most probable one"
