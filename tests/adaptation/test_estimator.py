@@ -17,6 +17,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import askew
 from askew import AdaptiveClassifier
+from askew.adaptation import estimator
 from askew.adaptation.candidates import AUTO, Candidate
 from askew.core.errors import UserError
 from askew.data.task import Task
@@ -229,11 +230,16 @@ def test_rows_on_which_training_diverges_are_refused() -> None:
         short(net="bare", training=SHORT | {"lr": 1e30}).fit(1e20 * XS, YS)
 
 
-def test_auto_s_probabilities_are_as_high_as_its_adapted_methods_agree() -> None:
-    auto = short(method="auto").fit_domains(XS, YS, XT)
+def test_auto_s_probabilities_are_as_high_as_its_adapted_methods_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    adapted, found = list(range(1, len(AUTO["rows"]))), []
+    for members in (adapted, [0]):
+        monkeypatch.setattr(estimator, "_chosen", lambda *_, members=members: members)
+        found.append(short(method="auto").fit_domains(XS, YS, XT))
+    auto, source_only = found
     assert auto.expected_accuracy_ is not None
-    assert auto.expected_accuracy_.networks == len(AUTO["rows"]) - 1
+    assert auto.expected_accuracy_.networks == len(adapted)
     sure = auto.predict_proba(XT).max(axis=1).mean()
     assert sure == pytest.approx(auto.expected_accuracy_.overall, abs=1e-3)
+    assert source_only.expected_accuracy_ is None
     assert short(method="coal").fit_domains(XS, YS, XT).expected_accuracy_ is None, "there is nothing to compare with"
     assert short(method="auto").fit(XS, YS).expected_accuracy_ is None, "there is no target"
