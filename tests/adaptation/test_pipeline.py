@@ -315,7 +315,7 @@ def test_images_of_a_class_taken_out_of_the_source_are_found_marked_and_do_not_b
     marked = np.array([row["unknown"] == "yes" for row in rows_of(tmp_path / "out" / "predictions.csv")])
     assert (marked == found.unfamiliar.marked).all()
     assert marked[~known].mean() > 2 * marked[known].mean()
-    assert "Like no known class" in (tmp_path / "out" / "report.html").read_text()
+    assert "Perhaps of no known class" in (tmp_path / "out" / "report.html").read_text()
     right = [np.mean(t.predicted[:160] == yt) for t in found.trained]
     assert right[found.chosen] > max(right) - 0.1, "the choice is still one of the best"
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from askew.adaptation.pipeline import Adaptation
 from askew.data.custom import few
+from askew.evaluation.agreement import ALARMS, HALF
 from askew.evaluation.prior_estimators import DEFAULT
-from askew.evaluation.unknown import ALARMS, HALF
 from askew.nets.modules import OWN_PREFIX
 from askew.nets.small import OWN
 from askew.reports.findings import Finding, has_few_classes, holding
@@ -65,9 +65,9 @@ def _network(found: Adaptation) -> list[Finding]:
          "only some of the images, a few rounds, and one method beside source-only.", "run it again without --quick."),
         ([f"{name}: {why}" for name, why in found.failed.items()], "A115", "A method could not be trained",
          "it is missing from the comparison.", "read why, and try another learning rate."),
-        (_strange(found), "A117", "Target images that look like no known class",
-         "each is assigned one of the source's classes, whatever it shows, and counts in every estimate. Where the "
-         "target looks different, images of known classes are among them.",
+        (_strange(found), "A117", "Target images that may be of no known class",
+         "the methods disagree on them, as they do on images of a class that the source lacks, which are assigned one "
+         "of its classes, whatever they show. Where the target looks different, most of them are of known classes.",
          "look at them in the report, leave out those of no class; predictions.csv marks them unless they are most."),
         (_one_class(found), "A116", "Without adaptation, most target images are assigned one class",
          "unless they are of that class, the network is close to chance on the target. Every method starts from its "

@@ -16,11 +16,10 @@ from askew.adaptation.setup import AdaptRequest, Setup, on_rows, set_up
 from askew.core.errors import unknown
 from askew.core.files import sweep
 from askew.core.options import checked
-from askew.evaluation.agreement import ExpectedAccuracy, expected_accuracy, temperature_for
+from askew.evaluation.agreement import ExpectedAccuracy, Unfamiliar, expected_accuracy, find_unfamiliar, temperature_for
 from askew.evaluation.diagnosis import Diagnosis, diagnose
 from askew.evaluation.logits import Floats, Labels, as_labels, decide, softmax
 from askew.evaluation.metrics import Estimate
-from askew.evaluation.unknown import Unfamiliar, find_unfamiliar
 from askew.evaluation.validators import ScoredNetwork, choose, score_another, score_networks
 from askew.evaluation.verdict import Verdict, judge_transfers
 from askew.methods import method_class

@@ -14,7 +14,7 @@ from PIL import Image
 from askew.adaptation.findings import adaptation_findings
 from askew.adaptation.members import Trained
 from askew.adaptation.pipeline import Adaptation
-from askew.evaluation.unknown import ALARMS
+from askew.evaluation.agreement import ALARMS
 from askew.evaluation.validators import SCORES
 from askew.reports import svg
 from askew.reports.features import network_features, some
@@ -44,7 +44,7 @@ def render_report(found: Adaptation) -> str:
         f"target {kind} without labels": f"{len(training_data.target):,}",
         "classes": f"{len(found.classes):,}",
         "networks": f"{sum(not t.members for t in found.trained):,}",
-        f"target {kind} like no class": f"{found.unfamiliar.marked.sum():,}",
+        f"target {kind} that may be of no class": f"{found.unfamiliar.marked.sum():,}",
         "seconds": f"{found.seconds:,.0f}",
     }
     single = [t for t in found.trained if not t.members]

@@ -1,4 +1,4 @@
-"""How many target images are right, told from how often networks name the same class."""
+"""What networks tell by agreeing: how many target images are right, and which may be of no known class."""
 
 from __future__ import annotations
 
@@ -8,12 +8,18 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from askew.evaluation.logits import Floats, Labels, softmax
 from askew.evaluation.outputs import DomainOutputs
 
 SUREST, SOFTEST = 0.1, 100.0
 """Temperatures between which one is looked for."""
+
+ALARMS = 0.05
+"""Share of the held-out source that is taken for unknown."""
+HALF = 0.5
+"""Share of the target above which nothing is told apart, and no image marked."""
 
 
 @dataclass(frozen=True)
@@ -28,10 +34,11 @@ class ExpectedAccuracy:
 
     @property
     def sentence(self) -> str:
+        overall, mean = 100 * self.overall, 100 * self.per_class_mean
         return (
-            f"Two of the {self.networks} adapted networks name the same class for {100 * self.overall:.0f} % of the "
-            f"target, {100 * self.per_class_mean:.0f} % as a mean over classes: expect about so many predictions to be "
-            "right, unless the networks make the same mistakes."
+            f"On average, two of the {self.networks} adapted networks name the same class for {overall:.0f} % of the "
+            f"target, {mean:.0f} % as a mean over classes: expect about as many predictions to be right, unless the "
+            "networks share their mistakes."
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -65,3 +72,55 @@ def temperature_for(logits: Floats, accuracy: float) -> float:
     if excess(SUREST) <= 0:
         return SUREST
     return SOFTEST if excess(SOFTEST) >= 0 else float(brentq(excess, SUREST, SOFTEST))
+
+
+# --- images of no known class ---
+
+
+@dataclass(frozen=True, eq=False)
+class Unfamiliar:
+    """How little each target image looks like any of the classes."""
+
+    score: Floats
+    """How much the networks disagree, from 0, not at all, to 1, each sure of another class. (n_t,)"""
+    threshold: float
+    """Above it are ALARMS of the held-out source images."""
+
+    @property
+    def marked(self) -> NDArray[np.bool_]:
+        """Target images above the threshold; none where most are: then the whole target is different. (n_t,)"""
+        above: NDArray[np.bool_] = (self.score > self.threshold) & (self.share <= HALF)
+        return above
+
+    @property
+    def share(self) -> float:
+        """Of the target that is above the threshold."""
+        return float((self.score > self.threshold).mean())
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"images": int(self.marked.sum()), "share": self.share, "threshold": self.threshold}
+
+
+def find_unfamiliar(networks: Sequence[DomainOutputs]) -> Unfamiliar:
+    """By all networks together, each calibrated: what none of them was trained on, they disagree about.
+
+    s_i = (H(p̄_i) − mean_m H(p_im)) / log c, p̄ the mean of the networks' probabilities p_m: what knowing which network
+    answers tells about the class. Of one network, its entropy. On development pairs this tells unknown images better
+    than H(p̄) and than the certainty, energy and neighbours of the network that is handed out, which adaptation has made
+    sure of everything.
+    """
+    val, target = (
+        _disagreement([softmax(z) for z in logits], networks[0].classes)
+        for logits in ([n.source_val for n in networks], [n.target_uniform for n in networks])
+    )
+    return Unfamiliar(target, float(np.quantile(val, 1 - ALARMS)))
+
+
+def _disagreement(p: Sequence[Floats], classes: int) -> Floats:
+    together = _entropy(np.mean(p, axis=0), classes)
+    return together if len(p) == 1 else together - np.mean([_entropy(own, classes) for own in p], axis=0)
+
+
+def _entropy(p: Floats, classes: int) -> Floats:
+    entropy: Floats = -(p * np.log(np.maximum(p, 1e-12))).sum(axis=1) / np.log(max(2, classes))
+    return entropy
