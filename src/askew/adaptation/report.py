@@ -44,7 +44,6 @@ def render_report(found: Adaptation) -> str:
         f"target {kind} without labels": f"{len(training_data.target):,}",
         "classes": f"{len(found.classes):,}",
         "networks": f"{sum(not t.members for t in found.trained):,}",
-        f"target {kind} that may be of no class": f"{found.unfamiliar.marked.sum():,}",
         "seconds": f"{found.seconds:,.0f}",
     }
     single = [t for t in found.trained if not t.members]
