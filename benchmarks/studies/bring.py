@@ -232,7 +232,7 @@ def unknown(trial: Trial, seed: int) -> Iterator[Row]:
     yield {"what": "area under the curve", "mean": 100 * roc_auc_score(np.arange(5 * n) >= 4 * n, values)}
     yield {"what": "marked of the unknown", "mean": 100 * float(marked[4 * n :].mean())}
     yield {"what": "marked of the others", "mean": 100 * float(marked[: 4 * n].mean())}
-    yield {"what": "marked without them", "mean": 100 * strangers["without"].share}
+    yield {"what": "marked without them", "mean": 100 * float(strangers["without"].marked.mean())}
 
 
 PARTS: dict[str, Callable[[Trial, int], Iterator[Row]]] = {

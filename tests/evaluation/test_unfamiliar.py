@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from askew.evaluation.agreement import ALARMS, find_unfamiliar
+from askew.evaluation.agreement import ALARMS, MOST, Unfamiliar, find_unfamiliar
 from askew.evaluation.outputs import DomainOutputs
 
 
@@ -16,19 +16,20 @@ def network(target: np.ndarray, seed: int) -> DomainOutputs:
 
 
 def test_what_networks_are_sure_of_but_disagree_about_is_unknown_and_what_they_agree_on_is_not() -> None:
-    agreed, apart = 6 * np.eye(4)[[0] * 20], (6 * np.eye(4)[[k] * 20] for k in range(1, 4))
+    agreed, apart = 6 * np.eye(4)[[0] * 20], (6 * np.eye(4)[[k] * 3] for k in range(1, 4))
     found = find_unfamiliar([network(np.concatenate([agreed, own]), k) for k, own in enumerate(apart)])
     assert not found.marked[:20].any()
     assert found.marked[20:].all()
-    assert found.share == 0.5
+    assert found.share == pytest.approx(3 / 23)
     assert ((found.score >= 0) & (found.score <= 1)).all()
 
 
-def test_where_most_of_the_target_would_be_unknown_none_is_marked() -> None:
-    agreed, apart = 6 * np.eye(4)[[0] * 19], (6 * np.eye(4)[[k] * 20] for k in range(1, 4))
-    found = find_unfamiliar([network(np.concatenate([agreed, own]), k) for k, own in enumerate(apart)])
-    assert found.share == pytest.approx(20 / 39)
-    assert not found.marked.any()
+def test_where_much_of_the_target_would_be_unknown_the_strangest_are_marked() -> None:
+    found = Unfamiliar(np.linspace(0, 1, 41)[np.random.default_rng(0).permutation(41)], 0.31)
+    assert found.share == pytest.approx(28 / 41)
+    assert found.marked.sum() == round(MOST * 41)
+    assert found.score[found.marked].min() > found.score[~found.marked].max()
+    assert found.as_dict()["images"] == found.marked.sum()
 
 
 def test_doubt_that_all_networks_share_is_no_disagreement() -> None:

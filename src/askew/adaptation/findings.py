@@ -8,7 +8,7 @@ import numpy as np
 
 from askew.adaptation.pipeline import Adaptation
 from askew.data.custom import few
-from askew.evaluation.agreement import ALARMS, HALF
+from askew.evaluation.agreement import ALARMS
 from askew.evaluation.prior_estimators import DEFAULT
 from askew.nets.modules import OWN_PREFIX
 from askew.nets.small import OWN
@@ -68,7 +68,7 @@ def _network(found: Adaptation) -> list[Finding]:
         (_strange(found), "A117", "Target images that may be of no known class",
          "the methods disagree on them, as they do on images of a class that the source lacks, which are assigned one "
          "of its classes, whatever they show. Where the target looks different, most of them are of known classes.",
-         "look at them in the report, leave out those of no class; predictions.csv marks them unless they are most."),
+         "look at the strangest in the report, and leave out those of no class; predictions.csv marks them."),
         (_one_class(found), "A116", "Without adaptation, most target images are assigned one class",
          "unless they are of that class, the network is close to chance on the target. Every method starts from its "
          "predictions: the estimated label distribution is then worthless, and what the methods agree on, which the "
@@ -148,10 +148,8 @@ def _few_classes(found: Adaptation) -> Iterator[str]:
 
 def _strange(found: Adaptation) -> Iterator[str]:
     share, n = found.unfamiliar.share, found.unfamiliar.marked.sum()
-    if share > HALF:
-        yield f"{share:.0%} of the target: so many that it looks different as a whole, and none is marked"
-    elif share > STRANGE:
-        yield f"{n:,} images, {share:.0%} of the target"
+    if share > STRANGE:
+        yield f"{share:.0%} of the target, of which the {n:,} strangest are marked"
 
 
 def _unpredicted(found: Adaptation) -> Iterator[str]:

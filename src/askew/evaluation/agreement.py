@@ -18,8 +18,8 @@ SUREST, SOFTEST = 0.1, 100.0
 
 ALARMS = 0.05
 """Share of the held-out source that is taken for unknown."""
-HALF = 0.5
-"""Share of the target above which nothing is told apart, and no image marked."""
+MOST = 0.15
+"""Share of the target that is marked at most: where it looks different, the methods disagree on much of it."""
 
 
 @dataclass(frozen=True)
@@ -88,8 +88,9 @@ class Unfamiliar:
 
     @property
     def marked(self) -> NDArray[np.bool_]:
-        """Target images above the threshold; none where most are: then the whole target is different. (n_t,)"""
-        above: NDArray[np.bool_] = (self.score > self.threshold) & (self.share <= HALF)
+        """Target images above the threshold, or the strangest of them, where they are many. (n_t,)"""
+        strangest = np.argsort(-self.score, kind="stable")[: round(MOST * len(self.score))]
+        above: NDArray[np.bool_] = np.isin(np.arange(len(self.score)), strangest) & (self.score > self.threshold)
         return above
 
     @property
