@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from claims import count, prior_errors, truth_of
+from claims import count, off_sentence, prior_errors, truth_of
 from own import finished
 from scipy.stats import rankdata
 
@@ -315,11 +315,9 @@ def expected_line(judged: Judged) -> str:
     told = [of["handed_out"] for of in judged.values() if of["handed_out"]["expected"] is not None]
     if not told:
         return "No accuracy is expected where fewer than two adapted networks are compared.\n"
-    off = [mean([abs(one[key] - one["accuracy"]) for one in told]) for key in ("expected", "confidence")]
-    return (
-        f"Expected per-class mean accuracy: {off[0]:.1f} points off on average, over {len(told)} choices; confidence "
-        f"by class: {off[1]:.1f}.\n"
-    )
+    truth = [one["accuracy"] for one in told]
+    expected, confidence = (off_sentence([one[key] for one in told], truth) for key in ("expected", "confidence"))
+    return f"Expected per-class mean accuracy: {expected} ({len(told)} choices); confidence by class: {confidence}.\n"
 
 
 def priors_table(judged: Judged, tasks: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from claims import count, truth_of
+from claims import count, off_sentence, truth_of
 from numpy.typing import NDArray
 from own_rows import PAIRS
 from peers import PEERS
@@ -126,10 +126,9 @@ def print_pairs(rows: Sequence[Row]) -> None:
             f"Label distribution: L1 {told['l1']:.2f} (an even one {told['l1_even']:.2f}); its 95 % intervals cover "
             f"{told['covered']:.0%} of classes."
         )
-        print(
-            f"Expected accuracy: {told['expected']:.1f} points from the accuracy on average, confidence by class "
-            f"{told['confidence']:.1f}."
-        )
+        said = [row for row in rows if "covered" in row]
+        for key in ("expected", "confidence"):
+            print(f"Of auto, {key}: {off_sentence([row[key] for row in said], [row['mean'] for row in said])}.")
 
 
 def print_table(rows: Sequence[Row]) -> None:

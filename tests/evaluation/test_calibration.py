@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from worlds import EVEN, RARE, TAIL, world
 
-from askew.evaluation.calibration import calibrate
+from askew.evaluation.calibration import SOFTEST, SUREST, calibrate, temperature_for
 from askew.evaluation.logits import softmax
 from askew.evaluation.outputs import DomainOutputs
 from askew.evaluation.prior_estimators import target_prior
@@ -66,3 +66,17 @@ def test_a_class_that_training_lacked_starts_without_a_bias() -> None:
     outputs = DomainOutputs.of(8.0 * np.eye(4)[y % 3], y, 8.0 * np.eye(4)[[0, 1, 2]], [1 / 3, 1 / 3, 1 / 3, 0.0])
     posterior = calibrate(outputs).posterior(outputs.target, np.full(4, 0.25))
     assert posterior.argmax(axis=1).tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("accuracy", [0.4, 0.6, 0.9])
+def test_probabilities_are_made_as_high_as_predictions_are_right(accuracy: float) -> None:
+    z = world(50, 300, EVEN, EVEN).outputs.target
+    t = temperature_for(z, accuracy)
+    assert softmax(z / t).max(axis=1).mean() == pytest.approx(accuracy, abs=1e-6)
+    assert (softmax(z / t).argmax(axis=1) == z.argmax(axis=1)).all()
+
+
+def test_what_no_temperature_reaches_is_approached() -> None:
+    z = np.array([[1.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
+    assert temperature_for(z, 1.0) == SUREST, "an image of equal logits stays undecided"
+    assert temperature_for(z, 0.2) == SOFTEST, "less than one class in three is no most probable one"

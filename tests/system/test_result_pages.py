@@ -7,6 +7,7 @@ import re
 import statistics
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -256,3 +257,50 @@ def pair_of(heading: str) -> str:
     *kind, source, _, target = heading.split()
     domains = [f"{kind[0]}_{end}" if kind else {"art": "art_painting"}.get(end, end) for end in (source, target)]
     return "-".join(domains)
+
+
+REPORTED = ("cartoon-photo", "photo-cartoon", "photo-sketch", "sketch-photo")
+
+
+def expectations() -> dict[str, list[tuple[float, float, float]]]:
+    """Of what was handed out, by group: the accuracy that is expected, its confidence and its accuracy."""
+    auto, many, rows = (
+        json.loads((RESULTS / "own-data" / file).read_text())["rows"]
+        for file in ("auto.json", "many.json", "rows.json")
+    )
+    tuned = json.loads((RESULTS / "pacs" / "today.json").read_text())["rows"]
+    groups = {
+        "one look": [row for row in rows if row["rows"] != "numbers"],
+        "pictures": many + [row for row in auto if row["pair"] not in REPORTED and "sensor" not in row["pair"]],
+        "tables": [row for row in rows if row["rows"] == "numbers"],
+        "frozen": [row for row in auto if row["pair"] in REPORTED or "sensor" in row["pair"]],
+        "fine-tuned": [row | {"mean": row["whole"]} for row in tuned],
+    }
+    return {
+        group: [(row["expected"], row["confidence"], row["mean"]) for row in rows if "expected" in row]
+        for group, rows in groups.items()
+    }
+
+
+def test_the_table_of_expected_accuracies_shows_its_values() -> None:
+    lines = next(t for t in tables(ROOT / "docs" / "trust.md") if t[0][1:3] == ["choices", "off by"])
+    groups, shown = expectations(), set()
+    for name, n, *cells in lines[1:]:
+        group = next((key for key in groups if key in name), None)
+        if group is None:  # small images, whose values are the page's own
+            continue
+        expected, confidence, truth = np.array(groups[group]).T
+        off, sure = expected - truth, confidence - truth
+        wanted = [
+            np.abs(off).mean(), np.quantile(np.abs(off), 0.9), off.mean(), np.corrcoef(expected, truth)[0, 1],
+            np.abs(sure).mean(), sure.mean(), np.corrcoef(confidence, truth)[0, 1],
+        ]  # fmt: skip
+        assert int(n) == len(off), name
+        for cell, value in zip(cells, wanted, strict=True):
+            digits = len(cell.partition(".")[2])
+            assert float(cell.replace("−", "-")) == pytest.approx(value, abs=0.51 * 10.0**-digits + 0.005), (
+                name,
+                wanted,
+            )
+        shown.add(group)
+    assert shown == set(groups)

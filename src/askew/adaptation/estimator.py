@@ -19,8 +19,8 @@ from askew.core.device import pick_device
 from askew.core.errors import UserError
 from askew.data.domains import Labeled, Unlabeled
 from askew.data.task import Task, TrainingData, make_unlabeled_task
-from askew.evaluation.agreement import ExpectedAccuracy, expected_accuracy, temperature_for
-from askew.evaluation.calibration import at_temperature, mean_outputs, temperature
+from askew.evaluation.agreement import ExpectedAccuracy, expected_accuracy
+from askew.evaluation.calibration import at_temperature, mean_outputs, temperature, temperature_for
 from askew.evaluation.diagnosis import alike, remaining_difference
 from askew.evaluation.logits import as_labels
 from askew.evaluation.outputs import DomainOutputs

@@ -23,7 +23,7 @@ MOST = 0.6
 
 
 STRANGE = 2 * ALARMS
-"""Share of the target above which images that look like no known class are worth a remark."""
+"""Share of the target above which images that may be of no known class are worth a finding."""
 
 
 def adaptation_findings(found: Adaptation) -> list[Finding]:
@@ -67,7 +67,7 @@ def _network(found: Adaptation) -> list[Finding]:
          "it is missing from the comparison.", "read why, and try another learning rate."),
         (_strange(found), "A117", "Target images that may be of no known class",
          "the methods disagree on them, as they do on images of a class that the source lacks, which are assigned one "
-         "of its classes, whatever they show. Where the target looks different, most of them are of known classes.",
+         "of its classes, whatever they show. Where the target looks different, many of them are of known classes.",
          "look at the strangest in the report, and leave out those of no class; predictions.csv marks them."),
         (_one_class(found), "A116", "Without adaptation, most target images are assigned one class",
          "unless they are of that class, the network is close to chance on the target. Every method starts from its "

@@ -16,7 +16,8 @@ from askew.adaptation.setup import AdaptRequest, Setup, on_rows, set_up
 from askew.core.errors import unknown
 from askew.core.files import sweep
 from askew.core.options import checked
-from askew.evaluation.agreement import ExpectedAccuracy, Unfamiliar, expected_accuracy, find_unfamiliar, temperature_for
+from askew.evaluation.agreement import ExpectedAccuracy, Unfamiliar, expected_accuracy, find_unfamiliar
+from askew.evaluation.calibration import temperature_for
 from askew.evaluation.diagnosis import Diagnosis, diagnose
 from askew.evaluation.logits import Floats, Labels, as_labels, decide, softmax
 from askew.evaluation.metrics import Estimate
@@ -60,7 +61,7 @@ class Adaptation:
     bias: Floats
     """What its calibrated logits lack for the target to have its known shares; zero without them. (c,)"""
     unfamiliar: Unfamiliar
-    """Target images that look like no known class."""
+    """Target images that may be of no known class."""
     seconds: float
 
     @property

@@ -164,7 +164,7 @@ def _by_confidence(found: Adaptation) -> Rows:
 
 
 def _unfamiliar(found: Adaptation) -> Rows:
-    """Target images that look like no known class, the strangest first."""
+    """Target images that may be of no known class, the strangest first."""
     order: Rows = np.argsort(-found.unfamiliar.score, kind="stable")
     return order[found.unfamiliar.marked[order]][:DOUBTFUL]
 

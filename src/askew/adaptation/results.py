@@ -42,7 +42,7 @@ class AdaptationResult:
 
     @cached_property
     def predictions(self) -> DataFrame:
-        """One row per target image: path, class, its probability, those of all classes, whether it looks like none."""
+        """One row per target image: path, class, its probability, those of all classes, whether it may be of none."""
         found = self.found
         best, p = found.predicted, found.probabilities
         named = [found.setup.data.target.names, np.array(found.classes, dtype=object)[best], p.max(axis=1)]

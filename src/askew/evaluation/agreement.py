@@ -13,9 +13,6 @@ from numpy.typing import NDArray
 from askew.evaluation.logits import Floats, Labels, softmax
 from askew.evaluation.outputs import DomainOutputs
 
-SUREST, SOFTEST = 0.1, 100.0
-"""Temperatures between which one is looked for."""
-
 ALARMS = 0.05
 """Share of the held-out source that is taken for unknown."""
 MOST = 0.15
@@ -59,19 +56,6 @@ def expected_accuracy(networks: Sequence[DomainOutputs], predicted: Labels) -> E
     agreed = np.mean([one == other for one, other in combinations(answers, 2)], axis=0)
     by_class = [agreed[predicted == k].mean() for k in np.unique(predicted)]
     return ExpectedAccuracy(float(agreed.mean()), float(np.mean(by_class)), len(networks))
-
-
-def temperature_for(logits: Floats, accuracy: float) -> float:
-    """The temperature at which the most probable classes have this probability on average: no class changes, and
-    probabilities are as high as predictions are right. (n, c)"""
-    from scipy.optimize import brentq
-
-    def excess(t: float) -> float:
-        return float(softmax(logits / t).max(axis=1).mean()) - accuracy
-
-    if excess(SUREST) <= 0:
-        return SUREST
-    return SOFTEST if excess(SOFTEST) >= 0 else float(brentq(excess, SUREST, SOFTEST))
 
 
 # --- images of no known class ---

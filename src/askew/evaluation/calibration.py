@@ -10,6 +10,9 @@ import numpy as np
 from askew.evaluation.logits import Floats, Labels, adjust_logits, floor_prior, softmax
 from askew.evaluation.outputs import DomainOutputs
 
+SUREST, SOFTEST = 0.1, 100.0
+"""Temperatures between which one is looked for."""
+
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
@@ -46,6 +49,19 @@ def temperature(outputs: DomainOutputs) -> float:
         return float(-(target * np.log(np.maximum(softmax(z / np.exp(log_t)), 1e-300))).sum())
 
     return float(np.exp(minimize_scalar(loss, bounds=(-6, 6), method="bounded").x))
+
+
+def temperature_for(logits: Floats, accuracy: float) -> float:
+    """The temperature at which the most probable classes have this probability on average: no class changes, and
+    probabilities are as high as predictions are right. (n, c)"""
+    from scipy.optimize import brentq
+
+    def excess(t: float) -> float:
+        return float(softmax(logits / t).max(axis=1).mean()) - accuracy
+
+    if excess(SUREST) <= 0:
+        return SUREST
+    return SOFTEST if excess(SOFTEST) >= 0 else float(brentq(excess, SUREST, SOFTEST))
 
 
 def at_temperature(outputs: DomainOutputs, temperature: float) -> DomainOutputs:

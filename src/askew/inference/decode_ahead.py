@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Hashable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from mmap import mmap
@@ -91,10 +92,8 @@ class _Threads(ThreadPoolExecutor):
 def _pool(processes: int, most: int, shape: tuple[int, ...]) -> _Threads | _Processes:
     """So many processes; threads for none, and where the system refuses them."""
     if processes:
-        try:
+        with suppress(ImportError, NotImplementedError, OSError):  # no semaphores, no memory, or too many processes
             return _Processes(processes, most, shape)
-        except (ImportError, NotImplementedError, OSError):  # no semaphores, no memory, or too many processes
-            pass
     return _Threads(DECODERS, "decode")
 
 

@@ -30,7 +30,7 @@ class PredictionBatch:
     probabilities: NDArray[np.float64]
     """(n, c), NaN where there was a problem."""
     unknown: NDArray[np.bool_] | None = None
-    """Which inputs look like none of the classes, where that was found out. (n,)"""
+    """Which inputs may be of none of the classes, where that was found out. (n,)"""
 
 
 class Writer(Protocol):
