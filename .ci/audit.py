@@ -2,7 +2,8 @@
 
     python .ci/audit.py
 
-Exit codes: 0, none is known to be weak; 1, these are; 3, the database could not be asked, so nothing was audited.
+Exit codes: 0, none is known to be weak; 1, these are; 3, the database could not be asked, so
+nothing was audited.
 """
 
 from __future__ import annotations
@@ -23,19 +24,28 @@ PINS = Path(__file__).parents[1] / "constraints.txt"
 def pinned(file: Path) -> list[tuple[str, str]]:
     """Every name and version in a file of constraints."""
     lines = (line.partition("#")[0].strip() for line in file.read_text().splitlines())
-    return [(name, version) for name, _, version in (line.partition("==") for line in lines if line)]
+    return [
+        (name, version) for name, _, version in (line.partition("==") for line in lines if line)
+    ]
 
 
 def advisories(pins: list[tuple[str, str]], database: str) -> list[list[str]]:
-    """The advisories on each version, by id; an OSError, ValueError or HTTPException if there is no such answer."""
-    queries = [{"package": {"name": name, "ecosystem": "PyPI"}, "version": version} for name, version in pins]
+    """The advisories on each version, by id; an OSError, ValueError or HTTPException if there is no
+    such answer."""
+    queries = [
+        {"package": {"name": name, "ecosystem": "PyPI"}, "version": version}
+        for name, version in pins
+    ]
     request = urllib.request.Request(
         database, json.dumps({"queries": queries}).encode(), {"Content-Type": "application/json"}
     )
     with urllib.request.urlopen(request, timeout=60) as answer:
         values: Any = json.load(answer)
     try:
-        found = [[str(advisory["id"]) for advisory in result.get("vulns", [])] for result in values["results"]]
+        found = [
+            [str(advisory["id"]) for advisory in result.get("vulns", [])]
+            for result in values["results"]
+        ]
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError("its answer makes no sense") from error
     if len(found) != len(pins):
@@ -44,7 +54,9 @@ def advisories(pins: list[tuple[str, str]], database: str) -> list[list[str]]:
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(description="Ask a database of advisories about every pinned version.")
+    parser = argparse.ArgumentParser(
+        description="Ask a database of advisories about every pinned version."
+    )
     parser.add_argument("--database", default=DATABASE, help="address to send the questions to")
     parser.add_argument("--constraints", type=Path, default=PINS, help="file of pinned versions")
     options = parser.parse_args(arguments)
@@ -52,7 +64,10 @@ def main(arguments: list[str]) -> int:
     try:
         found = advisories(pins, options.database)
     except (OSError, ValueError, http.client.HTTPException) as error:
-        print(f"The database {options.database} cannot be asked: {error}. NOTHING WAS AUDITED.", file=sys.stderr)
+        print(
+            f"The database {options.database} cannot be asked: {error}. NOTHING WAS AUDITED.",
+            file=sys.stderr,
+        )
         return 3
     weak = [(name, version, ids) for (name, version), ids in zip(pins, found, strict=True) if ids]
     for name, version, ids in weak:

@@ -1,9 +1,12 @@
-"""Write requirements.lock: the versions of constraints.txt with the hashes of their files, for Linux on x86-64.
+"""Write requirements.lock: the versions of constraints.txt with the hashes of their files, for
+Linux on x86-64.
 
     python .ci/lock.py
-    pip install --require-hashes -r requirements.lock && pip install --no-deps --no-build-isolation -e .
+    pip install --require-hashes -r requirements.lock && pip install --no-deps --no-build-isolation
+    -e .
 
-The hashes are those that pip's package index lists; the file names no address, so any mirror of it will do.
+The hashes are those that pip's package index lists; the file names no address, so any mirror of it
+will do.
 """
 
 from __future__ import annotations
@@ -19,7 +22,10 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 LOCK, PINS = ROOT / "requirements.lock", ROOT / "constraints.txt"
 PYTHONS = ("cp311", "cp312", "cp313", "abi3")
-HEAD = "# Written by `python .ci/lock.py` from constraints.txt: what `pip install --require-hashes` accepts."
+HEAD = (
+    "# Written by `python .ci/lock.py` from constraints.txt: what `pip install "
+    "--require-hashes` accepts."
+)
 
 
 class Links(HTMLParser):
@@ -32,7 +38,9 @@ class Links(HTMLParser):
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
         address = urllib.parse.urlsplit(dict(attributes).get("href") or "")
         if tag == "a" and address.fragment.startswith("sha256="):
-            self.hashes[urllib.parse.unquote(Path(address.path).name)] = address.fragment.removeprefix("sha256=")
+            self.hashes[urllib.parse.unquote(Path(address.path).name)] = (
+                address.fragment.removeprefix("sha256=")
+            )
 
 
 def canonical(name: str) -> str:
@@ -43,7 +51,10 @@ def canonical(name: str) -> str:
 def pins(file: Path = PINS) -> dict[str, str]:
     """Version by name."""
     lines = (line.partition("#")[0].strip() for line in file.read_text().splitlines())
-    return {canonical(name): version for name, _, version in (line.partition("==") for line in lines if line)}
+    return {
+        canonical(name): version
+        for name, _, version in (line.partition("==") for line in lines if line)
+    }
 
 
 def fits(file: str, name: str, version: str) -> bool:
@@ -54,7 +65,11 @@ def fits(file: str, name: str, version: str) -> bool:
     python, abi, system = parts[-3:]
     if system == "any":
         return "py3" in python
-    return "linux" in system and "x86_64" in system and ("py3" in python or any(p in (python, abi) for p in PYTHONS))
+    return (
+        "linux" in system
+        and "x86_64" in system
+        and ("py3" in python or any(p in (python, abi) for p in PYTHONS))
+    )
 
 
 def hashes(name: str, version: str) -> list[str]:
@@ -78,7 +93,10 @@ def main() -> None:
         found = list(pool.map(hashes, wanted, wanted.values()))
     lines = [HEAD]
     for (name, version), digests in zip(wanted.items(), found, strict=True):
-        lines += [f"{name}=={version} \\", *(f"    --hash=sha256:{digest} \\" for digest in digests[:-1])]
+        lines += [
+            f"{name}=={version} \\",
+            *(f"    --hash=sha256:{digest} \\" for digest in digests[:-1]),
+        ]
         lines.append(f"    --hash=sha256:{digests[-1]}")
     LOCK.write_text("\n".join(lines) + "\n")
     print(f"{len(wanted)} packages, {sum(map(len, found))} hashes in {LOCK.name}")

@@ -43,7 +43,13 @@ def sizes() -> str:
 
 def _table(head: str, rows: Iterable[tuple[int, str]]) -> str:
     largest = sorted(rows, reverse=True)[:TOP]
-    return "\n".join([f"| {head} | lines |", "|---|---|", *(f"| `{name}` | {lines} |" for lines, name in largest)])
+    return "\n".join(
+        [
+            f"| {head} | lines |",
+            "|---|---|",
+            *(f"| `{name}` | {lines} |" for lines, name in largest),
+        ]
+    )
 
 
 def main() -> None:

@@ -1,4 +1,5 @@
-"""A toy task of float rows, the command line inside and outside this process, and a cache that all tests share."""
+"""A toy task of float rows, the command line inside and outside this process, and a cache that all
+tests share."""
 
 from __future__ import annotations
 
@@ -13,7 +14,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported: sums depend on how many threads share them
+os.environ["OMP_NUM_THREADS"] = (
+    "1"  # before torch is imported: sums depend on how many threads share them
+)
 
 import numpy as np
 import pytest
@@ -29,7 +32,9 @@ if TYPE_CHECKING:  # the process that hands out tests reads this file, too, and 
     from askew.methods.base import Method
     from askew.training.run import Run
 
-settings.register_profile("askew", derandomize=True, deadline=None)  # the same examples everywhere, at any speed
+settings.register_profile(
+    "askew", derandomize=True, deadline=None
+)  # the same examples everywhere, at any speed
 settings.load_profile("askew")
 
 TINY = ("-t", "pretrain=6", "-t", "rounds=2", "-t", "round=4", "-t", "batch=16")
@@ -38,7 +43,8 @@ TINY = ("-t", "pretrain=6", "-t", "rounds=2", "-t", "round=4", "-t", "batch=16")
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """What is imported and collected stays to the end: to look for garbage in it takes seconds, and finds none."""
+    """What is imported and collected stays to the end: to look for garbage in it takes seconds, and
+    finds none."""
     gc.disable()
     collected = yield
     gc.freeze()
@@ -72,7 +78,8 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="session", autouse=True)
 def no_flushing() -> Iterator[None]:
-    """Nothing that tests write has to survive a power cut; waiting for the disk would take most of a small run."""
+    """Nothing that tests write has to survive a power cut; waiting for the disk would take most of
+    a small run."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda file: None)
         yield
@@ -80,7 +87,8 @@ def no_flushing() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def flat_maps() -> Iterator[None]:
-    """Reports draw features by two of their numbers; t-SNE takes a second, and the tests of the page bring it back."""
+    """Reports draw features by two of their numbers; t-SNE takes a second, and the tests of the
+    page bring it back."""
     from askew.adaptation import report
 
     @functools.wraps(report._embed)
@@ -94,7 +102,8 @@ def flat_maps() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def few_resamples() -> Iterator[None]:
-    """Intervals from a quarter of the resamples, which take most of a small adaptation; their tests ask for more."""
+    """Intervals from a quarter of the resamples, which take most of a small adaptation; their tests
+    ask for more."""
     from askew.evaluation import diagnosis, prior_estimators, verdict
 
     resampling: list[Any] = [prior_estimators.estimate_prior, prior_estimators.estimate_priors]
@@ -107,16 +116,21 @@ def few_resamples() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def few_test_images(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A run on handwritten digits is scored on 320 of 901: to predict all takes most of a short one."""
+    """A run on handwritten digits is scored on 320 of 901: to predict all takes most of a short
+    one."""
     from askew.data.benchmarks import load_task, mini
 
-    if any("soak" in item.keywords for item in request.session.items):  # which compare with runs of other processes
+    if any(
+        "soak" in item.keywords for item in request.session.items
+    ):  # which compare with runs of other processes
         yield
         return
 
     def fewer(images: Labeled, seed: int) -> tuple[Labeled, Labeled]:
         adapt, test = halves(images, seed)
-        kept = [np.flatnonzero(test.y == k)[:32] for k in range(10)]  # with fewer, the unbalanced part lacks a class
+        kept = [
+            np.flatnonzero(test.y == k)[:32] for k in range(10)
+        ]  # with fewer, the unbalanced part lacks a class
         return adapt, test.take(np.sort(np.concatenate(kept)))
 
     halves = mini.halves
@@ -129,14 +143,16 @@ def few_test_images(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def few_candidates() -> Iterator[tuple[Candidate, ...]]:
-    """`auto` trains four of the six candidates for rows, one of each form: trained once, taught, and computed. The
-    rows of tests are narrow, and treated as embeddings all the same."""
+    """`auto` trains four of the six candidates for rows, one of each form: trained once, taught,
+    and computed. The rows of tests are narrow, and treated as embeddings all the same."""
     from askew.adaptation import candidates
     from askew.adaptation.candidates import AUTO, BALANCED_COAL, LDA, SOURCE_ONLY, TEACHER
 
     every = AUTO["rows"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(cast(dict[str, Any], AUTO), "rows", (SOURCE_ONLY, BALANCED_COAL, TEACHER, LDA))
+        patch.setitem(
+            cast(dict[str, Any], AUTO), "rows", (SOURCE_ONLY, BALANCED_COAL, TEACHER, LDA)
+        )
         patch.setattr(candidates, "WIDE", 1)
         yield every
 
@@ -179,8 +195,11 @@ parsed = functools.cache(typer.main.get_command)
 
 
 @pytest.fixture
-def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """The command line in this process and in an empty folder: the same `main`, without importing torch each time."""
+def cli(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Command:
+    """The command line in this process and in an empty folder: the same `main`, without importing
+    torch each time."""
     from askew.cli import main
 
     monkeypatch.chdir(tmp_path)
@@ -215,7 +234,12 @@ def shell(command: str, tmp_path: Path) -> Command:
 
     def call(*args: object) -> Answer:
         done = subprocess.run(
-            [command, *map(str, args)], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+            [command, *map(str, args)],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
         )
         return Answer(done.returncode, done.stdout, done.stderr)
 
@@ -257,7 +281,8 @@ MakeRun = Callable[..., "Run"]
 
 @pytest.fixture
 def make_run(training_data: TrainingData) -> MakeRun:
-    """A run on the toy task: a few steps of pre-training unless `pretrain` is 0, then the method."""
+    """A run on the toy task: a few steps of pre-training unless `pretrain` is 0, then the
+    method."""
     from askew.methods import SourceOnly
     from askew.nets.spec import NetSpec
     from askew.training.optim import Optim
@@ -303,7 +328,8 @@ def make_run(training_data: TrainingData) -> MakeRun:
 
 @pytest.fixture(scope="session")
 def mini_runs(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
-    """A folder of real runs on the mini benchmark, tiny: source-only and COAL, two seeds, with an oracle's curve.
+    """A folder of real runs on the mini benchmark, tiny: source-only and COAL, two seeds, with an
+    oracle's curve.
 
     One process trains them; each has a copy, to which it may add.
     """
@@ -326,14 +352,19 @@ def train_mini_runs(folder: Path) -> Path:
     length = {"pretrain": 6, "rounds": 2, "round": 4, "batch": 16}
     for method in ("source", "coal"):
         for seed in (0, 1):
-            for _ in execute(*prepare(RunRequest("mini/syn-uci", method, seed, training=length)), how):
+            for _ in execute(
+                *prepare(RunRequest("mini/syn-uci", method, seed, training=length)), how
+            ):
                 pass
     return folder
 
 
 @pytest.fixture(scope="session")
-def made(tmp_path_factory: pytest.TempPathFactory, flat_maps: None, few_candidates: tuple[Candidate, ...]) -> Adapted:
-    """An adaptation by all candidates to look at; more may be trained in its folder, but what is there stays."""
+def made(
+    tmp_path_factory: pytest.TempPathFactory, flat_maps: None, few_candidates: tuple[Candidate, ...]
+) -> Adapted:
+    """An adaptation by all candidates to look at; more may be trained in its folder, but what is
+    there stays."""
     from adaptations import adapted
 
     from askew.adaptation.candidates import AUTO

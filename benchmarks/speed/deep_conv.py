@@ -2,7 +2,8 @@
 
     python benchmarks/speed/deep_conv.py [--compile 8] [--json FILE]
 
---compile N compiles all of them in N processes and ends: Triton's cache hands them to the next call.
+--compile N compiles all of them in N processes and ends: Triton's cache hands them to the next
+call.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ DTYPES = {"tf32": torch.float32, "half": torch.float16}
 def tiles(op: str, cin: int, cout: int, dtype: torch.dtype) -> Iterator[Tile]:
     """Block sizes worth a try."""
     half = dtype == torch.float16
-    yield deep_kernels.tile(op, *((cin, cout) if op == "forward" else (cout, cin)), dtype)  # the one in use
+    yield deep_kernels.tile(
+        op, *((cin, cout) if op == "forward" else (cout, cin)), dtype
+    )  # the one in use
     if op == "weights":
         deep = 64 if cout <= 64 else 128
         for pixels in (32, 64, 128) if half else (32, 64):
@@ -52,7 +55,14 @@ def tiles(op: str, cin: int, cout: int, dtype: torch.dtype) -> Iterator[Tile]:
     c, co = (cin, cout) if op == "forward" else (cout, cin)
     wide = 64 if co == 48 else co
     depths = (16, 64) if c == 48 else (32,) if c == 32 else (32, 64)
-    for pixels, warps, stages in ((64, 4, 3), (64, 4, 4), (128, 4, 3), (128, 4, 4), (128, 8, 3), (256, 8, 3)):
+    for pixels, warps, stages in (
+        (64, 4, 3),
+        (64, 4, 4),
+        (128, 4, 3),
+        (128, 4, 4),
+        (128, 8, 3),
+        (256, 8, 3),
+    ):
         for deep in depths:
             yield Tile(pixels, wide, deep, warps, stages)
 
@@ -69,17 +79,31 @@ class Problem:
         def normal(*shape: int) -> Tensor:
             return torch.randn(shape, generator=chance, device=device).to(dtype)
 
-        self.x, self.g = normal(lanes, IMAGES, side, side, cin), normal(lanes, IMAGES, self.out, self.out, cout)
+        self.x, self.g = (
+            normal(lanes, IMAGES, side, side, cin),
+            normal(lanes, IMAGES, self.out, self.out, cout),
+        )
         self.weight = normal(lanes, cout, cin, K, K)
-        self.straight = self.weight.permute(0, 3, 4, 1, 2).reshape(lanes, K * K, cout, cin).contiguous()
-        self.turned = self.weight.flip(3, 4).permute(0, 3, 4, 2, 1).reshape(lanes, K * K, cin, cout).contiguous()
+        self.straight = (
+            self.weight.permute(0, 3, 4, 1, 2).reshape(lanes, K * K, cout, cin).contiguous()
+        )
+        self.turned = (
+            self.weight.flip(3, 4)
+            .permute(0, 3, 4, 2, 1)
+            .reshape(lanes, K * K, cin, cout)
+            .contiguous()
+        )
 
     def work(self, op: str, tile: Tile) -> Callable[[], Any]:
         if op == "forward":
-            return lambda: deep_kernels.convolved(self.x, self.straight, self.padding, tile, self.x.dtype)[0]
+            return lambda: deep_kernels.convolved(
+                self.x, self.straight, self.padding, tile, self.x.dtype
+            )[0]
         if op == "images":
             room = K - 1 - self.padding
-            return lambda: deep_kernels.convolved(self.g, self.turned, room, tile, torch.float32, self.unit)[0]
+            return lambda: deep_kernels.convolved(
+                self.g, self.turned, room, tile, torch.float32, self.unit
+            )[0]
         return lambda: deep_kernels.weighed(self.x, self.g, self.unit, K, self.padding, tile)
 
     def right(self) -> dict[str, Tensor]:
@@ -88,7 +112,11 @@ class Problem:
         weight = self.weight[0].float().requires_grad_()
         out = F.conv2d(x, weight, padding=self.padding)
         dx, dweight = torch.autograd.grad(out, [x, weight], self.g[0].float().permute(0, 3, 1, 2))
-        return {"forward": out.detach().permute(0, 2, 3, 1), "images": dx.permute(0, 2, 3, 1), "weights": dweight}
+        return {
+            "forward": out.detach().permute(0, 2, 3, 1),
+            "images": dx.permute(0, 2, 3, 1),
+            "weights": dweight,
+        }
 
     def first_lane(self, op: str, found: Any) -> Tensor:
         if op != "weights":
@@ -113,7 +141,12 @@ def microseconds(work: Callable[[], Any], repeats: int = 3) -> float:
 
 
 def cases() -> list[tuple[str, str, int]]:
-    return [(layer, kind, lanes) for layer, row in LAYERS.items() for kind in DTYPES for lanes in row[4:]]
+    return [
+        (layer, kind, lanes)
+        for layer, row in LAYERS.items()
+        for kind in DTYPES
+        for lanes in row[4:]
+    ]
 
 
 def compile_some(first: int, every: int) -> None:
@@ -148,7 +181,9 @@ def timed(problem: Problem, op: str, tile: Tile, wanted: Tensor) -> dict[str, An
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--compile", type=int, default=0)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
@@ -162,10 +197,20 @@ def main() -> None:
         right = problem.right()
         torch.backends.cudnn.allow_tf32 = True
         for op in OPS:
-            found = [timed(problem, op, tile, right[op]) for tile in tiles(op, *LAYERS[layer][:2], DTYPES[kind])]
-            rows += [{"layer": layer, "kind": kind, "lanes": lanes, "op": op, **row} for row in found]
-            good = sorted((row for row in found if row.get("off", 1) < TOLERATED), key=lambda row: row["us"])
-            told = ", ".join(f"{row['us']:.1f} {tuple(row['tile'])}" for row in good[:3]) or "none is right"
+            found = [
+                timed(problem, op, tile, right[op])
+                for tile in tiles(op, *LAYERS[layer][:2], DTYPES[kind])
+            ]
+            rows += [
+                {"layer": layer, "kind": kind, "lanes": lanes, "op": op, **row} for row in found
+            ]
+            good = sorted(
+                (row for row in found if row.get("off", 1) < TOLERATED), key=lambda row: row["us"]
+            )
+            told = (
+                ", ".join(f"{row['us']:.1f} {tuple(row['tile'])}" for row in good[:3])
+                or "none is right"
+            )
             print(f"{layer}, {lanes:2} lanes, {kind}, {op:8}: {told}", flush=True)
     if args.json:
         args.json.write_text(json.dumps(rows))

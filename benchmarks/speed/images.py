@@ -1,20 +1,24 @@
-"""ResNet-50 from uint8 pictures: askew's whole step against the bare one, in images per second (source and target).
+"""ResNet-50 from uint8 pictures: askew's whole step against the bare one, in images per second
+(source and target).
 
-    python benchmarks/speed/images.py [--net resnet50] [--batches 32,64] [--method teacher] [--device auto]
-    python benchmarks/speed/images.py --streamed [--pictures 20000] [--folder FOLDER] [--cold]
-    python benchmarks/speed/images.py --reading
+    python benchmarks/speed/images.py [--net resnet50] [--batches 32,64] [--method teacher]
+    [--device auto] python benchmarks/speed/images.py --streamed [--pictures 20000] [--folder
+    FOLDER] [--cold] python benchmarks/speed/images.py --reading
 
-The run is that of fine-tuning on one's own pictures (src/askew/runs/settings/own.toml); for the teacher: two views of
-each picture, style, kept batch statistics. The bare step takes ready float batches on the device through the same
-passes, channels last, in the same precision: the student's over both domains, the teacher's over the target without
-gradients, backward, torch's fused SGD, the teacher's average. Nothing is gathered, viewed or normalised. Its batch
-norms are torch's, or, in a third variant, those of askew (src/askew/nets/kernels/kept_norm.py).
+The run is that of fine-tuning on one's own pictures (src/askew/runs/settings/own.toml); for the
+teacher: two views of each picture, style, kept batch statistics. The bare step takes ready float
+batches on the device through the same passes, channels last, in the same precision: the student's
+over both domains, the teacher's over the target without gradients, backward, torch's fused SGD, the
+teacher's average. Nothing is gathered, viewed or normalised. Its batch norms are torch's, or, in a
+third variant, those of askew (src/askew/nets/kernels/kept_norm.py).
 
-Pictures are random, 256 pixels. They lie on the device; with --streamed in a file that is mapped into memory, as
-askew's cache of decoded pictures is, and they stay there as if they did not fit the device. The system then has the
-file in its memory; --cold drops it from there before each time is taken, and every variant reads other pictures.
+Pictures are random, 256 pixels. They lie on the device; with --streamed in a file that is mapped
+into memory, as askew's cache of decoded pictures is, and they stay there as if they did not fit the
+device. The system then has the file in its memory; --cold drops it from there before each time is
+taken, and every variant reads other pictures.
 
---reading takes no steps: it only brings their batches to the device, from a cold disk, and needs no GPU.
+--reading takes no steps: it only brings their batches to the device, from a cold disk, and needs no
+GPU.
 """
 
 from __future__ import annotations
@@ -76,7 +80,8 @@ def write_pictures(file: Path, pictures: int) -> None:
 
 
 def forget(file: Path) -> None:
-    """Drop a file's content from the system's memory, but for what a process has mapped and read."""
+    """Drop a file's content from the system's memory, but for what a process has mapped and
+    read."""
     with file.open("rb") as content:
         os.posix_fadvise(content.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
@@ -91,12 +96,19 @@ def read_alone(file: Path, rows: NDArray[np.int64], threads: int) -> None:
     """The disk by itself: pictures here and there, each into memory of its own."""
     size = int(np.prod(SHAPE))
     with file.open("rb") as content, ThreadPoolExecutor(threads) as pool:
-        list(pool.map(lambda i: len(os.pread(content.fileno(), size, size * i)), rows.ravel().tolist()))
+        list(
+            pool.map(
+                lambda i: len(os.pread(content.fileno(), size, size * i)), rows.ravel().tolist()
+            )
+        )
 
 
 def read_batches(file: Path, rows: NDArray[np.int64], device: torch.device, expected: bool) -> None:
-    """What a trainer reads in steps of half source, half target; the system is told what comes next, or is not."""
-    x = np.load(file, mmap_mode="c")  # mapped anew each time: the system forgets no page that is mapped
+    """What a trainer reads in steps of half source, half target; the system is told what comes
+    next, or is not."""
+    x = np.load(
+        file, mmap_mode="c"
+    )  # mapped anew each time: the system forgets no page that is mapped
     domain = DomainTensor(RowSubset(x, np.arange(len(x))), device, resident=False)
     if not expected:
         domain.file = None
@@ -107,7 +119,9 @@ def read_batches(file: Path, rows: NDArray[np.int64], device: torch.device, expe
         ahead.put(step)
 
 
-def measure_reading(batch: int, args: argparse.Namespace, file: Path, device: torch.device) -> dict[str, float]:
+def measure_reading(
+    batch: int, args: argparse.Namespace, file: Path, device: torch.device
+) -> dict[str, float]:
     """Median pictures per second from a cold disk."""
     works: dict[str, Callable[[NDArray[np.int64]], None]] = {
         "the disk by itself, 1 thread": partial(read_alone, file, threads=1),
@@ -131,7 +145,9 @@ def training_data(x: Rows) -> TrainingData:
     halves = [Labeled(part, labels) for part in (_rows(x, 0, n), _rows(x, n, 2 * n))]
     few = np.arange(8)
     target = halves[1].unlabeled()
-    return TrainingData(halves[0], halves[0].take(few), target, halves[1].take(few).unlabeled(), CLASSES)
+    return TrainingData(
+        halves[0], halves[0].take(few), target, halves[1].take(few).unlabeled(), CLASSES
+    )
 
 
 def _rows(x: Rows, start: int, stop: int) -> Rows:
@@ -143,7 +159,11 @@ def picture_file(args: argparse.Namespace) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="askew-", dir=args.folder) as scratch:
         file = Path(scratch) / "pictures.npy"
         took = seconds(lambda: write_pictures(file, args.pictures), torch.device("cpu"))
-        print(f"{args.pictures} pictures, {file.stat().st_size / 1e9:.1f} GB, written in {took:.1f} s", flush=True)
+        print(
+            f"{args.pictures} pictures, {file.stat().st_size / 1e9:.1f} GB, written in "
+            f"{took:.1f} s",
+            flush=True,
+        )
         yield file
 
 
@@ -152,12 +172,17 @@ def opened(args: argparse.Namespace) -> Iterator[tuple[TrainingData, Callable[[]
     """The data, and what to do before a time is taken."""
     if not args.streamed:
         block = some_pictures()
-        yield training_data(np.concatenate([block] * -(-args.pictures // BLOCK))[: args.pictures]), lambda: None
+        yield (
+            training_data(np.concatenate([block] * -(-args.pictures // BLOCK))[: args.pictures]),
+            lambda: None,
+        )
         return
     with picture_file(args) as file:
         if args.cold:
             some = np.random.default_rng(1).permutation(args.pictures)[:1000]
-            rate = cold_rate(lambda: read_alone(file, some, 1), file, len(some), torch.device("cpu"))
+            rate = cold_rate(
+                lambda: read_alone(file, some, 1), file, len(some), torch.device("cpu")
+            )
             print(f"the disk by itself: {rate:.0f} pictures/s, one at a time", flush=True)
         x = np.load(file, mmap_mode="c")
         batches.RESIDENT_SHARE = 0.0  # nothing fits the device
@@ -173,7 +198,9 @@ def planned(args: argparse.Namespace, batch: int, data: TrainingData) -> Run:
     run = plan_run(request, Task(request.task, data, None), args.net)
     if not run.method.teacher:
         return run
-    net = dataclasses.replace(run.net, norm="kept")  # random weights have statistics too, whatever they are worth
+    net = dataclasses.replace(
+        run.net, norm="kept"
+    )  # random weights have statistics too, whatever they are worth
     return dataclasses.replace(run, net=net)
 
 
@@ -181,7 +208,8 @@ class Steps:
     """A trainer's steps, one round after another, each with the draw of its batches."""
 
     def __init__(self, run: Run, data: TrainingData, feed: Feed, graph: bool) -> None:
-        net = run_net(run, data).to(feed.device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        # type: ignore[call-overload]
+        net = run_net(run, data).to(feed.device).to(memory_format=torch.channels_last)
         net.share_step_key()
         self.trainer = Trainer(run, 0, feed, net, graph)
         self.round = self.trainer.stage.round_steps
@@ -199,11 +227,17 @@ class Steps:
 class Bare:
     """Ready batches through the passes of a step; as a CUDA graph if asked for."""
 
-    def __init__(self, run: Run, steps: int, device: torch.device, graph: bool, own_norms: bool = False) -> None:
+    def __init__(
+        self, run: Run, steps: int, device: torch.device, graph: bool, own_norms: bool = False
+    ) -> None:
         parts, _ = build(run.net, SHAPE, len(CLASSES), 0)
         features: Any = parts["features"]
         layers: list[Any] = list(features) if isinstance(features, nn.Sequential) else [features]
-        net: Any = nn.Sequential(layers[0].body, nn.Flatten(), *layers[1:], parts["head"]).to(device).train()
+        net: Any = (
+            nn.Sequential(layers[0].body, nn.Flatten(), *layers[1:], parts["head"])
+            .to(device)
+            .train()
+        )
         for module in net.modules() if run.net.norm == "kept" else ():
             if isinstance(module, _BatchNorm):
                 module.eval()
@@ -211,8 +245,15 @@ class Bare:
                 module.__class__ = nn.BatchNorm2d  # type: ignore[assignment]
         self.net = net.to(memory_format=torch.channels_last)
         self.teacher = copy.deepcopy(self.net).requires_grad_(False) if run.method.teacher else None
-        self.optimiser = torch.optim.SGD(self.net.parameters(), lr=1e-4, momentum=0.9, weight_decay=5e-4, fused=True)
-        self.steps, self.batch, self.device, self.bf16 = steps, run.batch, device, run.precision == "bf16"
+        self.optimiser = torch.optim.SGD(
+            self.net.parameters(), lr=1e-4, momentum=0.9, weight_decay=5e-4, fused=True
+        )
+        self.steps, self.batch, self.device, self.bf16 = (
+            steps,
+            run.batch,
+            device,
+            run.precision == "bf16",
+        )
         side = min(run.net.crop or SHAPE[1], SHAPE[1])
         x = torch.randn(3 * run.batch, *SHAPE[:1], side, side, device=device)
         self.x = x.contiguous(memory_format=torch.channels_last)
@@ -223,7 +264,11 @@ class Bare:
         b = self.batch
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
             z = self.net(self.x[: 2 * b])
-            loss = F.cross_entropy(z, self.y) if self.teacher is None else F.cross_entropy(z[:b], self.y[:b])
+            loss = (
+                F.cross_entropy(z, self.y)
+                if self.teacher is None
+                else F.cross_entropy(z[:b], self.y[:b])
+            )
             if self.teacher is not None:
                 with torch.no_grad():
                     q = self.teacher(self.x[2 * b :]).softmax(dim=1)
@@ -256,14 +301,17 @@ class Bare:
 def measure(
     batch: int, args: argparse.Namespace, feed: Feed, data: TrainingData, before: Callable[[], None]
 ) -> dict[str, float]:
-    """Median images per second of the bare step and of askew's, each launched by Python and as a CUDA graph."""
+    """Median images per second of the bare step and of askew's, each launched by Python and as a
+    CUDA graph."""
     run, device = planned(args, batch, data), feed.device
     works: dict[str, Callable[[], None]] = {}
     for number, graph in enumerate((False, True) if device.type == "cuda" else (False,)):
         how = "graph" if graph else "no graph"
         works[f"bare step, {how}"] = Bare(run, args.steps, device, graph)
         if graph and run.net.norm == "kept":
-            works["bare step, graph, askew's norms"] = Bare(run, args.steps, device, graph, own_norms=True)
+            works["bare step, graph, askew's norms"] = Bare(
+                run, args.steps, device, graph, own_norms=True
+            )
         works[f"askew, {how}"] = Steps(dataclasses.replace(run, seed=number), data, feed, graph)
     for work in works.values():
         work()
@@ -276,15 +324,25 @@ def measure(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--net", default="resnet50")
     parser.add_argument("--method", default="teacher")
     parser.add_argument("--batches", default="32,64")
-    parser.add_argument("--pictures", type=int, default=0, help="Of both domains; 2,048, or 20,000 in a file.")
+    parser.add_argument(
+        "--pictures", type=int, default=0, help="Of both domains; 2,048, or 20,000 in a file."
+    )
     parser.add_argument("--streamed", action="store_true", help="Leave the pictures on the disk.")
-    parser.add_argument("--folder", type=Path, help="Where their file is to be; a picture takes 192 KiB.")
-    parser.add_argument("--cold", action="store_true", help="Drop the file from memory before a time is taken.")
-    parser.add_argument("--reading", action="store_true", help="Only read batches, from a cold disk.")
+    parser.add_argument(
+        "--folder", type=Path, help="Where their file is to be; a picture takes 192 KiB."
+    )
+    parser.add_argument(
+        "--cold", action="store_true", help="Drop the file from memory before a time is taken."
+    )
+    parser.add_argument(
+        "--reading", action="store_true", help="Only read batches, from a cold disk."
+    )
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--precision", default="bf16", choices=["float32", "bf16"])
@@ -292,7 +350,11 @@ def main() -> None:
     args = parser.parse_args()
     args.pictures = args.pictures or (20_000 if args.streamed or args.reading else 2048)
     device = pick_device(args.device)
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+    name = (
+        torch.cuda.get_device_name(device)
+        if device.type == "cuda"
+        else f"CPU, {torch.get_num_threads()} threads"
+    )
     if args.reading:
         print(f"{name}, torch {torch.__version__}", flush=True)
         with picture_file(args) as file:
@@ -300,17 +362,25 @@ def main() -> None:
                 for label, rate in measure_reading(batch, args, file, device).items():
                     print(f"{batch:3} + {batch:3}  {label:31} {rate:8.0f} pictures/s", flush=True)
         return
-    print(f"{name}, torch {torch.__version__}, {args.net}, {args.method}, {args.precision}", flush=True)
+    print(
+        f"{name}, torch {torch.__version__}, {args.net}, {args.method}, {args.precision}",
+        flush=True,
+    )
     with opened(args) as (data, before):
         feed = Feed(data, device)
-        where = "on the device" if feed.resident else f"streamed from {'disk' if args.cold else 'memory'}"
+        where = (
+            "on the device"
+            if feed.resident
+            else f"streamed from {'disk' if args.cold else 'memory'}"
+        )
         for batch in map(int, args.batches.split(",")):
             rates = measure(batch, args, feed, data, before)
             bare = [rate for label, rate in rates.items() if label.startswith("bare")]
             for label, rate in rates.items():
                 shares = " and ".join(f"{100 * rate / other:.1f}" for other in bare)
                 print(
-                    f"{where}, {batch:3} + {batch:3}  {label:31} {rate:8.0f} images/s  {shares} % of the bare step",
+                    f"{where}, {batch:3} + {batch:3}  {label:31} {rate:8.0f} images/s  {shares} "
+                    "% of the bare step",
                     flush=True,
                 )
 

@@ -1,6 +1,7 @@
 """Where a step's time goes: the kernels of one step, as the profiler sees them.
 
-python benchmarks/speed/kernels.py digits/svhn-mnist [--method coal] [--lanes 8] [--data DATA | --random] [--top 25]
+python benchmarks/speed/kernels.py digits/svhn-mnist [--method coal] [--lanes 8] [--data DATA |
+--random] [--top 25]
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ def training_loop(args: argparse.Namespace, device: torch.device) -> Loop[Any]:
     feed = Feed(data, device)
     if args.lanes > 1:
         runs = [dataclasses.replace(run, seed=seed) for seed in range(args.lanes)]
-        nets = [run_net(run, data)] * args.lanes  # equal weights take as long as others, and less to make
+        nets = [
+            run_net(run, data)
+        ] * args.lanes  # equal weights take as long as others, and less to make
         return Lanes(runs, [feed] * args.lanes, nets, True)
     net = run_net(run, data).to(device)
     net.share_step_key()
@@ -36,13 +39,17 @@ def training_loop(args: argparse.Namespace, device: torch.device) -> Loop[Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("task")
     parser.add_argument("--method", default="coal")
     parser.add_argument("--lanes", type=int, default=1)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--random", action="store_true", help="Random pixels instead of data.")
-    parser.add_argument("--precision", choices=["float32", "tf32", "bf16"], help="Default: the recipe's.")
+    parser.add_argument(
+        "--precision", choices=["float32", "tf32", "bf16"], help="Default: the recipe's."
+    )
     parser.add_argument("--top", type=int, default=25)
     parser.add_argument("--steps", type=int, default=20)
     args = parser.parse_args()
@@ -50,7 +57,11 @@ def main() -> None:
     loop = training_loop(args, device)
     loop.refresh(0)
     advance(loop, args.steps)  # warm-up and capture
-    took = 1000 * min(seconds(lambda: advance(loop, args.steps), device) for _ in range(3)) / args.steps
+    took = (
+        1000
+        * min(seconds(lambda: advance(loop, args.steps), device) for _ in range(3))
+        / args.steps
+    )
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         advance(loop, args.steps)
         torch.cuda.synchronize()
@@ -60,8 +71,14 @@ def main() -> None:
     launches = sum(e.count for e in found) / args.steps
     short = [e for e in found if e.self_device_time_total < SHORT * e.count]
     small = sum(e.self_device_time_total for e in short) / 1000 / args.steps
-    print(f"{args.task} {args.method}, {per}: {took:.3f} ms per step, {busy:.3f} ms of it in {launches:.0f} kernels")
-    print(f"{small:8.4f} ms in the {sum(e.count for e in short) / args.steps:.0f} of less than {SHORT} µs each")
+    print(
+        f"{args.task} {args.method}, {per}: {took:.3f} ms per step, {busy:.3f} ms of it in "
+        f"{launches:.0f} kernels"
+    )
+    print(
+        f"{small:8.4f} ms in the {sum(e.count for e in short) / args.steps:.0f} of less than "
+        f"{SHORT} µs each"
+    )
     for event in found[: args.top]:
         ms = event.self_device_time_total / 1000 / args.steps
         calls = event.count / args.steps

@@ -1,15 +1,18 @@
-"""Which form of a convolution with own weights in every lane is fastest: forward and backward, in µs per lane.
+"""Which form of a convolution with own weights in every lane is fastest: forward and backward, in
+µs per lane.
 
-    python benchmarks/speed/lane_conv.py [--lanes 8,32,64] [--images 64] [--device auto] [--tf32] [--try-all]
-    python benchmarks/speed/lane_conv.py --bf16 --lanes 64,16,5
+    python benchmarks/speed/lane_conv.py [--lanes 8,32,64] [--images 64] [--device auto] [--tf32]
+    [--try-all] python benchmarks/speed/lane_conv.py --bf16 --lanes 64,16,5
 
 The forms are those of askew.nets.lanes.forms: all lanes as the groups of one convolution, one
-convolution after another, patches times weights as a batched product, and (on a GPU) a Triton kernel. cuDNN multiplies
-in TF32 by default, products only with --tf32; --try-all lets cuDNN try its kernels.
+convolution after another, patches times weights as a batched product, and (on a GPU) a Triton
+kernel. cuDNN multiplies in TF32 by default, products only with --tf32; --try-all lets cuDNN try its
+kernels.
 
-With --bf16, a second line has the same forms with activations, weights and gradients in bfloat16 (products in TF32 in
-the first), and "one by one, NHWC", where activations lie channels last in memory before and after. An outcome that is
-more than 2 % of its length off the float32 one is marked "wrong".
+With --bf16, a second line has the same forms with activations, weights and gradients in bfloat16
+(products in TF32 in the first), and "one by one, NHWC", where activations lie channels last in
+memory before and after. An outcome that is more than 2 % of its length off the float32 one is
+marked "wrong".
 """
 
 from __future__ import annotations
@@ -38,7 +41,8 @@ LAYERS = {  # channels in and out, side, padding
 KERNEL = 5
 
 Form = Callable[..., Tensor]
-"""(lanes, cin, n, h, w), (lanes, cout, cin, 5, 5), (lanes, cout), padding → (lanes, cout, n, h', w')"""
+"""(lanes, cin, n, h, w), (lanes, cout, cin, 5, 5), (lanes, cout), padding → (lanes, cout, n, h',
+w')"""
 
 
 def channels_last(x: Tensor, weight: Tensor, bias: Tensor, padding: int) -> Tensor:
@@ -53,15 +57,21 @@ def all_forms(device: torch.device, bf16: bool) -> dict[str, Form]:
     if device.type == "cuda":
         from askew.nets.lanes import kernels
 
-        forms["Triton"] = lambda x, weight, bias, padding: kernels.Conv.apply(x, weight, padding, x.dtype).to(x.dtype)
+        forms["Triton"] = lambda x, weight, bias, padding: kernels.Conv.apply(
+            x, weight, padding, x.dtype
+        ).to(x.dtype)
     return forms | ({"one by one, NHWC": channels_last} if bf16 else {})
 
 
-def timed(form: Form, inputs: list[Tensor], padding: int, repeats: int, device: torch.device) -> float:
+def timed(
+    form: Form, inputs: list[Tensor], padding: int, repeats: int, device: torch.device
+) -> float:
     """Median ms of forward and backward; on a GPU as a CUDA graph, as it runs in training."""
     wanted = [value for value in inputs if value.requires_grad]
     layout = torch.preserve_format if form is channels_last else torch.contiguous_format
-    g = torch.ones_like(form(*inputs, padding), memory_format=layout)  # as the norm's backward lays it out
+    g = torch.ones_like(
+        form(*inputs, padding), memory_format=layout
+    )  # as the norm's backward lays it out
 
     def work() -> None:
         torch.autograd.grad(form(*inputs, padding), wanted, g)
@@ -69,7 +79,9 @@ def timed(form: Form, inputs: list[Tensor], padding: int, repeats: int, device: 
     go: Callable[[], Any] = work
     if device.type == "cuda":
         torch.cuda.synchronize()
-        with torch.cuda.stream(torch.cuda.Stream()):  # warm-up away from the stream that is captured
+        with torch.cuda.stream(
+            torch.cuda.Stream()
+        ):  # warm-up away from the stream that is captured
             work()
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
@@ -80,7 +92,9 @@ def timed(form: Form, inputs: list[Tensor], padding: int, repeats: int, device: 
     return 1000 * statistics.median(seconds(go, device) for _ in range(repeats))
 
 
-def cell(name: str, form: Form, exact: list[Tensor], padding: int, dtype: torch.dtype, repeats: int) -> str:
+def cell(
+    name: str, form: Form, exact: list[Tensor], padding: int, dtype: torch.dtype, repeats: int
+) -> str:
     """The time of a form, and whether it is right."""
     inputs = [value.detach().to(dtype).requires_grad_(value.requires_grad) for value in exact]
     if form is channels_last:
@@ -93,13 +107,19 @@ def cell(name: str, form: Form, exact: list[Tensor], padding: int, dtype: torch.
             off = float((form(*inputs, padding).float() - right).norm() / right.norm())
             del right
         took = 1000 * timed(form, inputs, padding, repeats, device) / lanes
-    except Exception as error:  # a kernel that is not made for it, or no memory: the other forms count all the same
-        return f"{name} failed ({type(error).__name__}: {str(error).splitlines()[0][:60] if str(error) else ''})"
+    # a kernel that is not made for it, or no memory: the other forms count all the same
+    except Exception as error:
+        return (
+            f"{name} failed ({type(error).__name__}: "
+            f"{str(error).splitlines()[0][:60] if str(error) else ''})"
+        )
     return f"{name} {took:7.1f}" + (f" wrong ({100 * off:.0f} %)" if off > TOLERATED else "")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--lanes", default="8,32,64")
     parser.add_argument("--images", type=int, default=64, help="Of both domains, in a lane.")
     parser.add_argument("--device", default="auto")
@@ -116,7 +136,9 @@ def main() -> None:
         for lanes in map(int, args.lanes.split(",")):
             shape = lanes, cin, args.images, side, side
             x = torch.randn(shape, device=device, requires_grad=cin > 3)  # images need no gradient
-            weight = torch.randn(lanes, cout, cin, KERNEL, KERNEL, device=device, requires_grad=True)
+            weight = torch.randn(
+                lanes, cout, cin, KERNEL, KERNEL, device=device, requires_grad=True
+            )
             bias = torch.zeros(lanes, cout, device=device, requires_grad=True)
             for label, dtype in dtypes.items():
                 print(f"{layer}, {lanes:3} lanes, {label:8}, µs per lane:", end="", flush=True)

@@ -1,4 +1,5 @@
-"""Time of an optimiser's step on a CPU: askew's, over torch's fused kernels, against torch.optim's own, in one run.
+"""Time of an optimiser's step on a CPU: askew's, over torch's fused kernels, against torch.optim's
+own, in one run.
 
     python benchmarks/speed/optimiser.py
 
@@ -23,7 +24,8 @@ STEPS, REPEATS = 100, 7
 
 
 def ours(kind: str, params: Mapping[str, Tensor], grads: list[Tensor]) -> Callable[[], object]:
-    optimiser = Optimiser(Optim(optimiser=kind), {n: p.detach() for n, p in params.items()})  # type: ignore[arg-type]
+    # type: ignore[arg-type]
+    optimiser = Optimiser(Optim(optimiser=kind), {n: p.detach() for n, p in params.items()})
     names, t = list(params), torch.tensor(0.5)
     return lambda: optimiser.step(names, grads, t)
 
@@ -56,9 +58,13 @@ def milliseconds(step: Callable[[], object]) -> float:
 
 
 def main() -> None:
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args()
     torch.set_num_threads(1)
-    params = dict(nn.ModuleDict(build(NetSpec(name="digits-28"), (1, 28, 28), 10, 0)[0]).named_parameters())
+    params = dict(
+        nn.ModuleDict(build(NetSpec(name="digits-28"), (1, 28, 28), 10, 0)[0]).named_parameters()
+    )
     grads = [torch.randn_like(p) for p in params.values()]
     for kind in ("sgd", "adam"):
         ways = ours(kind, params, grads), theirs(kind, params, grads)

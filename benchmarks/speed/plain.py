@@ -1,7 +1,7 @@
 """Five methods written by hand in plain eager PyTorch: what askew's speed is measured against.
 
-A fair one: data lies on the device, batches are gathered there, gradients are set to none, torch's fused SGD updates
-the weights, and nothing is ever read back.
+A fair one: data lies on the device, batches are gathered there, gradients are set to none, torch's
+fused SGD updates the weights, and nothing is ever read back.
 """
 
 from __future__ import annotations
@@ -59,7 +59,9 @@ class Plain:
         return [self.head]
 
     def sgd(self, *modules: nn.Module) -> torch.optim.Optimizer:
-        groups = [{"params": m.parameters(), "lr": 0.001 if m is self.features else 0.01} for m in modules]
+        groups = [
+            {"params": m.parameters(), "lr": 0.001 if m is self.features else 0.01} for m in modules
+        ]
         return torch.optim.SGD(groups, momentum=0.9, weight_decay=5e-4, fused=True)
 
     def batch(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -131,19 +133,34 @@ class PlainCOAL(Plain):
         xs, ys, xt, it = self.batch()
         fs, ft = self.features(torch.cat([xs, xt])).split(self.b)
         label = F.cross_entropy(self.head(fs), ys)
-        own = (F.cross_entropy(self.head(ft), self.pseudo[it], reduction="none") * self.mask[it]).mean()
+        own = (
+            F.cross_entropy(self.head(ft), self.pseudo[it], reduction="none") * self.mask[it]
+        ).mean()
         log_p = self.head(Reverse.apply(ft, 1.0)).log_softmax(1)
         entropy = -(log_p.exp() * log_p).sum(1).mean()
         self.update(label + own - 0.1 * entropy)
 
 
 def affine_view(x: Tensor) -> Tensor:
-    """A random rotation, scale, shear and shift, and noise, by torch's own sampler; pixels stay on 0 … 255."""
+    """A random rotation, scale, shear and shift, and noise, by torch's own sampler; pixels stay on
+    0 … 255."""
     n, _, h, w = x.shape
     u = 2 * torch.rand(n, 6, device=x.device) - 1
-    angle, a, b, s = u[:, 0] * math.radians(20), 1 + 0.25 * u[:, 1], 1 + 0.25 * u[:, 2], 0.25 * u[:, 3]
+    angle, a, b, s = (
+        u[:, 0] * math.radians(20),
+        1 + 0.25 * u[:, 1],
+        1 + 0.25 * u[:, 2],
+        0.25 * u[:, 3],
+    )
     cos, sin = angle.cos(), angle.sin()
-    rows = [cos * a, (cos * s - sin) * b, u[:, 4] * 4 / w, sin * a, (sin * s + cos) * b, u[:, 5] * 4 / h]
+    rows = [
+        cos * a,
+        (cos * s - sin) * b,
+        u[:, 4] * 4 / w,
+        sin * a,
+        (sin * s + cos) * b,
+        u[:, 5] * 4 / h,
+    ]
     grid = F.affine_grid(torch.stack(rows, dim=1).view(n, 2, 3), list(x.shape), align_corners=False)
     view = F.grid_sample(x.float(), grid, padding_mode="border", align_corners=False)
     return view + 12.75 * torch.randn_like(view)
@@ -156,7 +173,8 @@ def intensity_view(x: Tensor) -> Tensor:
 
 
 class PlainTeacher(Plain):
-    """Three passes over random views: the student's over each domain, the teacher's over the target."""
+    """Three passes over random views: the student's over each domain, the teacher's over the
+    target."""
 
     def make_parts(self) -> None:
         self.view = intensity_view if self.feed.source.x.shape[1] == 3 else affine_view
@@ -164,7 +182,9 @@ class PlainTeacher(Plain):
         self.teacher = copy.deepcopy(nn.Sequential(self.features, self.head)).requires_grad_(False)
         averaged: list[Tensor] = [*self.teacher.parameters()]
         self.pairs = averaged, student
-        self.shares = torch.full((self.feed.classes,), 1 / self.feed.classes, device=self.feed.device)
+        self.shares = torch.full(
+            (self.feed.classes,), 1 / self.feed.classes, device=self.feed.device
+        )
 
     def sgd(self, *modules: nn.Module) -> torch.optim.Optimizer:
         return torch.optim.Adam([p for m in modules for p in m.parameters()], lr=1e-3, fused=True)

@@ -1,9 +1,12 @@
-"""How far rounding alone moves a run: the same plain run from weights that differ in their last digits.
+"""How far rounding alone moves a run: the same plain run from weights that differ in their last
+digits.
 
-    python benchmarks/speed/rounding.py TASK [--methods source,mcd,coal] [--steps 5,10,20] [--data DATA] [--device cpu]
+    python benchmarks/speed/rounding.py TASK [--methods source,mcd,coal] [--steps 5,10,20] [--data
+    DATA] [--device cpu]
 
-The largest distance between two trained weight tensors, in % of how far the tensor moved in training. Differences of a
-fast path (a graph, a lane, another machine) have to be compared with this. Markdown goes to stdout.
+The largest distance between two trained weight tensors, in % of how far the tensor moved in
+training. Differences of a fast path (a graph, a lane, another machine) have to be compared with
+this. Markdown goes to stdout.
 """
 
 from __future__ import annotations
@@ -24,7 +27,9 @@ CHANGES = (0.0, 1e-7, 1e-5)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("task")
     parser.add_argument("--methods", default="source,mcd,coal")
     parser.add_argument("--steps", default="5,10,20")
@@ -50,7 +55,9 @@ def changed(weights: Mapping[str, Tensor], by: float) -> dict[str, Tensor]:
     """Every weight times one plus a random number of about `by`."""
     noise = torch.Generator().manual_seed(0)
     return {
-        name: value * (1 + by * torch.randn(value.shape, generator=noise)) if value.is_floating_point() else value
+        name: value * (1 + by * torch.randn(value.shape, generator=noise))
+        if value.is_floating_point()
+        else value
         for name, value in weights.items()
     }
 
@@ -62,10 +69,15 @@ def trained(
     return {name: value.cpu().double() for name, value in last.weights().items()}
 
 
-def farthest(begun: Mapping[str, Tensor], one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
-    """The largest relative distance, over matrices and convolution kernels: norms and biases are too few numbers."""
+def farthest(
+    begun: Mapping[str, Tensor], one: Mapping[str, Tensor], other: Mapping[str, Tensor]
+) -> float:
+    """The largest relative distance, over matrices and convolution kernels: norms and biases are
+    too few numbers."""
     large = [name for name, value in one.items() if value.dim() > 1]
-    return max(float((one[n] - other[n]).norm() / (one[n] - begun[n].double()).norm()) for n in large)
+    return max(
+        float((one[n] - other[n]).norm() / (one[n] - begun[n].double()).norm()) for n in large
+    )
 
 
 if __name__ == "__main__":

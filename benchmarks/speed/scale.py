@@ -1,7 +1,8 @@
-"""How long a grid takes on several GPUs: a simulation from measured step times, and the scheduler's overhead, measured.
+"""How long a grid takes on several GPUs: a simulation from measured step times, and the scheduler's
+overhead, measured.
 
-    python benchmarks/speed/scale.py                    # the paper's full benchmark on 1, 8 and 64 GPUs
-    python benchmarks/speed/scale.py --share 4          # four jobs on a GPU
+    python benchmarks/speed/scale.py                    # the paper's full benchmark on 1, 8 and 64
+    GPUs python benchmarks/speed/scale.py --share 4          # four jobs on a GPU
     python benchmarks/speed/scale.py --measure ray      # Ray's overhead for runs of one second
 
 All inputs are in the tables below. Step times are of COAL; what is assumed is marked as such.
@@ -27,14 +28,16 @@ STEP_MS = {
     "resnet50": 1000 * 32 / 3339,  # measured: 3,339 images/s at 16 + 16 images, bf16
 }
 START_S = 8.0  # a job's process, its data, its graph: assumed
-DISPATCH_MS = 5.0  # the driver's time per job, measured on two busy CPU cores: --measure ray --runs 400 --seconds 0
+# the driver's time per job, measured on two busy CPU cores: --measure ray --runs 400 --seconds 0
+DISPATCH_MS = 5.0
 
 METHODS, SEEDS, DEGREES = 12, 5, 6
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """Tasks that take equally long, and how long: pre-training, then rounds over the larger domain."""
+    """Tasks that take equally long, and how long: pre-training, then rounds over the larger
+    domain."""
 
     name: str
     net: str
@@ -45,7 +48,8 @@ class Benchmark:
     pretrain: int
     rounds: int
     heads: int = 2
-    """Pre-trainings per task, seed and degree: one for methods with a linear head, one for those with a cosine head."""
+    """Pre-trainings per task, seed and degree: one for methods with a linear head, one for those
+    with a cosine head."""
 
     def seconds(self, steps: float) -> float:
         return START_S + steps * STEP_MS[self.net] / 1000
@@ -66,7 +70,8 @@ PAPER = (
 
 
 def makespan(jobs: Sequence[float], slots: int, dispatch: float, began: float = 0.0) -> float:
-    """When the last of the jobs ends: the driver gives one at a time to the slot that is free first."""
+    """When the last of the jobs ends: the driver gives one at a time to the slot that is free
+    first."""
     free = [began] * slots
     driver = began
     for seconds in jobs:
@@ -76,9 +81,14 @@ def makespan(jobs: Sequence[float], slots: int, dispatch: float, began: float = 
 
 
 def simulate(benchmarks: Sequence[Benchmark], gpus: int, share: int) -> tuple[float, float]:
-    """Hours, and the share of them that GPUs are busy; n jobs on one GPU are assumed to be n times slower each."""
+    """Hours, and the share of them that GPUs are busy; n jobs on one GPU are assumed to be n times
+    slower each."""
     combinations = SEEDS * DEGREES
-    before = [b.seconds(b.pretrain) * share for b in benchmarks for _ in range(b.tasks * b.heads * combinations)]
+    before = [
+        b.seconds(b.pretrain) * share
+        for b in benchmarks
+        for _ in range(b.tasks * b.heads * combinations)
+    ]
     after = [b.run * share for b in benchmarks for _ in range(b.tasks * METHODS * combinations)]
     slots = gpus * share
     half = makespan(before, slots, DISPATCH_MS / 1000)
@@ -93,7 +103,10 @@ def report(share: int) -> None:
     for name, part in [*rows, ("all", PAPER)]:
         count = sum(b.tasks for b in part) * runs
         mean = sum(b.run * b.tasks for b in part) / sum(b.tasks for b in part)
-        cells = [f"{hours:8.1f} ({busy:4.0%})" for hours, busy in (simulate(part, g, share) for g in (1, 8, 64))]
+        cells = [
+            f"{hours:8.1f} ({busy:4.0%})"
+            for hours, busy in (simulate(part, g, share) for g in (1, 8, 64))
+        ]
         print(f"{name:20} {count:6} {mean:7.0f}  {' '.join(cells)}")
     print("\nThe driver keeps n GPUs busy while runs are longer than n times its time per job:")
     for gpus in (8, 64, 512):
@@ -104,7 +117,8 @@ def report(share: int) -> None:
 
 
 def measure_ray(runs: int, seconds: float) -> None:
-    """The time of a grid of jobs that only sleep, beyond their sleep, once its workers have started."""
+    """The time of a grid of jobs that only sleep, beyond their sleep, once its workers have
+    started."""
     import torch
 
     from askew.runs.config import RunRequest
@@ -126,9 +140,14 @@ def measure_ray(runs: int, seconds: float) -> None:
     with TemporaryDirectory() as scratch:
         how = Execution(open_root(Path(scratch) / "runs"), torch.device("cpu"))
         for count in (2 * slots, runs):
-            groups = [JobGroup([Job({f"{i:016x}": RunRequest("mini/syn-uci", "coal")}, False)]) for i in range(count)]
+            groups = [
+                JobGroup([Job({f"{i:016x}": RunRequest("mini/syn-uci", "coal")}, False)])
+                for i in range(count)
+            ]
             began = time.monotonic()
-            assert sum(isinstance(event, Finished) for event in drive(groups, how, backend)) == count
+            assert (
+                sum(isinstance(event, Finished) for event in drive(groups, how, backend)) == count
+            )
             took = time.monotonic() - began
     ideal = -(-runs // slots) * seconds
     share = f", {took / ideal - 1:.1%} more" if ideal else ""
@@ -137,7 +156,9 @@ def measure_ray(runs: int, seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--share", type=int, default=1, help="jobs on one GPU")
     parser.add_argument("--measure", choices=["ray"], help="measure a scheduler instead")
     parser.add_argument("--runs", type=int, default=60)

@@ -1,9 +1,12 @@
-"""From the start of a process to its first training step, and to its end: `askew run`, timed from outside.
+"""From the start of a process to its first training step, and to its end: `askew run`, timed from
+outside.
 
-    python benchmarks/speed/start.py [--task mini/syn-uci] [--method coal] [--device auto] [--plain] [--repeats 3]
+    python benchmarks/speed/start.py [--task mini/syn-uci] [--method coal] [--device auto] [--plain]
+    [--repeats 3]
 
-Each repeat is a new process with a folder of runs of its own. The first of them may compile kernels and draw data,
-which later ones find in caches. The first step on a GPU includes its capture as a CUDA graph, unless --plain is given.
+Each repeat is a new process with a folder of runs of its own. The first of them may compile kernels
+and draw data, which later ones find in caches. The first step on a GPU includes its capture as a
+CUDA graph, unless --plain is given.
 """
 
 from __future__ import annotations
@@ -48,12 +51,16 @@ def child(began: float, marks: Path, arguments: list[str]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--task", default="mini/syn-uci")
     parser.add_argument("--method", default="coal")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--plain", action="store_true", help="No CUDA graph.")
-    parser.add_argument("--steps", type=int, default=100, help="Of pre-training, and of one round after it.")
+    parser.add_argument(
+        "--steps", type=int, default=100, help="Of pre-training, and of one round after it."
+    )
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--child", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -63,10 +70,27 @@ def main() -> None:
     for _ in range(args.repeats):
         with tempfile.TemporaryDirectory(prefix="askew-") as scratch:
             marks = Path(scratch) / "marks.json"
-            run = ["run", args.task, "-m", args.method, "--device", args.device, "--out", f"{scratch}/runs"]
+            run = [
+                "run",
+                args.task,
+                "-m",
+                args.method,
+                "--device",
+                args.device,
+                "--out",
+                f"{scratch}/runs",
+            ]
             run += [f"-tpretrain={args.steps}", "-trounds=1", f"-tround={args.steps}", "--profile"]
             began = time.time()
-            called = [sys.executable, __file__, "--child", str(began), str(marks), *run, *["--plain"] * args.plain]
+            called = [
+                sys.executable,
+                __file__,
+                "--child",
+                str(began),
+                str(marks),
+                *run,
+                *["--plain"] * args.plain,
+            ]
             done = subprocess.run(called, capture_output=True, text=True, check=False)
             if done.returncode:
                 sys.exit(done.stderr)

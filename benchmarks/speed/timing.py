@@ -47,11 +47,13 @@ def ceilings(device: torch.device) -> tuple[float, float]:
 
 
 def counted(loop: Trainer) -> tuple[float, float]:
-    """FLOPs of one step, and the least bytes that it has to move: weights, layers' outputs, pictures."""
+    """FLOPs of one step, and the least bytes that it has to move: weights, layers' outputs,
+    pictures."""
     outputs = 0
 
     def note(module: nn.Module, args: object, output: object) -> None:
-        """An output is written and read; so is its gradient, which a teacher's outputs do not have."""
+        """An output is written and read; so is its gradient, which a teacher's outputs do not
+        have."""
         nonlocal outputs
         if isinstance(output, Tensor) and not list(module.children()):
             outputs += (4 if output.requires_grad else 2) * _size(output)
@@ -69,9 +71,9 @@ def _size(value: Tensor) -> int:
 
 
 def _weight_bytes(loop: Trainer) -> int:
-    """A pass reads a weight; one that trains it reads it once more and writes its gradient, then SGD reads three
-    numbers and writes two, Adam four and three. A teacher's weight is read by its pass; its average reads two numbers
-    and writes one."""
+    """A pass reads a weight; one that trains it reads it once more and writes its gradient, then
+    SGD reads three numbers and writes two, Adam four and three. A teacher's weight is read by its
+    pass; its average reads two numbers and writes one."""
     update = 5 if loop.stage.optim.optimiser == "sgd" else 7
     moved = 4 * sum(_size(own) for own, _ in loop.averaged.values())
     for phase in loop.phases:
@@ -82,7 +84,8 @@ def _weight_bytes(loop: Trainer) -> int:
 
 
 def _picture_bytes(loop: Trainer) -> int:
-    """A view reads uint8 pixels and writes floats, which the network reads; without views, three times uint8."""
+    """A view reads uint8 pixels and writes floats, which the network reads; without views, three
+    times uint8."""
     method = loop.method
     views = len(method.source_views) + (len(method.target_views) if method.sees_target else 0)
     pixels = loop.run.batch * math.prod(loop.feed.source.x.shape[1:])

@@ -1,24 +1,29 @@
-"""What users bring, measured on frozen embeddings of PACS: a few labels, a known prior, a model alone, unknown images.
+"""What users bring, measured on frozen embeddings of PACS: a few labels, a known prior, a model
+alone, unknown images.
 
-    python benchmarks/studies/own.py embed PACS EMBEDDINGS --backbone resnet50.v1 --weights FILE.safetensors
-    python benchmarks/studies/bring.py try EMBEDDINGS --out RESULTS.jsonl [--pairs development] [--seeds 3]
-    python benchmarks/studies/bring.py digits DATA IMAGES
+    python benchmarks/studies/own.py embed PACS EMBEDDINGS --backbone resnet50.v1 --weights
+    FILE.safetensors python benchmarks/studies/bring.py try EMBEDDINGS --out RESULTS.jsonl [--pairs
+    development] [--seeds 3] python benchmarks/studies/bring.py digits DATA IMAGES
     python benchmarks/studies/bring.py try IMAGES --out RESULTS.jsonl --pairs digits --seeds 1
     python benchmarks/studies/bring.py table RESULTS.jsonl
 
-`try` takes every pair of domains under RS-UT and every seed, and scores with the target labels what `askew adapt` hands
-out, without the verdict that may overrule it: mostly an ensemble of its methods.
+`try` takes every pair of domains under RS-UT and every seed, and scores with the target labels what
+`askew adapt` hands out, without the verdict that may overrule it: mostly an ensemble of its
+methods.
 
-- labels: 0, 1, 3 or 10 labels per class, drawn at random, choose among the methods of `askew adapt` and their ensemble,
-  or teach what they chose; beside source-only and MME taught with the same labels. Scored on target images that are
-  never labelled.
+- labels: 0, 1, 3 or 10 labels per class, drawn at random, choose among the methods of `askew adapt`
+and their ensemble,
+  or teach what they chose; beside source-only and MME taught with the same labels. Scored on target
+  images that are never labelled.
 - prior: the target's true shares, which choose and decide, against `askew adapt` as it is.
 - source-free: source-only's model adapted without source.
-- unknown: one class leaves the source, and its images are a fifth of the target; how well they are told from the others
+- unknown: one class leaves the source, and its images are a fifth of the target; how well they are
+told from the others
   (area under the curve), how many are marked, and the others' accuracy beside that without them.
 
-Interrupted, it resumes; `--parts` takes some of them. `digits` draws 2,000 images of USPS and of MNIST, which are
-trained on as images, for a fifth as long as `askew adapt` does: a small case that one core can do.
+Interrupted, it resumes; `--parts` takes some of them. `digits` draws 2,000 images of USPS and of
+MNIST, which are trained on as images, for a fifth as long as `askew adapt` does: a small case that
+one core can do.
 """
 
 from __future__ import annotations
@@ -59,8 +64,8 @@ from askew.inference.predictor import Predictor
 CPU = torch.device("cpu")
 PER_CLASS = (0, 1, 3, 10)
 MME = Candidate("MME", "coal", hyper={"self_training": False})
-"""Minimax entropy with labels of both domains (Saito et al. 2019) is COAL without self-training. As there, the target's
-labels are half of all."""
+"""Minimax entropy with labels of both domains (Saito et al. 2019) is COAL without self-training. As
+there, the target's labels are half of all."""
 LENGTH = {"digits": {"pretrain": 60, "rounds": 4, "round": 45}}
 """Of training, where it is not that of `askew adapt`."""
 
@@ -78,11 +83,22 @@ class HandedOut:
     networks: list[ScoredNetwork]
 
     @classmethod
-    def of(cls, request: AdaptRequest, setup: Setup, trained: list[Trained], prior: Floats | None = None) -> HandedOut:
+    def of(
+        cls,
+        request: AdaptRequest,
+        setup: Setup,
+        trained: list[Trained],
+        prior: Floats | None = None,
+    ) -> HandedOut:
         networks = score_networks([t.outputs for t in trained], prior)
         out = trained[0].folder.parents[1]
         more, _ = watch(ensemble_of(trained, networks, setup, request, out, torch.device("cpu")))
-        return cls(request, setup, trained + more, networks + [score_another(networks, t.outputs) for t in more])
+        return cls(
+            request,
+            setup,
+            trained + more,
+            networks + [score_another(networks, t.outputs) for t in more],
+        )
 
     def chosen(self, labels: TargetLabels | None = None) -> int:
         return prefer(self.request, labels, self.trained, self.networks)
@@ -137,7 +153,9 @@ class Trial:
     def train(self, candidate: Candidate, labels: TargetLabels, share: float = TAUGHT) -> Trained:
         """A candidate, taught with labels."""
         setup = replace(self.plain.setup, task=taught(self.plain.setup.task, labels, share))
-        (one,), _ = watch(train(setup, self.request, (replace(candidate, taught=True),), self.out, CPU))
+        (one,), _ = watch(
+            train(setup, self.request, (replace(candidate, taught=True),), self.out, CPU)
+        )
         return one
 
     def teach(self, winner: Trained, labels: TargetLabels) -> Trained:
@@ -174,7 +192,9 @@ def labels(trial: Trial, seed: int) -> Iterator[Row]:
         winner = plain.trained[plain.chosen(given)]
         yield trial.row("choice", winner.predicted, rest, labels=n)
         yield trial.row("trained with them", trial.teach(winner, given).predicted, rest, labels=n)
-        yield trial.row("source and labels", trial.train(SOURCE_ONLY, given).predicted, rest, labels=n)
+        yield trial.row(
+            "source and labels", trial.train(SOURCE_ONLY, given).predicted, rest, labels=n
+        )
         yield trial.row("MME", trial.train(MME, given, share=1).predicted, rest, labels=n)
 
 
@@ -187,7 +207,9 @@ def prior(trial: Trial, seed: int) -> Iterator[Row]:
     known = HandedOut.of(plain.request, plain.setup, own, shares).outputs.target_uniform
     (under, bias), by_rule = decide(known, shares), adjust_logits(known, shares, uniform)
     yield trial.row("as it is", plain.predicted)
-    yield trial.row("decided under the estimated prior", adjust_logits(logits, estimate, uniform).argmax(axis=1))
+    yield trial.row(
+        "decided under the estimated prior", adjust_logits(logits, estimate, uniform).argmax(axis=1)
+    )
     yield trial.row("decided under the known prior by Bayes' rule", by_rule.argmax(axis=1))
     yield trial.row("with its known shares", under.argmax(axis=1))
     yield trial.row("with its known shares, for a uniform prior", (known + bias).argmax(axis=1))
@@ -201,43 +223,65 @@ def source_free(trial: Trial, seed: int) -> Iterator[Row]:
     Predictor.of_run(only.folder, "cpu").save(model)
     yield trial.row("source-only", only.predicted)
     domain = read_domain(trial.target, "target")
-    for name, values in (("source-free", {}), ("source-free, uniform prior as published", {"trust": 0})):
+    for name, values in (
+        ("source-free", {}),
+        ("source-free, uniform prior as published", {"trust": 0}),
+    ):
         found = watch(adapt_again(model, domain, values, seed, CPU))
         yield trial.row(name, found.after.argmax(axis=1), collapsed=found.collapsed)
 
 
 def unknown(trial: Trial, seed: int) -> Iterator[Row]:
-    """A class leaves the source, another with every seed, and a fifth of the target is of that class."""
+    """A class leaves the source, another with every seed, and a fifth of the target is of that
+    class."""
     from sklearn.metrics import roc_auc_score
 
     with np.load(trial.source) as source, np.load(trial.target) as target:
         xs, ys, xt = source["x"], source["y"], target["x"]
     gone = int(np.random.default_rng(len(trial.source.name)).permutation(trial.classes)[seed])
     rng, names = np.random.default_rng(seed), np.unique(ys)
-    strange, known = (rng.permutation(np.flatnonzero(own)) for own in (trial.y == gone, trial.y != gone))
+    strange, known = (
+        rng.permutation(np.flatnonzero(own)) for own in (trial.y == gone, trial.y != gone)
+    )
     n = min(len(strange), len(known) // 4)
     y = np.delete(np.arange(trial.classes), gone).searchsorted(trial.y[known[: 4 * n]])
     folder = trial.out.parent
     np.savez(folder / "fewer.npz", x=xs[ys != names[gone]], y=ys[ys != names[gone]])
     found = {}
-    for name, rows in (("without", known[: 4 * n]), ("with", np.concatenate([known[: 4 * n], strange[:n]]))):
+    for name, rows in (
+        ("without", known[: 4 * n]),
+        ("with", np.concatenate([known[: 4 * n], strange[:n]])),
+    ):
         np.savez(folder / f"{name}.npz", x=xt[rows])
         request = replace(trial.request, source=folder / "fewer.npz", target=folder / f"{name}.npz")
         found[name] = adapted(request, folder / name)
     for name, one in found.items():
-        own = [score(y, t.predicted[: 4 * n], trial.classes - 1)["per_class_mean"] for t in one.trained]
-        yield {"what": f"others' accuracy {name} them", "mean": own[one.chosen()], "best": max(own), "images": n}
+        own = [
+            score(y, t.predicted[: 4 * n], trial.classes - 1)["per_class_mean"] for t in one.trained
+        ]
+        yield {
+            "what": f"others' accuracy {name} them",
+            "mean": own[one.chosen()],
+            "best": max(own),
+            "images": n,
+        }
     strangers = {name: find_unfamiliar(one.single_outputs) for name, one in found.items()}
     marked, values = strangers["with"].marked, strangers["with"].score
-    yield {"what": "area under the curve", "mean": 100 * roc_auc_score(np.arange(5 * n) >= 4 * n, values)}
+    yield {
+        "what": "area under the curve",
+        "mean": 100 * roc_auc_score(np.arange(5 * n) >= 4 * n, values),
+    }
     yield {"what": "marked of the unknown", "mean": 100 * float(marked[4 * n :].mean())}
     yield {"what": "marked of the others", "mean": 100 * float(marked[: 4 * n].mean())}
     yield {"what": "marked without them", "mean": 100 * float(strangers["without"].marked.mean())}
 
 
 PARTS: dict[str, Callable[[Trial, int], Iterator[Row]]] = {
-    "labels": labels, "prior": prior, "source-free": source_free, "unknown": unknown
-}  # fmt: skip
+    "labels": labels,
+    "prior": prior,
+    "source-free": source_free,
+    "unknown": unknown,
+}
 
 
 # --- running and printing ---
@@ -253,7 +297,9 @@ def draw_digits(data: Path, out: Path, n: int = 2000) -> None:
         np.savez(out / f"{name}.npz", x=x[:, 0], y=np.array([f"digit {k}" for k in some.y]))
 
 
-def run_trials(embeddings: Path, out: Path, pairs: str, seeds: int, parts: list[str], most: int) -> None:
+def run_trials(
+    embeddings: Path, out: Path, pairs: str, seeds: int, parts: list[str], most: int
+) -> None:
     """Every pair, seed and part that the file does not have yet, at most so many trials."""
     known = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
     done = {(row["part"], row["pair"], row["seed"]) for row in known}
@@ -266,7 +312,10 @@ def run_trials(embeddings: Path, out: Path, pairs: str, seeds: int, parts: list[
             source, target, y = draw(embeddings, pair, "rs-ut", Path(scratch))
             trial = Trial(source, target, y, seed, Path(scratch) / "out", LENGTH.get(pairs, {}))
             for part in missing:
-                rows = [{"part": part, "pair": "-".join(pair), "seed": seed} | row for row in PARTS[part](trial, seed)]
+                rows = [
+                    {"part": part, "pair": "-".join(pair), "seed": seed} | row
+                    for row in PARTS[part](trial, seed)
+                ]
                 with out.open("a") as file:
                     file.write("".join(json.dumps(row) + "\n" for row in rows))
                 print(part, *pair, seed, flush=True)
@@ -296,13 +345,18 @@ def _mean(values: list[float]) -> str:
 
 def _spread(rows: list[Row]) -> str:
     """Mean over pairs, ± standard deviation of that mean over seeds."""
-    by_seed = [np.mean([row["mean"] for row in rows if row["seed"] == seed]) for seed in {row["seed"] for row in rows}]
+    by_seed = [
+        np.mean([row["mean"] for row in rows if row["seed"] == seed])
+        for seed in {row["seed"] for row in rows}
+    ]
     off = f" ± {np.std(by_seed, ddof=1):.1f}" if len(by_seed) > 1 else ""
     return f"{np.mean(by_seed):.1f}{off}"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     one = commands.add_parser("try")
     one.add_argument("embeddings", type=Path)
@@ -310,7 +364,9 @@ def main() -> None:
     one.add_argument("--pairs", choices=PAIRS, default="reported")
     one.add_argument("--seeds", type=int, default=3)
     one.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
-    one.add_argument("--most", type=int, default=10**6, help="Trials, pairs times seeds, before it stops.")
+    one.add_argument(
+        "--most", type=int, default=10**6, help="Trials, pairs times seeds, before it stops."
+    )
     two = commands.add_parser("digits")
     two.add_argument("data", type=Path, help="Folder that holds digits/usps and digits/mnist.")
     two.add_argument("images", type=Path)

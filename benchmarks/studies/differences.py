@@ -1,10 +1,12 @@
-"""The table of all methods, and paired differences over the same seeds, from the values that results/ keeps.
+"""The table of all methods, and paired differences over the same seeds, from the values that
+results/ keeps.
 
-    python benchmarks/studies/differences.py results/digits/values.json today=results/teacher/values.json
+    python benchmarks/studies/differences.py results/digits/values.json
+    today=results/teacher/values.json
 
-A file is the paper's recipe, or NAME=FILE another one. Its `rows` have a task, a method (`teacher` where none is named)
-and `whole`, one value per seed from 0 on; `ensemble`, if it is there, is the score of the seeds' networks averaged, and
-`setting` what is not the recipe's.
+A file is the paper's recipe, or NAME=FILE another one. Its `rows` have a task, a method (`teacher`
+where none is named) and `whole`, one value per seed from 0 on; `ensemble`, if it is there, is the
+score of the seeds' networks averaged, and `setting` what is not the recipe's.
 """
 
 from __future__ import annotations
@@ -29,10 +31,15 @@ def read(argument: str) -> Values:
     for row in json.loads(Path(file).read_text())["rows"]:
         if row.get("run", "reported") != "reported" or row.get("variant", "full") != "full":
             continue  # a development run, or one of its variants
-        method, seeds = row.get("method", "teacher"), tuple(row.get("seeds", range(len(row["whole"]))))
+        method, seeds = (
+            row.get("method", "teacher"),
+            tuple(row.get("seeds", range(len(row["whole"])))),
+        )
         variant = f"{recipe} {row.get('setting', '')}".strip()
         paper = None if variant else paper_numbers().get(row["task"], {}).get(method)
-        found[variant, method, row["task"]] = Cell(seeds, tuple(row["whole"]), paper, row.get("ensemble"))
+        found[variant, method, row["task"]] = Cell(
+            seeds, tuple(row["whole"]), paper, row.get("ensemble")
+        )
     return found
 
 
@@ -41,19 +48,34 @@ def layout(values: Values, tasks: Iterable[str]) -> Layout:
     columns, order = tuple(tasks), method_order()
     names = sorted(
         {(recipe, method) for recipe, method, _ in values},
-        key=lambda name: (name[0] != "", name[0], name[1] == "coal", order.get(name[1], len(order)), name[1]),
+        key=lambda name: (
+            name[0] != "",
+            name[0],
+            name[1] == "coal",
+            order.get(name[1], len(order)),
+            name[1],
+        ),
     )
     lines = [
-        Line(method, recipe, tuple(values.get((recipe, method, f"digits/{task}"), Cell()) for task in columns), None)
+        Line(
+            method,
+            recipe,
+            tuple(values.get((recipe, method, f"digits/{task}"), Cell()) for task in columns),
+            None,
+        )
         for recipe, method in names
     ]
     return Layout("digits, rs-ut", "digits", columns, tuple(lines), averaged=True, notes=())
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("files", nargs="+", metavar="[NAME=]FILE")
-    parser.add_argument("--tasks", default="usps-mnist,mnist-usps,svhn-mnist,syn-mnist", help="columns of the table")
+    parser.add_argument(
+        "--tasks", default="usps-mnist,mnist-usps,svhn-mnist,syn-mnist", help="columns of the table"
+    )
     options = parser.parse_args()
     values: Values = {}
     for file in options.files:

@@ -1,26 +1,31 @@
-"""Make pairs of domains of drawings, to develop on, from packages that you have downloaded: icons, emoji, stamps.
+"""Make pairs of domains of drawings, to develop on, from packages that you have downloaded: icons,
+emoji, stamps.
 
     pip install pillow resvg-py
-    npm pack @iconify/json@2.2.535 @lobehub/fluent-emoji-3d@1.1.0 openmoji@17.0.0  # and unpack each into a folder
-    apt-get download openclipart-png tuxpaint-stamps-default  # and dpkg-deb -x each into one folder
-    python benchmarks/studies/drawings.py icons PICTURES --iconify FOLDER
-    python benchmarks/studies/drawings.py emoji PICTURES --iconify FOLDER --fluent FOLDER --openmoji FOLDER
-    python benchmarks/studies/drawings.py stamps PICTURES --debian FOLDER
+    npm pack @iconify/json@2.2.535 @lobehub/fluent-emoji-3d@1.1.0 openmoji@17.0.0  # and unpack each
+    into a folder apt-get download openclipart-png tuxpaint-stamps-default  # and dpkg-deb -x each
+    into one folder python benchmarks/studies/drawings.py icons PICTURES --iconify FOLDER
+    python benchmarks/studies/drawings.py emoji PICTURES --iconify FOLDER --fluent FOLDER --openmoji
+    FOLDER python benchmarks/studies/drawings.py stamps PICTURES --debian FOLDER
 
-It writes PICTURES/KIND_p/CLASS/N.png and PICTURES/KIND_q/CLASS/N.png, of 128 pixels; drawings.toml has the classes. A
-folder of an npm package is the one named `package` in its archive.
+It writes PICTURES/KIND_p/CLASS/N.png and PICTURES/KIND_q/CLASS/N.png, of 128 pixels; drawings.toml
+has the classes. A folder of an npm package is the one named `package` in its archive.
 
-icons   31 classes of everyday objects: sets of icons of many colours (p) and of one ink (q), of each set a few icons.
+icons   31 classes of everyday objects: sets of icons of many colours (p) and of one ink (q), of
+each set a few icons.
         Those that are the same at 32 pixels count once.
-emoji   31 classes, mostly Unicode's subgroups: shaded (p: Fluent 3D, Noto and its first version) and flat (q: Twemoji,
-        OpenMoji, EmojiOne). Every other emoji of a class is in p, the rest in q, as up to three vendors drew it.
+emoji   31 classes, mostly Unicode's subgroups: shaded (p: Fluent 3D, Noto and its first version)
+and flat (q: Twemoji,
+        OpenMoji, EmojiOne). Every other emoji of a class is in p, the rest in q, as up to three
+        vendors drew it.
 stamps  12 classes: clip art (p: openclipart) and photographs, cut out (q: the stamps of Tux Paint).
 
-No picture is kept in this repository, and none is handed on: each has its own licence. @iconify/json names its sets'
-(MIT, Apache 2.0, CC BY 4.0 and others; sets for non-commercial use are left out); of the emoji Noto is under Apache
-2.0, Twemoji and EmojiOne under CC BY 4.0, OpenMoji under CC BY-SA 4.0, Fluent 3D under MIT. openclipart-png
-1:0.18+dfsg-19 is in the public domain, tuxpaint-stamps-default 2022.06.04-1 under GPL 2 or later. The pictures were
-drawn with Pillow 13.0.0 and resvg-py 0.5.0, which only icons and emoji need.
+No picture is kept in this repository, and none is handed on: each has its own licence.
+@iconify/json names its sets' (MIT, Apache 2.0, CC BY 4.0 and others; sets for non-commercial use
+are left out); of the emoji Noto is under Apache 2.0, Twemoji and EmojiOne under CC BY 4.0, OpenMoji
+under CC BY-SA 4.0, Fluent 3D under MIT. openclipart-png 1:0.18+dfsg-19 is in the public domain,
+tuxpaint-stamps-default 2022.06.04-1 under GPL 2 or later. The pictures were drawn with Pillow
+13.0.0 and resvg-py 0.5.0, which only icons and emoji need.
 """
 
 from __future__ import annotations
@@ -65,16 +70,38 @@ STYLE = re.compile(
 """How the name of an icon ends that is another style of the same."""
 NO_OBJECTS = {"Logos", "Flags / Maps", "Programming"}
 LIKE_ANOTHER = "fluent-emoji-high-contrast"
-"""Categories of sets, and a set that has in one ink what another of the same makers has in colours."""
+"""Categories of sets, and a set that has in one ink what another of the same makers has in
+colours."""
 ANIMALS = {
-    "openmoji", "twemoji", "noto", "noto-v1", "fluent-emoji-flat", "fluent-emoji", "emojione", "emojione-v1",
-    "emojione-monotone", "fxemoji", "streamline-emojis", "game-icons",
-}  # fmt: skip
+    "openmoji",
+    "twemoji",
+    "noto",
+    "noto-v1",
+    "fluent-emoji-flat",
+    "fluent-emoji",
+    "emojione",
+    "emojione-v1",
+    "emojione-monotone",
+    "fxemoji",
+    "streamline-emojis",
+    "game-icons",
+}
 """Sets whose mouse is the animal."""
 VENDORS = {"p": ("fluent3d", "noto", "noto-v1"), "q": ("twemoji", "openmoji", "emojione")}
-NOT_CLIPS = ("_bw", "outline", "label", "silhouet", "black_0", "sign_", "collection", "banner", "border")
+NOT_CLIPS = (
+    "_bw",
+    "outline",
+    "label",
+    "silhouet",
+    "black_0",
+    "sign_",
+    "collection",
+    "banner",
+    "border",
+)
 NOT_STAMPS = ("cartoon", "mirror", "flip")
-"""What names have that are no single thing in colours, and paths of stamps that are no photographs of their own."""
+"""What names have that are no single thing in colours, and paths of stamps that are no photographs
+of their own."""
 
 Picture = Image.Image
 Named = Iterator[tuple[str, Picture]]
@@ -97,9 +124,14 @@ def on_paper(picture: Picture, ground: str) -> Picture:
 
 
 def cut_out(picture: Picture, margin: int, faint: int = 0) -> Picture | None:
-    """What is less transparent than faint, as large as the margin lets it be; None if nothing is."""
+    """What is less transparent than faint, as large as the margin lets it be; None if nothing
+    is."""
     picture = picture.convert("RGBA")
-    if not (box := picture.getchannel("A").point([255 * (alpha > faint) for alpha in range(256)]).getbbox()):
+    if not (
+        box := picture.getchannel("A")
+        .point([255 * (alpha > faint) for alpha in range(256)])
+        .getbbox()
+    ):
         return None
     picture = picture.crop(box)
     scale = (SIDE - 2 * margin) / max(picture.size)
@@ -122,7 +154,9 @@ def svg(icons: dict[str, Any], name: str, side: int | None = None, ink: str = "b
     """An icon of one of Iconify's sets; so high, or 128 pixels on its longer side."""
     icon = icons["icons"][name]
     usual = {"left": 0, "top": 0, "width": 16, "height": 16}
-    left, top, width, height = (icon.get(key, icons.get(key, value)) for key, value in usual.items())
+    left, top, width, height = (
+        icon.get(key, icons.get(key, value)) for key, value in usual.items()
+    )
     size = f'height="{side or SIDE}"' if side or height > width else f'width="{SIDE}"'
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" {size} '
@@ -149,9 +183,15 @@ def read_json(file: Path) -> Any:
 def find_icons(iconify: Path) -> dict[tuple[str, str], dict[str, list[tuple[str, str]]]]:
     """Names and SVG by domain and class, then by set."""
     classes = {word: label for label, words in CLASSES["icons"].items() for word in words}
-    found: dict[tuple[str, str], dict[str, list[tuple[str, str]]]] = defaultdict(lambda: defaultdict(list))
+    found: dict[tuple[str, str], dict[str, list[tuple[str, str]]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
     for prefix, info in read_json(iconify / "collections.json").items():
-        if info.get("category") in NO_OBJECTS or prefix == LIKE_ANOTHER or "NC" in info["license"]["spdx"]:
+        if (
+            info.get("category") in NO_OBJECTS
+            or prefix == LIKE_ANOTHER
+            or "NC" in info["license"]["spdx"]
+        ):
             continue
         icons, seen = read_json(iconify / "json" / f"{prefix}.json"), set()
         for name in sorted(icons["icons"], key=lambda name: (len(name), name)):
@@ -159,7 +199,9 @@ def find_icons(iconify: Path) -> dict[tuple[str, str], dict[str, list[tuple[str,
             if label is None or (name == "mouse" and prefix in ANIMALS) or body in seen:
                 continue
             seen.add(body)
-            found["p" if info.get("palette") else "q", label][prefix].append((name, svg(icons, name, ink=INK)))
+            found["p" if info.get("palette") else "q", label][prefix].append(
+                (name, svg(icons, name, ink=INK))
+            )
     return found
 
 
@@ -177,13 +219,21 @@ def draw_icons(iconify: Path) -> Iterator[Drawing]:
             yield name, on_paper(picture, ground)
 
     def coarse(picture: Picture) -> bytes:
-        return picture.resize((32, 32)).convert("L").point([grey // 64 for grey in range(256)]).tobytes()
+        return (
+            picture.resize((32, 32))
+            .convert("L")
+            .point([grey // 64 for grey in range(256)])
+            .tobytes()
+        )
 
     for (domain, label), sets in sorted(find_icons(iconify).items()):
         chosen = []
         for prefix, icons in sorted(sets.items()):
             first = rng.randrange(len(icons)) if domain == "q" else 0
-            chosen += [(f"{prefix}_{name}", text) for name, text in (icons[first:] + icons[:first])[: EACH[domain]]]
+            chosen += [
+                (f"{prefix}_{name}", text)
+                for name, text in (icons[first:] + icons[:first])[: EACH[domain]]
+            ]
         rng.shuffle(chosen)
         most = rng.randint(*ICONS[domain])
         for name, picture in unlike(drawn(chosen, GROUND["icons"][domain]), coarse, most):
@@ -224,7 +274,10 @@ def vendor(file: Path) -> dict[str, str]:
 
 def draw_emoji(iconify: Path, fluent: Path, openmoji: Path) -> Iterator[Drawing]:
     solid = {plain(file.stem): file for file in (fluent / "assets").glob("*.webp")}
-    flat = {name: vendor(iconify / "json" / f"{name}.json") for name in (*VENDORS["p"][1:], *VENDORS["q"])}
+    flat = {
+        name: vendor(iconify / "json" / f"{name}.json")
+        for name in (*VENDORS["p"][1:], *VENDORS["q"])
+    }
     for label, emoji in find_emoji(openmoji).items():
         for odd, (domain, vendors) in enumerate(VENDORS.items()):
             for (code, slug), name in itertools.product(emoji[odd::2][:EMOJI], vendors):
@@ -247,8 +300,16 @@ def find_stamps(debian: Path) -> Iterator[tuple[str, str, list[Path]]]:
         return any(word in text for word in words)
 
     for label, of in CLASSES["stamps"].items():
-        drawn = [f for f in sorted((clips / of["clips"]).rglob("*.png")) if has(f.stem, of.get("with", [""]))]
-        yield "p", label, [f for f in drawn if not has(f.stem, (*NOT_CLIPS, *of.get("without", [])))]
+        drawn = [
+            f
+            for f in sorted((clips / of["clips"]).rglob("*.png"))
+            if has(f.stem, of.get("with", [""]))
+        ]
+        yield (
+            "p",
+            label,
+            [f for f in drawn if not has(f.stem, (*NOT_CLIPS, *of.get("without", [])))],
+        )
         taken = {path: f for path, f in photos.items() if path.startswith(tuple(of["stamps"]))}
         no = (*NOT_STAMPS, *of.get("stamps_without", []))
         yield "q", label, [f for path, f in taken.items() if not has(path, no)]
@@ -258,8 +319,12 @@ def draw_stamps(debian: Path) -> Iterator[Drawing]:
     for domain, label, files in find_stamps(debian):
         random.Random(0).shuffle(files)
         cut = ((f"{i:04d}", cut_out(Image.open(file), 2, faint=8)) for i, file in enumerate(files))
-        drawn = ((name, on_paper(picture, GROUND["stamps"][domain])) for name, picture in cut if picture)
-        for name, picture in unlike(drawn, lambda picture: picture.resize((16, 16)).tobytes(), STAMPS):
+        drawn = (
+            (name, on_paper(picture, GROUND["stamps"][domain])) for name, picture in cut if picture
+        )
+        for name, picture in unlike(
+            drawn, lambda picture: picture.resize((16, 16)).tobytes(), STAMPS
+        ):
             yield Drawing(domain, label, name, picture.quantize(256).convert("RGB"))
 
 
@@ -278,18 +343,26 @@ def save(drawings: Iterable[Drawing], pictures: Path, kind: str) -> None:
         sys.exit("The folders have none of the packages' pictures.")
 
 
-KINDS: dict[str, Callable[..., Iterator[Drawing]]] = {"icons": draw_icons, "emoji": draw_emoji, "stamps": draw_stamps}
+KINDS: dict[str, Callable[..., Iterator[Drawing]]] = {
+    "icons": draw_icons,
+    "emoji": draw_emoji,
+    "stamps": draw_stamps,
+}
 PACKAGES = {"icons": ["iconify"], "emoji": ["iconify", "fluent", "openmoji"], "stamps": ["debian"]}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     kinds = parser.add_subparsers(dest="kind", required=True)
     for kind, packages in PACKAGES.items():
         command = kinds.add_parser(kind)
         command.add_argument("pictures", type=Path, help="Folder for one folder per domain.")
         for package in packages:
-            command.add_argument(f"--{package}", type=Path, required=True, help="Folder of what was unpacked.")
+            command.add_argument(
+                f"--{package}", type=Path, required=True, help="Folder of what was unpacked."
+            )
     args = parser.parse_args()
     Image.MAX_IMAGE_PIXELS = None  # some clip art is huge
     folders = {package: getattr(args, package) for package in PACKAGES[args.kind]}

@@ -1,7 +1,9 @@
-"""A dry run of Office-Home or DomainNet without their pictures, from the published lists and generated pictures.
+"""A dry run of Office-Home or DomainNet without their pictures, from the published lists and
+generated pictures.
 
-Every line of every list gets a picture of noise in its class's colour, so that classes, counts, splits and shifts are
-the real ones; then the grids are counted, and one short run of each method shows that all of it can be trained:
+Every line of every list gets a picture of noise in its class's colour, so that classes, counts,
+splits and shifts are the real ones; then the grids are counted, and one short run of each method
+shows that all of it can be trained:
 
     python benchmarks/studies/dry_run.py office-home LISTS --every 20
 """
@@ -20,7 +22,15 @@ from PIL import Image
 
 FOLDERS = {"office-home": "office_home", "domainnet": "domainnet"}
 GRID = Path(__file__).parents[1] / "grids"
-SHORT = ("pretrain=2", "rounds=1", "round=2", "batch=4", "crop=64", "weights=none", "precision=float32")
+SHORT = (
+    "pretrain=2",
+    "rounds=1",
+    "round=2",
+    "batch=4",
+    "crop=64",
+    "weights=none",
+    "precision=float32",
+)
 
 
 def draw(path: Path, side: int) -> None:
@@ -32,7 +42,8 @@ def draw(path: Path, side: int) -> None:
 
 
 def lay_out(benchmark: str, lists: Path, data: Path, every: int, side: int) -> int:
-    """Write the lists, thinned, and their pictures into a data folder; how many pictures there are."""
+    """Write the lists, thinned, and their pictures into a data folder; how many pictures there
+    are."""
     root, pictures = data / FOLDERS[benchmark], set[Path]()
     root.mkdir(parents=True, exist_ok=True)
     for file in sorted(lists.glob("*.txt")):
@@ -60,14 +71,22 @@ def askew(data: Path, *words: object) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("benchmark", choices=FOLDERS)
     parser.add_argument("lists", type=Path, help="folder of the published lists")
-    parser.add_argument("--out", type=Path, default=Path("dry-run"), help="folder for pictures, cache and runs")
-    parser.add_argument("--every", type=int, default=1, help="of each class, keep one line of a list in so many")
+    parser.add_argument(
+        "--out", type=Path, default=Path("dry-run"), help="folder for pictures, cache and runs"
+    )
+    parser.add_argument(
+        "--every", type=int, default=1, help="of each class, keep one line of a list in so many"
+    )
     parser.add_argument("--side", type=int, default=32, help="pixels of a picture")
     parser.add_argument(
-        "--methods", default="source,coal,mcc,sentry,teacher", help="methods of the short runs; empty: none"
+        "--methods",
+        default="source,coal,mcc,sentry,teacher",
+        help="methods of the short runs; empty: none",
     )
     parser.add_argument("--task", default="", help="task of the short runs; default: the first")
     parser.add_argument("--net", default="resnet18", help="network of the short runs")
@@ -80,10 +99,25 @@ def main() -> None:
     task = options.task or {"office-home": "rw-pr", "domainnet": "r-c"}[options.benchmark]
     if options.methods:
         askew(
-            data, "bench", options.benchmark, "--recipe", "paper,today", "--tasks", task, "--methods", options.methods,
-            "--seeds", 1, "--jobs", 1, "--out", data / "runs", "-t", f"net={options.net}",
+            data,
+            "bench",
+            options.benchmark,
+            "--recipe",
+            "paper,today",
+            "--tasks",
+            task,
+            "--methods",
+            options.methods,
+            "--seeds",
+            1,
+            "--jobs",
+            1,
+            "--out",
+            data / "runs",
+            "-t",
+            f"net={options.net}",
             *(word for setting in SHORT for word in ("-t", setting)),
-        )  # fmt: skip
+        )
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
-"""The scikit-learn estimator beside `askew.adapt` on the same embeddings of PACS, pair by pair of domains.
+"""The scikit-learn estimator beside `askew.adapt` on the same embeddings of PACS, pair by pair of
+domains.
 
-    python benchmarks/studies/own.py embed PACS EMBEDDINGS --backbone resnet50.v1 --weights FILE.safetensors
-    python benchmarks/studies/estimator.py EMBEDDINGS --out RESULTS.json [--seeds 3]
+    python benchmarks/studies/own.py embed PACS EMBEDDINGS --backbone resnet50.v1 --weights
+    FILE.safetensors python benchmarks/studies/estimator.py EMBEDDINGS --out RESULTS.json [--seeds
+    3]
 
-Domains are as they are, without a drawn label shift. Scores are per-class means in %, by the target labels that neither
-has seen; seconds are of one core.
+Domains are as they are, without a drawn label shift. Scores are per-class means in %, by the target
+labels that neither has seen; seconds are of one core.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ Trained = tuple[Names, str]
 
 def estimator(**more: Any) -> Callable[[Rows, Names, Rows, int], Trained]:
     def train(xs: Rows, ys: Names, xt: Rows, seed: int) -> Trained:
-        model = askew.AdaptiveClassifier(device="cpu", random_state=seed, **more).fit_domains(xs, ys, xt)
+        model = askew.AdaptiveClassifier(device="cpu", random_state=seed, **more).fit_domains(
+            xs, ys, xt
+        )
         return model.predict(xt), model.method_
 
     return train
@@ -58,7 +62,9 @@ def per_class_mean(y: Names, predicted: Names) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("embeddings", type=Path, help="folder with one .npz per domain")
     parser.add_argument("--out", type=Path, required=True, help="file for the results, as JSON")
     parser.add_argument("--seeds", type=int, default=1)
@@ -72,8 +78,17 @@ def main() -> None:
         for way, train in WAYS.items():
             began = time.monotonic()
             predicted, chosen = train(xs, ys, xt, seed)
-            seconds, score = round(time.monotonic() - began, 1), round(per_class_mean(yt, predicted), 1)
-            row = {"pair": f"{source}-{target}", "seed": seed, "way": way, "score": score, "method": chosen}
+            seconds, score = (
+                round(time.monotonic() - began, 1),
+                round(per_class_mean(yt, predicted), 1),
+            )
+            row = {
+                "pair": f"{source}-{target}",
+                "seed": seed,
+                "way": way,
+                "score": score,
+                "method": chosen,
+            }
             found.append(row | {"seconds": seconds})
             print(*found[-1].values(), sep=" | ", flush=True)
             given.out.write_text(json.dumps(found, indent=1) + "\n")

@@ -1,16 +1,18 @@
-"""Draw two domains of many classes with few pictures, to develop on: letters, symbols, parts of photographs.
+"""Draw two domains of many classes with few pictures, to develop on: letters, symbols, parts of
+photographs.
 
     python benchmarks/studies/glyphs.py letters PICTURES --photos PACS/photo
     python benchmarks/studies/glyphs.py letters --photos PACS/photo --sheet FOLDER
-    python benchmarks/studies/own.py embed PICTURES EMBEDDINGS --weights FILE.safetensors --shift reversed
-    python benchmarks/studies/own.py try benchmarks/studies/committed.toml EMBEDDINGS --out R.jsonl --auto \
+    python benchmarks/studies/own.py embed PICTURES EMBEDDINGS --weights FILE.safetensors --shift
+    reversed python benchmarks/studies/own.py try benchmarks/studies/committed.toml EMBEDDINGS --out
+    R.jsonl --auto \
         --pairs many --shift reversed
 
-31 classes, of which domain p has 22 to 54 pictures of 128 pixels each and q 12 to 35. Letters and symbols are dark on
-light paper in p, and in q coloured, turned, blurred and noisy before a faint photograph, each class as five objects
-seen again and again. `scenes` are no glyphs: a class is one photograph, in p its parts, in q what is left of them with
-few colours and strong edges. Letters take the fonts of the packages that docs/dependencies.md names, symbols
-matplotlib's.
+31 classes, of which domain p has 22 to 54 pictures of 128 pixels each and q 12 to 35. Letters and
+symbols are dark on light paper in p, and in q coloured, turned, blurred and noisy before a faint
+photograph, each class as five objects seen again and again. `scenes` are no glyphs: a class is one
+photograph, in p its parts, in q what is left of them with few colours and strong edges. Letters
+take the fonts of the packages that docs/dependencies.md names, symbols matplotlib's.
 """
 
 from __future__ import annotations
@@ -53,9 +55,16 @@ def faces(kind: str, domain: str) -> list[Path]:
 
     own = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
     if kind == "symbols":
-        return [own / name for name in ("DejaVuSans.ttf", "DejaVuSans-Bold.ttf")[: 1 if domain == "p" else 2]]
+        return [
+            own / name
+            for name in ("DejaVuSans.ttf", "DejaVuSans-Bold.ttf")[: 1 if domain == "p" else 2]
+        ]
     found = [*sorted(own.parents[3].glob("font_*/**/*.[to]tf")), *sorted(own.glob("DejaVu*.ttf"))]
-    found = [face for face in found if not any(thin in face.name for thin in ("Thin", "ExtraLight", "Display"))]
+    found = [
+        face
+        for face in found
+        if not any(thin in face.name for thin in ("Thin", "ExtraLight", "Display"))
+    ]
     return [face for face in found if face.name.startswith(SANS) == (domain == "p")]
 
 
@@ -68,17 +77,24 @@ def glyph(char: str, face: Path, scale: float) -> Picture:
     smaller = scale * SIDE / max(tile.size)
     wide, high = (max(1, int(length * smaller)) for length in tile.size)
     picture = Image.new("L", (SIDE, SIDE))
-    picture.paste(tile.resize((wide, high), Image.Resampling.LANCZOS), ((SIDE - wide) // 2, (SIDE - high) // 2))
+    picture.paste(
+        tile.resize((wide, high), Image.Resampling.LANCZOS),
+        ((SIDE - wide) // 2, (SIDE - high) // 2),
+    )
     return picture
 
 
-def warp(picture: Picture, rng: np.random.Generator, turn: float, jitter: float, shift: float = 0.0) -> Picture:
+def warp(
+    picture: Picture, rng: np.random.Generator, turn: float, jitter: float, shift: float = 0.0
+) -> Picture:
     """Turned by so many degrees at most, seen from aside, and moved."""
     angle = np.deg2rad(rng.uniform(-turn, turn))
     rotation = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
     quad = (np.array([[0, 0], [0, 1], [1, 1], [1, 0]]) * SIDE - SIDE / 2) @ rotation.T + SIDE / 2
     quad += rng.normal(0, jitter * SIDE, (4, 2)) + rng.uniform(-shift, shift, 2) * SIDE
-    return picture.transform((SIDE, SIDE), Image.Transform.QUAD, quad.ravel().tolist(), Image.Resampling.BILINEAR)
+    return picture.transform(
+        (SIDE, SIDE), Image.Transform.QUAD, quad.ravel().tolist(), Image.Resampling.BILINEAR
+    )
 
 
 def part(picture: Picture, rng: np.random.Generator, low: float, high: float) -> Picture:
@@ -125,9 +141,13 @@ def of_scene(photo: Picture, domain: str, rng: np.random.Generator) -> Picture:
         bright = ImageEnhance.Brightness(seen).enhance(rng.uniform(0.8, 1.2))
         return ImageEnhance.Color(bright).enhance(rng.uniform(0.6, 1.4))
     grey = ImageOps.autocontrast(ImageOps.grayscale(seen.filter(ImageFilter.GaussianBlur(1))))
-    edges = grey.filter(ImageFilter.FIND_EDGES).crop((2, 2, SIDE - 2, SIDE - 2)).resize((SIDE, SIDE))
+    edges = (
+        grey.filter(ImageFilter.FIND_EDGES).crop((2, 2, SIDE - 2, SIDE - 2)).resize((SIDE, SIDE))
+    )
     drawn = ImageOps.invert(ImageOps.autocontrast(edges)).convert("RGB")
-    return warp(Image.blend(drawn, ImageOps.posterize(seen, 3), rng.uniform(0.5, 0.7)), rng, 12, 0.02)
+    return warp(
+        Image.blend(drawn, ImageOps.posterize(seen, 3), rng.uniform(0.5, 0.7)), rng, 12, 0.02
+    )
 
 
 def draw(kind: str, domain: str, photos: Path) -> tuple[NDArray[np.uint8], NDArray[np.str_]]:
@@ -143,7 +163,11 @@ def draw(kind: str, domain: str, photos: Path) -> tuple[NDArray[np.uint8], NDArr
     pictures, classes = [], []
     for k, char in enumerate(CLASSES[kind]):
         count = int(rng.integers(*SIZES[domain]))
-        things = [new_thing(some, photo(300 + int(rng.integers(1000))), rng) for _ in range(5)] if some else []
+        things = (
+            [new_thing(some, photo(300 + int(rng.integers(1000))), rng) for _ in range(5)]
+            if some
+            else []
+        )
         for i in range(count):
             if kind == "scenes":
                 picture = of_scene(photo(k), domain, rng)
@@ -167,16 +191,22 @@ def sheet(x: NDArray[np.uint8]) -> Picture:
     """48 of the pictures on one, to look at."""
     found = Image.new("RGB", (12 * SIDE, 4 * SIDE))
     for place, i in enumerate(np.sort(np.random.default_rng(0).permutation(len(x))[:48])):
-        found.paste(Image.fromarray(x[i].transpose(1, 2, 0)), (place % 12 * SIDE, place // 12 * SIDE))
+        found.paste(
+            Image.fromarray(x[i].transpose(1, 2, 0)), (place % 12 * SIDE, place // 12 * SIDE)
+        )
     return found
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("kind", choices=CLASSES)
     parser.add_argument("pictures", type=Path, nargs="?", help="Folder for one folder per domain.")
     parser.add_argument("--photos", type=Path, required=True, help="Folder of photographs: PACS's.")
-    parser.add_argument("--sheet", type=Path, help="Folder for a picture of some pictures of each domain.")
+    parser.add_argument(
+        "--sheet", type=Path, help="Folder for a picture of some pictures of each domain."
+    )
     args = parser.parse_args()
     for domain in SIZES:
         x, y = draw(args.kind, domain, args.photos)

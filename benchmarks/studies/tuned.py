@@ -1,16 +1,17 @@
 """Train what `askew adapt` fine-tunes, on pairs of PACS's domains: to be judged by judge.py.
 
-    python benchmarks/studies/tuned.py embed EMBEDDINGS --data DATA --weights FILE [--pairs reported]
-    python benchmarks/studies/tuned.py answers EMBEDDINGS ANSWERS --data DATA [--pairs reported] [--seeds 3]
-    python benchmarks/studies/tuned.py train RUNS ANSWERS --data DATA --weights FILE [--jobs 3]
-    python benchmarks/studies/tuned.py answers EMBEDDINGS ANSWERS --data DATA --with-tuned RUNS
-    python benchmarks/studies/tuned.py train RUNS ANSWERS --data DATA --weights FILE --with-tuned --methods guided
-    python benchmarks/studies/judge.py RUNS --data DATA --embeddings EMBEDDINGS --answers ANSWERS
+    python benchmarks/studies/tuned.py embed EMBEDDINGS --data DATA --weights FILE [--pairs
+    reported] python benchmarks/studies/tuned.py answers EMBEDDINGS ANSWERS --data DATA [--pairs
+    reported] [--seeds 3] python benchmarks/studies/tuned.py train RUNS ANSWERS --data DATA
+    --weights FILE [--jobs 3] python benchmarks/studies/tuned.py answers EMBEDDINGS ANSWERS --data
+    DATA --with-tuned RUNS python benchmarks/studies/tuned.py train RUNS ANSWERS --data DATA
+    --weights FILE --with-tuned --methods guided python benchmarks/studies/judge.py RUNS --data DATA
+    --embeddings EMBEDDINGS --answers ANSWERS
 
-`embed` embeds the images of tasks as `askew adapt` would; `answers` trains what stands on embeddings of the network as
-it was, on a CPU, and writes what these answer together for every target image, or what they and those fine-tuned do;
-`train` fine-tunes, the guided teacher from such answers: first from the former, then from the latter. All resume where
-they were interrupted.
+`embed` embeds the images of tasks as `askew adapt` would; `answers` trains what stands on
+embeddings of the network as it was, on a CPU, and writes what these answer together for every
+target image, or what they and those fine-tuned do; `train` fine-tunes, the guided teacher from such
+answers: first from the former, then from the latter. All resume where they were interrupted.
 """
 
 from __future__ import annotations
@@ -85,18 +86,24 @@ def file_of(answers: Path, choice: Choice, tuned: bool) -> Path:
 
 
 def answer(choice: Choice, embeddings: Path, data: Path, out: Path, tuned: Path | None) -> Floats:
-    """What the networks on embeddings, and those among fine-tuned runs, answer together for the target's images.
-    (n_t, c)"""
+    """What the networks on embeddings, and those among fine-tuned runs, answer together for the
+    target's images. (n_t, c)"""
     task = load_task(choice.task, choice.shift, 0, data)
     rows = rows_of((choice.task, choice.shift, "0", str(choice.seed)), task, embeddings)
 
     def fit(one: Candidate, on: Task) -> DomainOutputs:
-        return read_outputs(finished(one.run(on, "mlp", {}, choice.seed), on, out / "runs" / choice.name))
+        return read_outputs(
+            finished(one.run(on, "mlp", {}, choice.seed), on, out / "runs" / choice.name)
+        )
 
     kinds, outputs = list(FROZEN), [fit(one, rows) for one in FROZEN]
     if tuned is not None:
         first = hash_of_answers(np.load(file_of(out, choice, tuned=False)))
-        beside = [one for one in AUTO["guided pictures"] if one.name in (SOURCE_ONLY.name, *GUIDED_BY_ALL.guided_by)]
+        beside = [
+            one
+            for one in AUTO["guided pictures"]
+            if one.name in (SOURCE_ONLY.name, *GUIDED_BY_ALL.guided_by)
+        ]
         kinds = [*beside, *kinds[1:]]
         outputs = [*(stored(tuned, choice, one, task, first) for one in beside), *outputs[1:]]
     refit = REFIT if tuned is None else REFIT_BESIDE_TUNED
@@ -104,8 +111,11 @@ def answer(choice: Choice, embeddings: Path, data: Path, out: Path, tuned: Path 
     return softmax(together.target_uniform)
 
 
-def stored(runs: Path, choice: Choice, candidate: Candidate, task: Task, first: str) -> DomainOutputs:
-    """What a fine-tuned network answers; the guided one is that which began with the first answers, of that hash."""
+def stored(
+    runs: Path, choice: Choice, candidate: Candidate, task: Task, first: str
+) -> DomainOutputs:
+    """What a fine-tuned network answers; the guided one is that which began with the first answers,
+    of that hash."""
     wanted = (choice.task, choice.shift, choice.seed, candidate.method)
     for path in finished_runs(runs):
         run = json.loads((path / "run.json").read_text())["run"]
@@ -117,7 +127,8 @@ def stored(runs: Path, choice: Choice, candidate: Candidate, task: Task, first: 
 
 @dataclass(frozen=True)
 class Embedder:
-    """What writes embeddings of one task, with batch statistics of its own images, in a process of its own."""
+    """What writes embeddings of one task, with batch statistics of its own images, in a process of
+    its own."""
 
     out: Path
     data: Path
@@ -133,7 +144,9 @@ class Embedder:
             test = task.training_data.test_images.x
             watch(both.target.learn_rows((test,)))
             parts = (rows.source.x, rows.source_val.x, rows.target.x, both.target.rows(test))
-            half: dict[str, Any] = {name: np.asarray(x, dtype=np.float16) for name, x in zip(PARTS, parts, strict=True)}
+            half: dict[str, Any] = {
+                name: np.asarray(x, dtype=np.float16) for name, x in zip(PARTS, parts, strict=True)
+            }
             with whole_file(file, "name another folder.") as new, new.open("wb") as writing:
                 np.savez(writing, **half)
         return file.name
@@ -182,9 +195,18 @@ class Trainer:
         hyper = tomllib.loads(options.replace("+", "\n"))
         training = {"net": NETWORK, "weights": str(self.weights)} | tomllib.loads(self.training)
         request = RunRequest(
-            choice.task, method, choice.seed, shift=choice.shift, hyper=hyper, training=training, recipe="today"
+            choice.task,
+            method,
+            choice.seed,
+            shift=choice.shift,
+            hyper=hyper,
+            training=training,
+            recipe="today",
         )
-        run, how = plan_run(request, task, NETWORK), Execution(open_root(self.root), torch.device(self.device))
+        run, how = (
+            plan_run(request, task, NETWORK),
+            Execution(open_root(self.root), torch.device(self.device)),
+        )
         for _ in execute(run, task, how):
             pass
         score = RunFolder(how.root / run.key).scores()["whole"]["per_class_mean"]
@@ -197,27 +219,43 @@ def loaded(name: str, shift: str, data: Path) -> Task:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     zero = commands.add_parser("embed")
     one = commands.add_parser("answers")
     for command in (zero, one):
         command.add_argument("embeddings", type=Path)
-    one.add_argument("--with-tuned", type=Path, metavar="RUNS", help="Of the teachers that have a part in them.")
+    one.add_argument(
+        "--with-tuned", type=Path, metavar="RUNS", help="Of the teachers that have a part in them."
+    )
     two = commands.add_parser("train")
     two.add_argument("runs", type=Path)
     for command in (zero, two):
         command.add_argument("--weights", type=Path, required=True)
         command.add_argument("--device", default="cuda")
     two.add_argument(
-        "--methods", default="source,teacher,guided", help="With hyper-parameters: guided:until=1.0+guidance=3.0"
+        "--methods",
+        default="source,teacher,guided",
+        help="With hyper-parameters: guided:until=1.0+guidance=3.0",
     )
-    two.add_argument("--with-tuned", action="store_true", help="Begin with answers that those had a part in.")
-    two.add_argument("-t", "--train", action="append", default=[], help="A training setting that differs: round=2.")
+    two.add_argument(
+        "--with-tuned", action="store_true", help="Begin with answers that those had a part in."
+    )
+    two.add_argument(
+        "-t",
+        "--train",
+        action="append",
+        default=[],
+        help="A training setting that differs: round=2.",
+    )
     for command in (one, two):
         command.add_argument("answers", type=Path, help="A folder.")
     for command in (zero, one, two):
-        command.add_argument("--jobs", type=int, default=2, help="Processes that work side by side.")
+        command.add_argument(
+            "--jobs", type=int, default=2, help="Processes that work side by side."
+        )
         command.add_argument("--data", type=Path, required=True)
         command.add_argument("--pairs", choices=("development", "reported"), default="development")
         command.add_argument("--shifts", default=",".join(SHIFTS))
@@ -237,7 +275,9 @@ def main() -> None:
     else:
         jobs = [(choice, method) for choice in wanted for method in args.methods.split(",")]
         training = "\n".join(args.train)
-        work = Trainer(args.runs, args.answers, args.data, args.weights, args.device, training, args.with_tuned)
+        work = Trainer(
+            args.runs, args.answers, args.data, args.weights, args.device, training, args.with_tuned
+        )
     with multiprocessing.get_context("spawn").Pool(args.jobs) as pool:
         for line in pool.imap_unordered(work, jobs):
             print(line, flush=True)

@@ -1,14 +1,17 @@
-"""Could the verdict be right more often, and what is handed out be better, by another rule? On development tasks.
+"""Could the verdict be right more often, and what is handed out be better, by another rule? On
+development tasks.
 
-    python benchmarks/studies/own.py try benchmarks/studies/committed.toml EMBEDDINGS --out R.jsonl --auto --seeds 3 \
+    python benchmarks/studies/own.py try benchmarks/studies/committed.toml EMBEDDINGS --out R.jsonl
+    --auto --seeds 3 \
         --runs RUNS
-    python benchmarks/studies/verdicts.py frozen EMBEDDINGS --runs RUNS --seeds 3 [--shift natural] [--pairs rows]
-    python benchmarks/studies/verdicts.py finished RUNS --data DATA
+    python benchmarks/studies/verdicts.py frozen EMBEDDINGS --runs RUNS --seeds 3 [--shift natural]
+    [--pairs rows] python benchmarks/studies/verdicts.py finished RUNS --data DATA
 
-The first trains, and keeps, what `askew adapt` trains on frozen embeddings; what it has kept is not trained again. The
-others judge every adapted network by other rules than `judge_transfers`, combine the candidates by other rules than
-`choose_several`, and calibrate them otherwise than `score_networks` before they are compared (RULES, MIXES and
-CALIBRATIONS below), with the target's labels. `finished` takes runs as `judge.py` does.
+The first trains, and keeps, what `askew adapt` trains on frozen embeddings; what it has kept is not
+trained again. The others judge every adapted network by other rules than `judge_transfers`, combine
+the candidates by other rules than `choose_several`, and calibrate them otherwise than
+`score_networks` before they are compared (RULES, MIXES and CALIBRATIONS below), with the target's
+labels. `finished` takes runs as `judge.py` does.
 """
 
 from __future__ import annotations
@@ -79,12 +82,14 @@ class Choice:
 # --- rules of the verdict ---
 
 Shown = Mapping[str, Evidence]
-"""Evidence by score; "others" and "others-class": agreement with the mean of the other adapted networks alone."""
+"""Evidence by score; "others" and "others-class": agreement with the mean of the other adapted
+networks alone."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A verdict like that of `judge`, with other settings, and scores that have to agree with it."""
+    """A verdict like that of `judge`, with other settings, and scores that have to agree with
+    it."""
 
     margin: float = MARGIN
     lead: int = LEAD
@@ -100,9 +105,13 @@ class Rule:
         lead = votes.count("helped") - votes.count("hurt")
         if answer == "unclear" and abs(lead) >= self.lead:
             answer = "helped" if lead > 0 else "hurt"
-        if answer == "helped" and any(beyond(shown[name], self.rises_by) != "helped" for name in self.rises):
+        if answer == "helped" and any(
+            beyond(shown[name], self.rises_by) != "helped" for name in self.rises
+        ):
             return "unclear"
-        return "unclear" if answer == "hurt" and shown["expected"].before < self.unreliable else answer
+        return (
+            "unclear" if answer == "hurt" and shown["expected"].before < self.unreliable else answer
+        )
 
 
 def beyond(evidence: Evidence, margin: float) -> Answer:
@@ -129,17 +138,22 @@ RULES: Mapping[str, Rule] = {
 
 
 def judged(networks: Sequence[ScoredNetwork]) -> Iterator[tuple[Verdict, Shown]]:
-    """The verdict on each network but the first, and all that rules look at; the last one is the ensemble."""
+    """The verdict on each network but the first, and all that rules look at; the last one is the
+    ensemble."""
     for i, verdict in enumerate(judge_transfers(networks), 1):
         others = [n for j, n in enumerate(networks[1:-1], 1) if j != i]
         mean = np.mean([softmax(n.outputs.target) for n in others], axis=0).argmax(axis=1)
         more = evidence(networks[0], networks[i], MORE)
-        alone = evidence(with_ensemble(networks[0], mean), with_ensemble(networks[i], mean), AGREEMENTS)
+        alone = evidence(
+            with_ensemble(networks[0], mean), with_ensemble(networks[i], mean), AGREEMENTS
+        )
         shown = {e.score: e for e in (*verdict.evidence, *more)}
         yield verdict, shown | {e.score.replace("ensemble", "others"): e for e in alone}
 
 
-def evidence(source_only: ScoredNetwork, adapted: ScoredNetwork, names: Sequence[str]) -> tuple[Evidence, ...]:
+def evidence(
+    source_only: ScoredNetwork, adapted: ScoredNetwork, names: Sequence[str]
+) -> tuple[Evidence, ...]:
     """By other scores than the verdict's."""
     before, after = (resampled_scores(one.inputs, 100, 0, names) for one in (source_only, adapted))
     return gather_evidence(source_only, adapted, after - before, names)
@@ -154,7 +168,8 @@ def with_ensemble(network: ScoredNetwork, ensemble: Labels) -> ScoredNetwork:
 # --- rules of what is handed out ---
 
 Mix = Callable[[Sequence[ScoredNetwork], list[Floats], list[float]], Floats]
-"""From scored networks, their calibrated logits and how much each counts to one array of answers."""
+"""From scored networks, their calibrated logits and how much each counts to one array of
+answers."""
 
 
 def best(networks: Sequence[ScoredNetwork], most: int) -> list[int]:
@@ -170,15 +185,21 @@ def above_average(networks: Sequence[ScoredNetwork]) -> list[int]:
 
 
 def mean(answers: list[Floats], members: Sequence[int], weights: Sequence[float]) -> Floats:
-    found: Floats = np.average([answers[i] for i in members], axis=0, weights=[weights[i] for i in members])
+    found: Floats = np.average(
+        [answers[i] for i in members], axis=0, weights=[weights[i] for i in members]
+    )
     return found
 
 
 MIXES: Mapping[str, Mix] = {
     "as it is": lambda nets, z, w: mean(z, choose_several(nets, w), w),
     "all count alike": lambda nets, z, w: mean(z, choose_several(nets), np.ones(len(z)).tolist()),
-    "mean of probabilities": lambda nets, z, w: mean([softmax(one) for one in z], choose_several(nets, w), w),
-    "weights by rank": lambda nets, z, w: mean(z, choose_several(nets, w), rank_sums(nets).tolist()),
+    "mean of probabilities": lambda nets, z, w: mean(
+        [softmax(one) for one in z], choose_several(nets, w), w
+    ),
+    "weights by rank": lambda nets, z, w: mean(
+        z, choose_several(nets, w), rank_sums(nets).tolist()
+    ),
     "the best one": lambda nets, z, w: mean(z, best(nets, 1), w),
     "the best two": lambda nets, z, w: mean(z, best(nets, 2), w),
     "the best three": lambda nets, z, w: mean(z, best(nets, 3), w),
@@ -190,7 +211,8 @@ MIXES: Mapping[str, Mix] = {
 # --- calibrations before networks are compared ---
 
 Calibration = Callable[[DomainOutputs], Callable[[Floats], Floats]]
-"""From a network to what makes its logits, under a uniform prior, comparable with those of others. (n, c) → (n, c)"""
+"""From a network to what makes its logits, under a uniform prior, comparable with those of others.
+(n, c) → (n, c)"""
 SURE = 0.9
 """Mean top probability that "to its accuracy" asks for at most."""
 
@@ -215,7 +237,8 @@ def likeliest(outputs: DomainOutputs) -> float:
 
 
 def as_sure_as_right(outputs: DomainOutputs) -> float:
-    """The temperature at which the mean top probability on the held-out source is the accuracy there, SURE at most."""
+    """The temperature at which the mean top probability on the held-out source is the accuracy
+    there, SURE at most."""
     z = outputs.source_val
     wanted = min(SURE, float((z.argmax(axis=1) == outputs.source_val_y).mean()))
 
@@ -241,7 +264,8 @@ HARD, BY_FAMILY = "the first, agreement with hard votes", "the first, one vote p
 
 
 def compared(choice: Choice) -> Iterator[tuple[str, list[ScoredNetwork], list[Floats]]]:
-    """Networks that have been compared after each calibration, and their logits on the images that count."""
+    """Networks that have been compared after each calibration, and their logits on the images that
+    count."""
     for name, calibration in CALIBRATIONS.items():
         maps = [calibration(outputs) for outputs in choice.outputs]
         networks = [calibrated(outputs, f) for outputs, f in zip(choice.outputs, maps, strict=True)]
@@ -259,7 +283,9 @@ def compared(choice: Choice) -> Iterator[tuple[str, list[ScoredNetwork], list[Fl
 
 def calibrated(outputs: DomainOutputs, f: Callable[[Floats], Floats]) -> DomainOutputs:
     uniform = np.full(outputs.classes, 1 / outputs.classes)
-    return replace(outputs, source_val=f(outputs.source_val), target=f(outputs.target), training_prior=uniform)
+    return replace(
+        outputs, source_val=f(outputs.source_val), target=f(outputs.target), training_prior=uniform
+    )
 
 
 # --- tables ---
@@ -268,7 +294,10 @@ def calibrated(outputs: DomainOutputs, f: Callable[[Floats], Floats]) -> DomainO
 def frozen(embeddings: Path, runs: Path, pairs: str, shift: str, seeds: int) -> Iterator[Choice]:
     for seed, pair in itertools.product(range(seeds), PAIRS[pairs]):
         _, outputs, y = train_all(AUTO["rows"], {}, embeddings, pair, shift, seed, runs)
-        weights, methods = [one.weight for one in AUTO["rows"]], [one.method for one in AUTO["rows"]]
+        weights, methods = (
+            [one.weight for one in AUTO["rows"]],
+            [one.method for one in AUTO["rows"]],
+        )
         yield Choice("-".join(pair), outputs, outputs, y, weights, methods)
 
 
@@ -292,7 +321,9 @@ def study(choices: Iterator[Choice]) -> None:
         logits = [at_temperature(test, temperature(test)).target for test in choice.tests]
         known = [choice.accuracy(z) for z in logits]
         for name, mix in MIXES.items():
-            regrets[name].setdefault(choice.task, []).append(max(known) - choice.accuracy(mix(single, logits, weights)))
+            regrets[name].setdefault(choice.task, []).append(
+                max(known) - choice.accuracy(mix(single, logits, weights))
+            )
         known.append(choice.accuracy(MIXES["as it is"](single, logits, weights)))
         truths += [truth_of(after - known[0]) for after in known[1:]]
         own += [truth_of(after - known[0]) for after in known[1:-1]]
@@ -300,22 +331,34 @@ def study(choices: Iterator[Choice]) -> None:
             verdicts, picked, together = otherwise.setdefault(name, ([], [], []))
             verdicts += [verdict.verdict for verdict in judge_transfers(networks)]
             picked.append(max(known[:-1]) - known[choose(networks)])
-            together.append(max(known[:-1]) - choice.accuracy(mean(z, choose_several(networks, weights), weights)))
+            together.append(
+                max(known[:-1])
+                - choice.accuracy(mean(z, choose_several(networks, weights), weights))
+            )
         for verdict, shown in judged([*single, score_another(single, ensemble)]):
             for name, rule in RULES.items():
                 answers[name].append("hurt" if verdict.collapsed else rule(shown))
     print_verdicts(answers, truths)
     print_regrets(regrets)
-    print("\n| calibrated by | regret of what is handed out | of the best-ranked one | verdicts right / opposite |")
+    print(
+        "\n| calibrated by | regret of what is handed out | of the best-ranked one | verdicts "
+        "right / opposite |"
+    )
     print("|---" * 4 + "|")
     for name, (verdicts, picked, together) in otherwise.items():
         right, opposite = count(verdicts, own)
-        print(f"| {name} | {np.mean(together):.2f} | {np.mean(picked):.2f} | {right} / {opposite} of {len(own)} |")
+        print(
+            f"| {name} | {np.mean(together):.2f} | {np.mean(picked):.2f} | {right} / {opposite} "
+            f"of {len(own)} |"
+        )
 
 
 def print_verdicts(answers: Mapping[str, Sequence[Answer]], truths: Sequence[str]) -> None:
-    print(f"| verdict, of {len(truths)} ({truths.count('helped')} helped, {truths.count('hurt')} hurt) "
-          "| right | opposite | helped, for hurt |\n|---|---|---|---|")  # fmt: skip
+    print(
+        f"| verdict, of {len(truths)} ({truths.count('helped')} helped, {truths.count('hurt')} "
+        "hurt) "
+        "| right | opposite | helped, for hurt |\n|---|---|---|---|"
+    )
     for name, given in answers.items():
         right, opposite = count(given, truths)
         praised = sum(a == "helped" and b == "hurt" for a, b in zip(given, truths, strict=True))
@@ -324,16 +367,25 @@ def print_verdicts(answers: Mapping[str, Sequence[Answer]], truths: Sequence[str
 
 def print_regrets(regrets: Mapping[str, Mapping[str, Sequence[float]]]) -> None:
     """Means over tasks, and the difference to the first rule ± its standard error over tasks."""
-    means = {name: np.array([np.mean(values) for values in by_task.values()]) for name, by_task in regrets.items()}
+    means = {
+        name: np.array([np.mean(values) for values in by_task.values()])
+        for name, by_task in regrets.items()
+    }
     print("\n| handed out | regret | difference |\n|---|---|---|")
     for name, values in means.items():
         apart = values - means["as it is"]
-        spread = f"{apart.mean():+.2f} ± {apart.std(ddof=1) / np.sqrt(len(apart)):.2f}" if apart.any() else ""
+        spread = (
+            f"{apart.mean():+.2f} ± {apart.std(ddof=1) / np.sqrt(len(apart)):.2f}"
+            if apart.any()
+            else ""
+        )
         print(f"| {name} | {values.mean():.2f} | {spread} |")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     one = commands.add_parser("frozen")
     one.add_argument("embeddings", type=Path)

@@ -1,15 +1,17 @@
-"""What random views of pictures are worth on a frozen backbone: their embeddings in training, or their mean.
+"""What random views of pictures are worth on a frozen backbone: their embeddings in training, or
+their mean.
 
-    python benchmarks/studies/views.py embed PACS VIEWS --backbone resnet50.v1 --weights FILE.safetensors
-    python benchmarks/studies/views.py try VIEWS --out RESULTS.jsonl --shift rs-ut [--seeds 0 1 2] [--variants NAME …]
-    python benchmarks/studies/own.py table RESULTS.jsonl
+    python benchmarks/studies/views.py embed PACS VIEWS --backbone resnet50.v1 --weights
+    FILE.safetensors python benchmarks/studies/views.py try VIEWS --out RESULTS.jsonl --shift rs-ut
+    [--seeds 0 1 2] [--variants NAME …] python benchmarks/studies/own.py table RESULTS.jsonl
     python benchmarks/studies/views.py rows VIEWS EMBEDDINGS --rows corners
 
-`embed` writes one file per domain: embeddings of its pictures (plain), of their four corners (corners), of six random
-crops of each (crops) and of four more in another style (style), and the paths. `try` trains what `askew adapt` trains
-on rows, with the committed settings, on the pairs of domains that no table reports, once for every variant (VARIANTS
-below says what they are), and scores every candidate and what is handed out. Interrupted, it resumes. `rows` writes
-the mean over a picture and its views, one row each, for `own.py try`.
+`embed` writes one file per domain: embeddings of its pictures (plain), of their four corners
+(corners), of six random crops of each (crops) and of four more in another style (style), and the
+paths. `try` trains what `askew adapt` trains on rows, with the committed settings, on the pairs of
+domains that no table reports, once for every variant (VARIANTS below says what they are), and
+scores every candidate and what is handed out. Interrupted, it resumes. `rows` writes the mean over
+a picture and its views, one row each, for `own.py try`.
 """
 
 from __future__ import annotations
@@ -52,7 +54,10 @@ from askew.nets.forward import fast_backbones
 from askew.nets.spec import NetSpec
 from askew.training.batches import Feed
 
-KINDS = {"crops": (6, Views(views="picture", area=0.35, style=0.0)), "style": (4, Views(views="picture", area=0.35))}
+KINDS = {
+    "crops": (6, Views(views="picture", area=0.35, style=0.0)),
+    "style": (4, Views(views="picture", area=0.35)),
+}
 
 
 @dataclass(frozen=True)
@@ -60,9 +65,11 @@ class Training:
     """How one method is trained."""
 
     rows: str = "plain"
-    """What stands for a picture: its own embedding, or the mean of that and those of its views, or of some: crops/3."""
+    """What stands for a picture: its own embedding, or the mean of that and those of its views, or
+    of some: crops/3."""
     views: str = ""
-    """The kind of views of which batches draw one for each picture, the picture itself among them; empty: none."""
+    """The kind of views of which batches draw one for each picture, the picture itself among them;
+    empty: none."""
     noise: bool = True
     """Whether the teacher's rows get noise and dropout as well."""
     calm: bool = False
@@ -81,10 +88,19 @@ VARIANTS: Mapping[str, tuple[Training, Training]] = {
     "all: crops": (Training(views="crops"), Training(views="crops")),
     "all: style": (Training(views="style"), Training(views="style")),
     "mean of crops": (Training(rows="crops"), Training(rows="crops")),
-    "mean of crops, teacher: crops": (Training(rows="crops"), Training(rows="crops", views="crops")),
-    "mean of crops, all: crops": (Training(rows="crops", views="crops"), Training(rows="crops", views="crops")),
+    "mean of crops, teacher: crops": (
+        Training(rows="crops"),
+        Training(rows="crops", views="crops"),
+    ),
+    "mean of crops, all: crops": (
+        Training(rows="crops", views="crops"),
+        Training(rows="crops", views="crops"),
+    ),
     "mean of corners": (Training(rows="corners"), Training(rows="corners")),
-    "mean of corners, teacher: corners": (Training(rows="corners"), Training(rows="corners", views="corners")),
+    "mean of corners, teacher: corners": (
+        Training(rows="corners"),
+        Training(rows="corners", views="corners"),
+    ),
     "mean of 3 crops": (Training(rows="crops/3"), Training(rows="crops/3")),
     "mean of style": (Training(rows="style"), Training(rows="style")),
 }
@@ -92,7 +108,8 @@ VARIANTS: Mapping[str, tuple[Training, Training]] = {
 
 
 def embed(pacs: Path, out: Path, backbone: str, weights: str, side: int) -> None:
-    """One .npz per domain, of pictures decoded to so many pixels, or to those that `askew adapt` decodes them to."""
+    """One .npz per domain, of pictures decoded to so many pixels, or to those that `askew adapt`
+    decodes them to."""
     out.mkdir(parents=True, exist_ok=True)
     shape = (3, side, side) if side else picture_shape(NetSpec(name=backbone))
     spec = backbone_spec(backbone, weights, shape)
@@ -104,7 +121,9 @@ def embed(pacs: Path, out: Path, backbone: str, weights: str, side: int) -> None
         with torch.inference_mode(), fast_backbones(network, shape, 32):
             for some in torch.split(torch.arange(len(listing.paths)), 32):
                 pixels = [decode(listing.root / listing.paths[i], shape) for i in some.tolist()]
-                for kind, views in views_of(torch.from_numpy(np.stack(pixels)), some, min(spec.crop, shape[1])).items():
+                for kind, views in views_of(
+                    torch.from_numpy(np.stack(pixels)), some, min(spec.crop, shape[1])
+                ).items():
                     rows = torch.stack([network(view).flatten(1) for view in views], dim=1)
                     found.setdefault(kind, []).append(rows.half())
         arrays: dict[str, Any] = {kind: torch.cat(rows).numpy() for kind, rows in found.items()}
@@ -147,21 +166,27 @@ class Domain:
             return self.plain
         kind, _, most = name.partition("/")
         views = self.of_views[kind][:, : int(most) if most else None]
-        mean: NDArray[np.float32] = (self.plain + views.sum(axis=1, dtype=np.float32)) / np.float32(1 + views.shape[1])
+        mean: NDArray[np.float32] = (self.plain + views.sum(axis=1, dtype=np.float32)) / np.float32(
+            1 + views.shape[1]
+        )
         return mean
 
     def stack(self, kind: str, rows: str, wanted: NDArray[np.float32]) -> Tensor:
-        """The embeddings, and those of the views, of the pictures that these rows stand for. (n, 1 + v, d)"""
+        """The embeddings, and those of the views, of the pictures that these rows stand for. (n, 1
+        + v, d)"""
         number = {row.tobytes(): i for i, row in enumerate(self.rows(rows))}
         at = np.array([number[row.tobytes()] for row in np.asarray(wanted)])
         return torch.from_numpy(
-            np.concatenate([self.plain[at].astype(np.float16)[:, None], self.of_views[kind][at]], axis=1)
+            np.concatenate(
+                [self.plain[at].astype(np.float16)[:, None], self.of_views[kind][at]], axis=1
+            )
         )
 
 
 @contextmanager
 def drawn_views(source: Tensor, target: Tensor, calm: bool) -> Iterator[None]:
-    """Batches hold one of each picture's embeddings, drawn anew for each view that a method asks for."""
+    """Batches hold one of each picture's embeddings, drawn anew for each view that a method asks
+    for."""
 
     def batch(self: Feed, source_rows: Tensor, target_rows: Tensor) -> Batch:
         return Batch(source[source_rows], self.ys[source_rows], target[target_rows], target_rows)
@@ -172,7 +197,9 @@ def drawn_views(source: Tensor, target: Tensor, calm: bool) -> Iterator[None]:
                 pick = random.bits(key, f"{domain} embedding {number}", len(x)) % x.shape[1]
                 pick = torch.zeros_like(pick) if calm and number == 1 else pick
                 rows = x[torch.arange(len(x)), pick].float()
-                yield make_view(rows, random.bits(key, f"{domain} view {number}", len(x)), how, strength)
+                yield make_view(
+                    rows, random.bits(key, f"{domain} view {number}", len(x)), how, strength
+                )
 
         xs, xt = (
             tuple(views(batch.xs, "source", method.source_views)),
@@ -180,12 +207,19 @@ def drawn_views(source: Tensor, target: Tensor, calm: bool) -> Iterator[None]:
         )
         return batch._replace(xs=xs[0], xt=xt[0], source_views=xs, target_views=xt, key=key)
 
-    with mock.patch.object(Feed, "batch", batch), mock.patch("askew.training.loop.with_views", with_views):
+    with (
+        mock.patch.object(Feed, "batch", batch),
+        mock.patch("askew.training.loop.with_views", with_views),
+    ):
         yield
 
 
 def trials(
-    names: Sequence[str], domains: Mapping[str, Domain], pair: tuple[str, str], shift: str, seed: int
+    names: Sequence[str],
+    domains: Mapping[str, Domain],
+    pair: tuple[str, str],
+    shift: str,
+    seed: int,
 ) -> Iterator[dict[str, Any]]:
     """Every candidate and what is handed out, by every variant, on one pair."""
     found: dict[tuple[str, Training], tuple[DomainOutputs, float]] = {}
@@ -205,7 +239,9 @@ def trials(
                     with drawing(how, setup, domains, pair):
                         variant = {"train": {} if how.noise else {"views": "none"}}
                         runs = Path(scratch) / "runs" / f"{how}".replace("/", "-")
-                        network = trained(one, variant, with_training(setup, variant["train"]), seed, runs)
+                        network = trained(
+                            one, variant, with_training(setup, variant["train"]), seed, runs
+                        )
                     found[one.name, how] = network, time.process_time() - began
                 outputs.append(found[one.name, how][0])
                 seconds += found[one.name, how][1]
@@ -216,9 +252,14 @@ def trials(
             ):
                 mean = score(y, network.target_uniform.argmax(axis=1), c)["per_class_mean"]
                 yield {
-                    "variant": name, "pair": "-".join(pair), "shift": shift, "method": method, "seed": seed,
-                    "mean": mean, "seconds": seconds,
-                }  # fmt: skip
+                    "variant": name,
+                    "pair": "-".join(pair),
+                    "shift": shift,
+                    "method": method,
+                    "seed": seed,
+                    "mean": mean,
+                    "seconds": seconds,
+                }
 
 
 def set_up_rows(
@@ -228,27 +269,46 @@ def set_up_rows(
     for folder in (scratch / rows, scratch / "drawn" / rows):
         folder.mkdir(parents=True)
     for domain in pair:
-        np.savez(scratch / rows / f"{domain}.npz", x=domains[domain].rows(rows), y=domains[domain].y)
+        np.savez(
+            scratch / rows / f"{domain}.npz", x=domains[domain].rows(rows), y=domains[domain].y
+        )
     source, target, y = draw(scratch / rows, pair, shift, scratch / "drawn" / rows)
     return watch(set_up(AdaptRequest(source, target), scratch, torch.device("cpu"))), y
 
 
 def with_training(setup: Setup, training: Mapping[str, Any]) -> Setup:
-    return Setup(setup.data, setup.task, setup.network, setup.embedders, dict(setup.training) | dict(training))
+    return Setup(
+        setup.data,
+        setup.task,
+        setup.network,
+        setup.embedders,
+        dict(setup.training) | dict(training),
+    )
 
 
-def drawing(how: Training, setup: Setup, domains: Mapping[str, Domain], pair: tuple[str, str]) -> Any:
+def drawing(
+    how: Training, setup: Setup, domains: Mapping[str, Domain], pair: tuple[str, str]
+) -> Any:
     """Batches as the training wants them."""
     if not how.views:
         return nullcontext()
     data = setup.task.training_data
     rows = (data.source.x, data.target.x)
-    source, target = (domains[d].stack(how.views, how.rows, np.asarray(x)) for d, x in zip(pair, rows, strict=True))
+    source, target = (
+        domains[d].stack(how.views, how.rows, np.asarray(x))
+        for d, x in zip(pair, rows, strict=True)
+    )
     return drawn_views(source, target, how.calm)
 
 
 def run_variants(
-    names: Sequence[str], views: Path, out: Path, shift: str, seeds: Sequence[int], shard: str, pairs: str
+    names: Sequence[str],
+    views: Path,
+    out: Path,
+    shift: str,
+    seeds: Sequence[int],
+    shard: str,
+    pairs: str,
 ) -> None:
     number, of = map(int, shard.split("/"))
     known = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
@@ -265,33 +325,48 @@ def run_variants(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     one = commands.add_parser("embed")
     one.add_argument("pacs", type=Path)
     one.add_argument("views", type=Path)
     one.add_argument("--backbone", default="resnet50.v1")
     one.add_argument("--weights", default="hub")
-    one.add_argument("--side", type=int, default=0, help="Side of the decoded pictures; default: as askew adapt does.")
+    one.add_argument(
+        "--side",
+        type=int,
+        default=0,
+        help="Side of the decoded pictures; default: as askew adapt does.",
+    )
     two = commands.add_parser("try")
     two.add_argument("views", type=Path)
     two.add_argument("--out", type=Path, required=True)
     two.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
     two.add_argument("--shift", choices=("rs-ut", "natural"), default="rs-ut")
     two.add_argument("--seeds", type=int, nargs="+", default=[0])
-    two.add_argument("--shard", default="0/1", help="Which part of the work: 0/2 and 1/2 make the whole.")
+    two.add_argument(
+        "--shard", default="0/1", help="Which part of the work: 0/2 and 1/2 make the whole."
+    )
     two.add_argument("--pairs", choices=("development", "reported"), default="development")
     three = commands.add_parser("rows")
     three.add_argument("views", type=Path)
     three.add_argument("embeddings", type=Path)
-    three.add_argument("--rows", default="corners", help="Whose mean with the picture stands for it: corners, crops/3.")
+    three.add_argument(
+        "--rows",
+        default="corners",
+        help="Whose mean with the picture stands for it: corners, crops/3.",
+    )
     args = parser.parse_args()
     if args.command == "embed":
         embed(args.pacs, args.views, args.backbone, args.weights, args.side)
     elif args.command == "rows":
         write_rows(args.views, args.embeddings, args.rows)
     else:
-        run_variants(args.variants, args.views, args.out, args.shift, args.seeds, args.shard, args.pairs)
+        run_variants(
+            args.variants, args.views, args.out, args.shift, args.seeds, args.shard, args.pairs
+        )
 
 
 if __name__ == "__main__":

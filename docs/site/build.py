@@ -1,10 +1,11 @@
-"""Build the documentation site into build/site: the repository's own pages, an API reference, figures, and all values.
+"""Build the documentation site into build/site: the repository's own pages, an API reference,
+figures, and all values.
 
 python docs/site/build.py [--quick]
 
-Pages are gathered into build/site-pages with the repository's own layout, so that their links work on both sides.
-The build is strict: a broken link, or a public name without a docstring, fails. --quick draws no figures and runs no
-notebooks.
+Pages are gathered into build/site-pages with the repository's own layout, so that their links work
+on both sides. The build is strict: a broken link, or a public name without a docstring, fails.
+--quick draws no figures and runs no notebooks.
 """
 
 from __future__ import annotations
@@ -27,17 +28,37 @@ ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "build" / "site-pages"
 CONFIG = Path(__file__).with_name("mkdocs.yml")
 ASSETS = ("site.css", "tables.js")
-TOPS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "CODE_OF_CONDUCT.md", "CITATION.cff", "LICENSE")
+TOPS = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "CODE_OF_CONDUCT.md",
+    "CITATION.cff",
+    "LICENSE",
+)
 TINY = "-t pretrain=150 -t rounds=4 -t round=75"
 GALLERY = [
     ("What a task consists of", "data show mini/syn-uci --figure task.png", "task.png"),
-    ("Common in one domain, rare in the other", "figure mix --tasks mini/syn-uci,mini/uci-syn -o mix.svg", "mix.svg"),
+    (
+        "Common in one domain, rare in the other",
+        "figure mix --tasks mini/syn-uci,mini/uci-syn -o mix.svg",
+        "mix.svg",
+    ),
     ("Images and their random views", "data show mini/syn-uci --views -o views.png", "views.png"),
-    ("", f"bench mini --methods source,coal,teacher --tasks syn-uci --seeds 1 --jobs 1 --curve {TINY} --out runs", ""),
+    (
+        "",
+        "bench mini --methods source,coal,teacher --tasks syn-uci --seeds 1 --jobs 1 --curve "
+        f"{TINY} --out runs",
+        "",
+    ),
     ("Accuracy of every class", "figure classes runs -o classes.svg", "classes.svg"),
-    ("Features of both domains, by t-SNE", "figure features runs --images 300 -o features.png", "features.png"),
+    (
+        "Features of both domains, by t-SNE",
+        "figure features runs --images 300 -o features.png",
+        "features.png",
+    ),
     ("The report of a folder of runs", "report runs -o report.html", "report.html"),
-]  # fmt: skip
+]
 """Heading, command, and the file that it draws; runs are as short as the figures allow."""
 
 
@@ -46,7 +67,12 @@ def gather() -> None:
     shutil.rmtree(PAGES, ignore_errors=True)
     tops = [ROOT / name for name in TOPS]
     kinds = (".md", ".svg", ".png", ".json")
-    shown = [p for folder in ("docs", "results", "notebooks") for p in (ROOT / folder).rglob("*") if p.suffix in kinds]
+    shown = [
+        p
+        for folder in ("docs", "results", "notebooks")
+        for p in (ROOT / folder).rglob("*")
+        if p.suffix in kinds
+    ]
     for path in [*tops, *shown]:
         place = PAGES / path.relative_to(ROOT)
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -63,7 +89,11 @@ def undocumented() -> list[str]:
     """Public names without a docstring of their own."""
     import askew
 
-    return [name for name in askew.__all__ if callable(getattr(askew, name)) and not getattr(askew, name).__doc__]
+    return [
+        name
+        for name in askew.__all__
+        if callable(getattr(askew, name)) and not getattr(askew, name).__doc__
+    ]
 
 
 def api_page() -> str:
@@ -71,7 +101,10 @@ def api_page() -> str:
 
     names = sorted(askew.__all__, key=lambda name: (name[0].isupper(), name.lower()))
     functions, classes = ([n for n in names if n[0].isupper() is upper] for upper in (False, True))
-    parts = ["# API", "All public names; `import askew` offers them, and imports torch when one is first used."]
+    parts = [
+        "# API",
+        "All public names; `import askew` offers them, and imports torch when one is first used.",
+    ]
     for heading, group in (("Functions", functions), ("Classes", classes)):
         parts += [f"## {heading}", *(f"::: askew.{name}" for name in group)]
     return "\n\n".join(parts) + "\n"
@@ -100,8 +133,10 @@ def gallery_page(*, quick: bool) -> str:
     folder.mkdir()
     parts = [
         "# Gallery",
-        "Every figure was drawn by the command above it while this site was built. The runs behind them are short: "
-        "they show what figures look like, not how good a method is; that is in the [results](results/README.md).",
+        "Every figure was drawn by the command above it while this site was built. The runs "
+        "behind them are short: "
+        "they show what figures look like, not how good a method is; that is in the "
+        "[results](results/README.md).",
     ]
     for heading, command, file in [] if quick else GALLERY:
         run_command(command, folder)
@@ -136,7 +171,9 @@ def values() -> Iterator[dict[str, Any]]:
             yield {
                 "result": result,
                 "recipe": row.get("recipe") or content.get("recipe") or RECIPES.get(result, ""),
-                "conditions": " ".join(filter(None, [file.stem.removeprefix("values"), *conditions])),
+                "conditions": " ".join(
+                    filter(None, [file.stem.removeprefix("values"), *conditions])
+                ),
                 "task": row["task"],
                 "method": row.get("method") or "teacher",
                 "seeds": len(row["whole"]),
@@ -148,13 +185,21 @@ def values() -> Iterator[dict[str, Any]]:
 
 def values_page() -> str:
     rows = list(values())
-    head = "".join(f'<th scope="col"{" data-filter" if c in FILTERED else ""}>{c}</th>' for c in COLUMNS)
+    head = "".join(
+        f'<th scope="col"{" data-filter" if c in FILTERED else ""}>{c}</th>' for c in COLUMNS
+    )
     lines = []
     for row in rows:
         cells = []
         for column in COLUMNS:
             value = row[column]
-            text = "" if value is None else f"{value:.1f}" if isinstance(value, float) else html.escape(str(value))
+            text = (
+                ""
+                if value is None
+                else f"{value:.1f}"
+                if isinstance(value, float)
+                else html.escape(str(value))
+            )
             if column == "result":
                 text = f'<a href="{text}/README.html">{text}</a>'
             sort = f"{value:.4f}" if isinstance(value, float) else ""
@@ -163,15 +208,19 @@ def values_page() -> str:
     table = "\n".join(["<thead><tr>", head, "</tr></thead><tbody>", *lines, "</tbody>"])
     return (
         "---\nhide: [toc]\n---\n\n# All values\n\n"
-        "Per-class mean accuracy in % on the whole test split: the mean over seeds, their standard deviation, and the "
-        "paper's number where it has one. Compare rows with the same conditions only. A page on each result has its "
+        "Per-class mean accuracy in % on the whole test split: the mean over seeds, their "
+        "standard deviation, and the "
+        "paper's number where it has one. Compare rows with the same conditions only. A page on "
+        "each result has its "
         "command, machine and date.\n\n"
         f'<div class="values"><table class="values">\n{table}\n</table></div>\n'
     )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="draw no figures, run no notebooks")
     quick = parser.parse_args().quick
     from notebooks import notebook_page  # beside this file
@@ -184,7 +233,16 @@ def main() -> None:
     (PAGES / "results" / "values.md").write_text(values_page())
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
         notebook_page(path, PAGES / "notebooks", quick=quick)
-    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--config-file", str(CONFIG)]
+    build = [
+        sys.executable,
+        "-m",
+        "mkdocs",
+        "build",
+        "--strict",
+        "--quiet",
+        "--config-file",
+        str(CONFIG),
+    ]
     quiet = {"NO_MKDOCS_2_WARNING": "1"}  # of Material, about its end in 2027: docs/dependencies.md
     sys.exit(subprocess.run(build, check=False, env=os.environ | quiet).returncode)
 

@@ -1,4 +1,5 @@
-"""Griffe's view of our docstrings: examples stand in a block of code, where a reader of the site expects them."""
+"""Griffe's view of our docstrings: examples stand in a block of code, where a reader of the site
+expects them."""
 
 from __future__ import annotations
 
@@ -10,7 +11,9 @@ import griffe
 def fenced(text: str) -> str:
     """A docstring whose paragraphs of examples are blocks of code."""
     paragraphs = text.split("\n\n")
-    return "\n\n".join(f"```pycon\n{p.strip()}\n```" if p.lstrip().startswith(">>> ") else p for p in paragraphs)
+    return "\n\n".join(
+        f"```pycon\n{p.strip()}\n```" if p.lstrip().startswith(">>> ") else p for p in paragraphs
+    )
 
 
 class Examples(griffe.Extension):

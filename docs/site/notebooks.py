@@ -1,4 +1,5 @@
-"""Notebooks as pages of the site: run at small size, then written as Markdown with what their cells returned."""
+"""Notebooks as pages of the site: run at small size, then written as Markdown with what their cells
+returned."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ NOTE = (
 
 
 def executed(path: Path, folder: Path) -> Any:
-    """A notebook with its outputs, run in a folder, with the small parameters that its metadata hold."""
+    """A notebook with its outputs, run in a folder, with the small parameters that its metadata
+    hold."""
     import nbformat
     from nbclient import NotebookClient
 
@@ -29,7 +31,8 @@ def executed(path: Path, folder: Path) -> Any:
 
 
 def notebook_page(path: Path, folder: Path, *, quick: bool) -> None:
-    """Write a notebook's page and its pictures into a folder; without outputs if it is to be `quick`."""
+    """Write a notebook's page and its pictures into a folder; without outputs if it is to be
+    `quick`."""
     import nbformat
 
     folder.mkdir(exist_ok=True)

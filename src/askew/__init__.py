@@ -71,7 +71,7 @@ __all__ = [
     "prepare",
     "run",
     "watch",
-]  # fmt: skip
+]
 
 _HOMES = {
     "askew.runs.api": ("BenchResult", "Result", "bench", "run"),
@@ -86,7 +86,16 @@ _HOMES = {
     "askew.adaptation.audit": ("Audit",),
     "askew.adaptation.estimator": ("AdaptiveClassifier",),
     "askew.adaptation.results": ("AdaptationResult", "DiagnosisResult"),
-    "askew.methods.base": ("Batch", "Losses", "Method", "Outputs", "Phase", "Shape", "State", "both"),
+    "askew.methods.base": (
+        "Batch",
+        "Losses",
+        "Method",
+        "Outputs",
+        "Phase",
+        "Shape",
+        "State",
+        "both",
+    ),
     "askew.nets.network": ("Net",),
     "askew.core.options": ("Between", "Search"),
     "askew.inference.predictor": ("Predictor", "load"),

@@ -1,4 +1,5 @@
-"""The contract that every method keeps, as scikit-learn's `check_estimator` checks that of estimators."""
+"""The contract that every method keeps, as scikit-learn's `check_estimator` checks that of
+estimators."""
 
 from __future__ import annotations
 
@@ -34,16 +35,20 @@ ROWS, WIDTH, CLASSES = 24, 6, 3
 
 
 def check_method(method: Method, *, strict: bool = True) -> None:
-    """Check a method against the contract on a tiny task; AssertionError tells in one sentence what is wrong.
+    """Check a method against the contract on a tiny task; AssertionError tells in one sentence what
+    is wrong.
 
-    Losses are finite named scalars that depend on their arguments alone, several runs under `torch.func.vmap` equal
-    each run by itself, the same seed gives the same weights, and float hyper-parameters may be tensors. If `strict`,
-    every part of the network gets a gradient, and each hyper-parameter has a help text.
+    Losses are finite named scalars that depend on their arguments alone, several runs under
+    `torch.func.vmap` equal each run by itself, the same seed gives the same weights, and float
+    hyper-parameters may be tensors. If `strict`, every part of the network gets a gradient, and
+    each hyper-parameter has a help text.
 
     >>> askew.check_method(COAL(alpha=0.3))
     """
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a method may warn, rightly, that this network has learnt nothing
+        warnings.simplefilter(
+            "ignore"
+        )  # a method may warn, rightly, that this network has learnt nothing
         torch.manual_seed(0)
         if strict:
             _check_help_texts(method)
@@ -59,7 +64,8 @@ def check_method(method: Method, *, strict: bool = True) -> None:
 
 
 class _Lane(NamedTuple):
-    """One of several runs that are trained in one step: its network, and the arguments of its losses."""
+    """One of several runs that are trained in one step: its network, and the arguments of its
+    losses."""
 
     net: Net
     batch: Batch
@@ -85,22 +91,34 @@ def _calling(method: Method, what: str) -> Iterator[None]:
 def _check_help_texts(method: Method) -> None:
     try:
         inspect.getsource(type(method))
-    except (OSError, TypeError):  # defined in `python -` or in a notebook, where help texts cannot be read
+    except (
+        OSError,
+        TypeError,
+    ):  # defined in `python -` or in a notebook, where help texts cannot be read
         return
     for option in options(type(method)).values():
-        _expect(method, bool(option.help), f"the hyper-parameter '{option.name}' has no help text below it")
+        _expect(
+            method,
+            bool(option.help),
+            f"the hyper-parameter '{option.name}' has no help text below it",
+        )
 
 
 def _training_data(seed: int) -> TrainingData:
     """Rows around one point per class; those of the target are shifted."""
     y = np.arange(ROWS) % CLASSES
     noise = np.random.default_rng(seed).standard_normal((4, ROWS, WIDTH))
-    x = (np.eye(CLASSES, WIDTH)[y] + 0.3 * noise + np.array([0, 0, 0.5, 0.5])[:, None, None]).astype(np.float32)
-    return TrainingData(Labeled(x[0], y), Labeled(x[1], y), Unlabeled(x[2]), Unlabeled(x[3]), tuple("abc"))
+    x = (
+        np.eye(CLASSES, WIDTH)[y] + 0.3 * noise + np.array([0, 0, 0.5, 0.5])[:, None, None]
+    ).astype(np.float32)
+    return TrainingData(
+        Labeled(x[0], y), Labeled(x[1], y), Unlabeled(x[2]), Unlabeled(x[3]), tuple("abc")
+    )
 
 
 def _lane(method: Method, seed: int) -> _Lane:
-    """A network at the start of its second round; `parts`, `predict` and `refresh` are checked on the way."""
+    """A network at the start of its second round; `parts`, `predict` and `refresh` are checked on
+    the way."""
     feed = Feed(_training_data(seed), torch.device("cpu"))
     spec = NetSpec(name="mlp", head=method.head)
     with _calling(method, "parts"):
@@ -108,7 +126,10 @@ def _lane(method: Method, seed: int) -> _Lane:
     net.share_step_key()
     key = torch.tensor(random.key("check", seed))
     net.set_step_key(key)
-    state = _refreshed(method, NetworkOutputs(lambda domain: method.predict(net.eval(), domain.x), feed, "balanced"))
+    state = _refreshed(
+        method,
+        NetworkOutputs(lambda domain: method.predict(net.eval(), domain.x), feed, "balanced"),
+    )
     rows = torch.arange(ROWS)
     batch = with_views(feed.batch(rows, rows.flip(0)), method, key, Views(views="rows"), 0)
     return _Lane(net.train(), batch, state, torch.tensor((1 + seed) / 4))
@@ -127,24 +148,31 @@ def _refreshed(method: Method, outputs: NetworkOutputs) -> State:
         valid = isinstance(value, Tensor) and value.isfinite().all()
         _expect(method, valid, f"the entry '{name}' of refresh is not a finite tensor")
         same = name in first and getattr(first[name], "shape", None) == value.shape
-        _expect(method, same, f"the entry '{name}' of refresh changes its shape from round to round")
+        _expect(
+            method, same, f"the entry '{name}' of refresh changes its shape from round to round"
+        )
     return state
 
 
 def _check_losses(method: Method, lane: _Lane) -> set[str]:
-    """Finite named scalars with finite gradients at any progress; returns the parts without a gradient."""
+    """Finite named scalars with finite gradients at any progress; returns the parts without a
+    gradient."""
     idle = {name for name, part in lane.net.items() if any(True for _ in part.parameters())}
     named: set[str] = set()
     for number, phase in enumerate(method.phases()):
         trained = set(lane.net if phase.trains is None else phase.trains)
         unknown = sorted(trained - set(lane.net))
-        _expect(method, not unknown, f"phase {number} trains {unknown}, which the network does not have")
+        _expect(
+            method, not unknown, f"phase {number} trains {unknown}, which the network does not have"
+        )
         for t in (0.0, 1.0, 0.5):
             with _calling(method, f"losses of phase {number}"):
                 losses = phase.losses(lane.net, lane.batch, lane.state, torch.tensor(t))
             _check_scalars(method, losses, number, t)
         twice = sorted(named & set(losses))
-        _expect(method, not twice, f"phase {number} names its loss {twice} as an earlier phase does")
+        _expect(
+            method, not twice, f"phase {number} names its loss {twice} as an earlier phase does"
+        )
         named |= set(losses)
         for name, value in _values(losses, dict(lane.net.named_parameters())).items():
             _expect(method, value.isfinite().all(), f"{name} of phase {number} is not finite")
@@ -156,19 +184,25 @@ def _check_scalars(method: Method, losses: Losses, number: int, t: float) -> Non
     _expect(method, len(losses) > 0, f"phase {number} has no loss")
     for name, value in losses.items():
         what = f"the loss '{name}' of phase {number}"
-        _expect(method, isinstance(value, Tensor) and value.ndim == 0, f"{what} is not a scalar tensor")
+        _expect(
+            method, isinstance(value, Tensor) and value.ndim == 0, f"{what} is not a scalar tensor"
+        )
         _expect(method, value.isfinite(), f"{what} is not finite at t = {t:g}")
         _expect(method, value.requires_grad, f"{what} has no gradient")
 
 
 def _check_determinism(method: Method, lane: _Lane) -> None:
-    """Losses depend on their arguments alone (the network's buffers are some): not on a global random generator."""
+    """Losses depend on their arguments alone (the network's buffers are some): not on a global
+    random generator."""
     for number, phase in enumerate(method.phases()):
         calls = []
         before = {name: value.clone() for name, value in lane.net.named_buffers()}
         for seed in (1, 2):
             torch.manual_seed(seed)
-            for name, value in lane.net.named_buffers():  # moving statistics, say, are part of the arguments
+            for (
+                name,
+                value,
+            ) in lane.net.named_buffers():  # moving statistics, say, are part of the arguments
                 value.copy_(before[name])
             with _calling(method, f"losses of phase {number}"):
                 calls.append(phase.losses(*lane))
@@ -176,38 +210,62 @@ def _check_determinism(method: Method, lane: _Lane) -> None:
             _expect(
                 method,
                 name in calls[1] and torch.equal(value, calls[1][name]),
-                f"the loss '{name}' of phase {number} differs between two calls with the same arguments, as with "
-                "torch.randn, so that a run would not repeat bit for bit; draw random numbers with askew.core.random",
+                f"the loss '{name}' of phase {number} differs between two calls with the same "
+                "arguments, as with "
+                "torch.randn, so that a run would not repeat bit for bit; draw random numbers "
+                "with askew.core.random",
             )
 
 
 def _values(losses: Losses, params: dict[str, Tensor]) -> dict[str, Tensor]:
     """Losses by name, and as ∂name the gradient of their sum; of stacked lanes, each lane's own."""
-    grads = torch.autograd.grad(torch.stack([*losses.values()]).sum(), [*params.values()], materialize_grads=True)
-    return losses | {f"∂{name.removeprefix('net.')}": g for name, g in zip(params, grads, strict=True)}
+    grads = torch.autograd.grad(
+        torch.stack([*losses.values()]).sum(), [*params.values()], materialize_grads=True
+    )
+    return losses | {
+        f"∂{name.removeprefix('net.')}": g for name, g in zip(params, grads, strict=True)
+    }
 
 
 def _check_lanes(method: Method, lanes: list[_Lane]) -> None:
-    """Stacked lanes, their float hyper-parameters tensors, equal each lane by itself in values and gradients."""
+    """Stacked lanes, their float hyper-parameters tensors, equal each lane by itself in values and
+    gradients."""
     modules = [Call(lane.net) for lane in lanes]
     batches = tree_map(lambda *entries: torch.stack(entries), *(lane.batch for lane in lanes))
     states = {name: torch.stack([lane.state[name] for lane in lanes]) for name in lanes[0].state}
-    hyper = {name: torch.tensor([float(getattr(method, name))] * len(lanes)) for name in float_options(method)}
+    hyper = {
+        name: torch.tensor([float(getattr(method, name))] * len(lanes))
+        for name in float_options(method)
+    }
     for number, phase in enumerate(method.phases()):
 
-        def one(params: Losses, buffers: Losses, hyper: Losses, *rest: object, number: int = number) -> Losses:
+        def one(
+            params: Losses, buffers: Losses, hyper: Losses, *rest: object, number: int = number
+        ) -> Losses:
             own = dataclasses.replace(method, **hyper).phases()[number]
             losses: Losses = functional_call(modules[0], (params, buffers), (own.losses, *rest))
             return losses
 
-        params, buffers = stack_module_state(modules)  # copies: batch statistics of the networks stay as they are
-        with _calling(method, f"losses of phase {number} under torch.func.vmap, with floats as tensors,"):
-            together = vmap(one)(params, buffers, hyper, batches, states, torch.stack([lane.t for lane in lanes]))
+        params, buffers = stack_module_state(
+            modules
+        )  # copies: batch statistics of the networks stay as they are
+        with _calling(
+            method, f"losses of phase {number} under torch.func.vmap, with floats as tensors,"
+        ):
+            together = vmap(one)(
+                params, buffers, hyper, batches, states, torch.stack([lane.t for lane in lanes])
+            )
         stacked = _values(together, params)
         for i, lane in enumerate(lanes):
-            for name, value in _values(phase.losses(*lane), dict(lane.net.named_parameters())).items():
+            for name, value in _values(
+                phase.losses(*lane), dict(lane.net.named_parameters())
+            ).items():
                 close = (stacked[name][i] - value).norm() <= 1e-5 + 1e-3 * value.norm()
-                _expect(method, close, f"{name} of phase {number} differs under torch.func.vmap from a run by itself")
+                _expect(
+                    method,
+                    close,
+                    f"{name} of phase {number} differs under torch.func.vmap from a run by itself",
+                )
 
 
 def _check_training(method: Method) -> None:
@@ -216,11 +274,30 @@ def _check_training(method: Method) -> None:
     plan = (Stage(method, rounds=2, round_steps=2, optim=Optim()),)
     net = NetSpec(name="mlp", head=method.head)
     run = Run(
-        "check", "natural", 0, training_data.origin, net, plan, 8, "balanced", "natural", "float32", seed=0, threads=1
+        "check",
+        "natural",
+        0,
+        training_data.origin,
+        net,
+        plan,
+        8,
+        "balanced",
+        "natural",
+        "float32",
+        seed=0,
+        threads=1,
     )
     with _calling(method, "training for four steps"):
         *_, first = fit(run, training_data, cpu)
-        *_, second = fit(run, training_data, cpu)  # torch's global generator has moved on: a draw from it shows
+        *_, second = fit(
+            run, training_data, cpu
+        )  # torch's global generator has moved on: a draw from it shows
     weights = second.weights()
-    same = first.losses == second.losses and all(torch.equal(w, weights[n]) for n, w in first.weights().items())
-    _expect(method, same, "the same seed does not give the same weights; draw random numbers with askew.core.random")
+    same = first.losses == second.losses and all(
+        torch.equal(w, weights[n]) for n, w in first.weights().items()
+    )
+    _expect(
+        method,
+        same,
+        "the same seed does not give the same weights; draw random numbers with askew.core.random",
+    )

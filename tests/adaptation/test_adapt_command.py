@@ -1,4 +1,5 @@
-"""`askew adapt` and `askew diagnose`: the guide's data, methods in files, and requests that are refused."""
+"""`askew adapt` and `askew diagnose`: the guide's data, methods in files, and requests that are
+refused."""
 
 from __future__ import annotations
 
@@ -13,8 +14,12 @@ from commands import assert_refused
 from conftest import Answer, Command
 
 
-def test_the_guide_s_embeddings_become_a_model_predictions_a_report_and_a_summary(cli: Command, tmp_path: Path) -> None:
-    text = (Path(__file__).parents[2] / "docs" / "adapt.md").read_text().partition("## Embeddings")[2]
+def test_the_guide_s_embeddings_become_a_model_predictions_a_report_and_a_summary(
+    cli: Command, tmp_path: Path
+) -> None:
+    text = (
+        (Path(__file__).parents[2] / "docs" / "adapt.md").read_text().partition("## Embeddings")[2]
+    )
     (code,) = re.findall(r"```python\n(.*?)```", text, flags=re.S)
     exec(code, {})  # the page's own data, into this folder
     adapt_words, predict_words, draw_words, *_ = [
@@ -23,8 +28,13 @@ def test_the_guide_s_embeddings_become_a_model_predictions_a_report_and_a_summar
     answer: Answer = cli(*adapt_words, *SHORT)
     assert answer.code == 0, answer.err
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
-        "log.txt", "model", "predictions.csv", "report.html", "runs", "summary.json",
-    ]  # fmt: skip
+        "log.txt",
+        "model",
+        "predictions.csv",
+        "report.html",
+        "runs",
+        "summary.json",
+    ]
     names = ("cat", "dog", "owl")
     assert all(name in answer.out for name in ("source", "coal", "chosen", *names))
     assert "report in out/report.html" in answer.err
@@ -44,7 +54,13 @@ def test_the_guide_s_embeddings_become_a_model_predictions_a_report_and_a_summar
     assert audited.code == 0, audited.err
     assert "300 of 300 target images are labelled" in audited.out
     predicted = rows_of(tmp_path / predict_words[-1])
-    assert list(predicted[0]) == ["path", "class", "probability", "problem", *(f"p_{n}" for n in names)]
+    assert list(predicted[0]) == [
+        "path",
+        "class",
+        "probability",
+        "problem",
+        *(f"p_{n}" for n in names),
+    ]
     assert list(rows[0]) == [*predicted[0], "unknown"]
     same = [a["class"] == b["class"] for a, b in zip(rows, predicted, strict=True)]
     assert sum(same) >= 298, "but for the rounding of outputs that are kept in half precision"
@@ -69,7 +85,9 @@ DOUBLED = """
 """
 
 
-def test_a_method_from_a_file_is_adapted_saved_and_loaded_without_the_file(cli: Command, tmp_path: Path) -> None:
+def test_a_method_from_a_file_is_adapted_saved_and_loaded_without_the_file(
+    cli: Command, tmp_path: Path
+) -> None:
     domains(tmp_path)
     (tmp_path / "mine.py").write_text(OWN_METHOD)
     answer = cli("adapt", "source.npz", "target.npz", "-o", "out", "-m", "mine.py:Mine", *SHORT)
@@ -79,19 +97,27 @@ def test_a_method_from_a_file_is_adapted_saved_and_loaded_without_the_file(cli: 
     assert cli("predict", "out", "target.npz").code == 0, "its prediction is the usual one"
 
 
-def test_a_model_that_predicts_by_a_file_s_code_asks_for_the_file(cli: Command, tmp_path: Path) -> None:
+def test_a_model_that_predicts_by_a_file_s_code_asks_for_the_file(
+    cli: Command, tmp_path: Path
+) -> None:
     domains(tmp_path)
     (tmp_path / "mine.py").write_text(OWN_METHOD + DOUBLED)
     answer = cli("adapt", "source.npz", "target.npz", "-o", "out", "-m", "mine.py:Mine", *SHORT)
     assert answer.code == 0, answer.err
     record = json.loads((tmp_path / "out" / "summary.json").read_text())
-    for place, file in (("out", "mine.py:Mine"), (f"out/runs/{record['methods'][1]['run']}", "FILE.py:CLASS")):
+    for place, file in (
+        ("out", "mine.py:Mine"),
+        (f"out/runs/{record['methods'][1]['run']}", "FILE.py:CLASS"),
+    ):
         refused = cli("predict", place, "target.npz")
         assert_refused(refused)
         assert f"predicts by code of its own, {file}" in refused.err
     answer = cli("predict", "out", "target.npz", "--method", "mine.py:Mine", "-o", "p.csv")
     assert answer.code == 0, answer.err
-    table, kept = ([row["class"] for row in rows_of(tmp_path / file)] for file in ("p.csv", "out/predictions.csv"))
+    table, kept = (
+        [row["class"] for row in rows_of(tmp_path / file)]
+        for file in ("p.csv", "out/predictions.csv")
+    )
     assert np.mean(np.array(table) == kept) > 0.98
     (tmp_path / "mine.py").write_text(OWN_METHOD + DOUBLED.replace("2", "3"))
     changed_file = cli("predict", "out", "target.npz", "--method", "mine.py:Mine")
@@ -143,4 +169,6 @@ def test_diagnose_finds_the_label_shift_and_prints_json(cli: Command, tmp_path: 
     record = json.loads(answer.out)
     assert record["classes"] == list(NAMES)
     assert record["kind"] in ("label", "both")
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["source.npz", "target.npz"], "what was trained is gone again"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["source.npz", "target.npz"], (
+        "what was trained is gone again"
+    )

@@ -20,7 +20,9 @@ from askew.evaluation.agreement import Unfamiliar
 def changed(found: Adaptation, **verdict: Any) -> Adaptation:
     """As if the first method beside source-only had been chosen, with such a verdict."""
     name = found.trained[1].candidate.name
-    own = dataclasses.replace(found.verdicts[name], **({"verdict": "helped", "collapsed": False} | verdict))
+    own = dataclasses.replace(
+        found.verdicts[name], **({"verdict": "helped", "collapsed": False} | verdict)
+    )
     return dataclasses.replace(found, chosen=1, verdicts=dict(found.verdicts) | {name: own})
 
 
@@ -28,17 +30,33 @@ def test_each_remark_is_made_where_it_holds_and_only_there(made: Adapted) -> Non
     found = made.found
     fine = dataclasses.replace(changed(found), unfamiliar=Unfamiliar(np.zeros(102), 0.5))
     data, setup = fine.setup.data, fine.setup
-    assert not codes(fine) & {"A101", "A102", "A103", "A104", "A106", "A108", "A109", "A110", "A114", "A115", "A117",
-                               "A118"}  # fmt: skip
+    assert not codes(fine) & {
+        "A101",
+        "A102",
+        "A103",
+        "A104",
+        "A106",
+        "A108",
+        "A109",
+        "A110",
+        "A114",
+        "A115",
+        "A117",
+        "A118",
+    }
     cases: dict[str, Callable[[], Adaptation]] = {
-        "A102": lambda: _with_data(fine, target=dataclasses.replace(data.target, broken=("x.jpg: torn",))),
+        "A102": lambda: _with_data(
+            fine, target=dataclasses.replace(data.target, broken=("x.jpg: torn",))
+        ),
         "A103": lambda: _with_data(fine, unknown=("zebra",)),
         "A104": lambda: _with_data(fine, shared=3),
         "A108": lambda: changed(found, verdict="unclear"),
         "A109": lambda: changed(found, verdict="hurt"),
         "A110": lambda: changed(found, collapsed=True),
         "A113": lambda: dataclasses.replace(fine, probabilities=np.eye(3)[[0, 1] * 51]),
-        "A114": lambda: dataclasses.replace(fine, request=dataclasses.replace(fine.request, quick=True)),
+        "A114": lambda: dataclasses.replace(
+            fine, request=dataclasses.replace(fine.request, quick=True)
+        ),
         "A116": lambda: _with_source_only_logits(fine, np.eye(3)[[2] * 102]),
         "A115": lambda: dataclasses.replace(fine, failed={"dann": "no"}),
         "A117": lambda: dataclasses.replace(fine, unfamiliar=Unfamiliar(np.arange(102.0), 50.0)),
@@ -53,8 +71,12 @@ def test_each_remark_is_made_where_it_holds_and_only_there(made: Adapted) -> Non
 def _with_estimate(found: Adaptation, prior: np.ndarray) -> Adaptation:
     """As if the network without adaptation had estimated that prior."""
     priors = found.diagnosis.priors
-    own = priors["unadapted"] | {"bbse": dataclasses.replace(priors["unadapted"]["bbse"], prior=prior)}
-    return dataclasses.replace(found, diagnosis=dataclasses.replace(found.diagnosis, priors={"unadapted": own}))
+    own = priors["unadapted"] | {
+        "bbse": dataclasses.replace(priors["unadapted"]["bbse"], prior=prior)
+    }
+    return dataclasses.replace(
+        found, diagnosis=dataclasses.replace(found.diagnosis, priors={"unadapted": own})
+    )
 
 
 def _with_source_only_logits(found: Adaptation, logits: np.ndarray) -> Adaptation:

@@ -1,4 +1,5 @@
-"""The report of an adaptation: what it says, and that no name from somebody's disk can break into it."""
+"""The report of an adaptation: what it says, and that no name from somebody's disk can break into
+it."""
 
 from __future__ import annotations
 
@@ -64,18 +65,24 @@ def poisoned(found: Adaptation) -> Adaptation:
     """The same with names, sentences and failures that are scripts."""
     data = found.setup.data
     target = dataclasses.replace(
-        data.target, names=tuple(f"{EVIL_NAME}{i}.jpg" for i in range(len(data.target.names))), broken=(EVIL,)
+        data.target,
+        names=tuple(f"{EVIL_NAME}{i}.jpg" for i in range(len(data.target.names))),
+        broken=(EVIL,),
     )
     source = dataclasses.replace(data.source, broken=(f"{EVIL}: torn",))
     setup = dataclasses.replace(
-        found.setup, data=dataclasses.replace(data, target=target, source=source, unknown=(EVIL,)), network=EVIL
+        found.setup,
+        data=dataclasses.replace(data, target=target, source=source, unknown=(EVIL,)),
+        network=EVIL,
     )
     trained = tuple(
         dataclasses.replace(t, candidate=dataclasses.replace(t.candidate, name=f"{EVIL}{i}"))
         for i, t in enumerate(found.trained)
     )
     verdict = dataclasses.replace(next(iter(found.verdicts.values())), sentence=EVIL)
-    request = dataclasses.replace(found.request, source=Path(f"/{EVIL_NAME}"), target=Path(f"/{EVIL_NAME}"))
+    request = dataclasses.replace(
+        found.request, source=Path(f"/{EVIL_NAME}"), target=Path(f"/{EVIL_NAME}")
+    )
     return dataclasses.replace(
         found,
         setup=setup,
@@ -105,7 +112,13 @@ def test_the_page_is_whole_and_loads_nothing(page: str) -> None:
 
 def test_the_page_says_what_was_done_and_found(page: str, found: Adaptation) -> None:
     text = Page(page).text
-    headings = ("Findings", "Label distribution", "Target images", "Features of both domains", "Label-free scores")
+    headings = (
+        "Findings",
+        "Label distribution",
+        "Target images",
+        "Features of both domains",
+        "Label-free scores",
+    )
     for heading in (*headings, "Training"):
         assert heading in text
     assert found.sentence in text
@@ -124,18 +137,27 @@ def test_the_page_says_what_was_done_and_found(page: str, found: Adaptation) -> 
 def test_the_page_says_how_the_network_was_chosen(found: Adaptation) -> None:
     labels = TargetLabels(np.arange(2), np.array([0, 1]), len(found.classes))
     known = dataclasses.replace(found.setup, labels=labels)
-    auto, taken = (dataclasses.replace(found.request, method="auto", take=take) for take in ("", "source"))
+    auto, taken = (
+        dataclasses.replace(found.request, method="auto", take=take) for take in ("", "source")
+    )
     ways = {
         "as requested": (found, dataclasses.replace(found, request=taken)),
         "chosen without target labels": (dataclasses.replace(found, request=auto),),
-        "chosen with labels of the target": (dataclasses.replace(found, request=auto, setup=known),),
+        "chosen with labels of the target": (
+            dataclasses.replace(found, request=auto, setup=known),
+        ),
     }
     for way, adaptations in ways.items():
         for one in adaptations:
-            assert f"The model is that of <b>{one.winner.candidate.name}</b>, {way}." in render_report(one)
+            assert (
+                f"The model is that of <b>{one.winner.candidate.name}</b>, {way}."
+                in render_report(one)
+            )
 
 
-def test_images_are_shown_from_least_to_most_confident_as_the_model_sees_them(page: str, found: Adaptation) -> None:
+def test_images_are_shown_from_least_to_most_confident_as_the_model_sees_them(
+    page: str, found: Adaptation
+) -> None:
     gallery = page.partition("Least confident")[2].partition("Most confident")[0]
     answers = re.findall(r"<figcaption><b>.*?</b> (\d+) %</figcaption>", gallery)
     assert len(answers) == DOUBTFUL
@@ -151,7 +173,9 @@ def test_images_are_shown_from_least_to_most_confident_as_the_model_sees_them(pa
 def test_images_of_every_predicted_class_are_shown_fewer_of_each_where_classes_are_many(
     found: Adaptation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    even = dataclasses.replace(found, probabilities=np.eye(3)[np.arange(len(found.probabilities)) % 3])
+    even = dataclasses.replace(
+        found, probabilities=np.eye(3)[np.arange(len(found.probabilities)) % 3]
+    )
     for most, shown in ((900, report.PER_CLASS), (12, 4), (1, 1)):
         monkeypatch.setattr(report, "BY_CLASS", most)
         assert [len(gallery) for _, _, gallery in report._by_class(even)] == [shown] * 3
@@ -176,9 +200,17 @@ def test_every_class_is_in_a_chart_whatever_their_number(
     found: Adaptation, classes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = [f"class {k}" for k in range(classes)]
-    monkeypatch.setattr(report, "_percent", lambda _: [(name, 1.0, k / 10, 0.0, 20.0) for k, name in enumerate(names)])
+    monkeypatch.setattr(
+        report,
+        "_percent",
+        lambda _: [(name, 1.0, k / 10, 0.0, 20.0) for k, name in enumerate(names)],
+    )
     charts = report._distributions(found)
-    drawn = [name for _, chart in charts for name in re.findall(r'class="name">(class \d+)<', chart.drawing)]
+    drawn = [
+        name
+        for _, chart in charts
+        for name in re.findall(r'class="name">(class \d+)<', chart.drawing)
+    ]
     assert sorted(drawn) == sorted(names)
     assert len(charts) == (2 if classes > report.ONE_CHART else 1)
 
@@ -205,7 +237,9 @@ def test_a_name_that_is_a_script_does_nothing_in_a_browser(
     assert 'class="js"' in dom, "the page's own script did run"
 
 
-def test_a_browser_shows_the_pictures_and_nothing_wider_than_its_window(page: str, browse: Callable[..., str]) -> None:
+def test_a_browser_shows_the_pictures_and_nothing_wider_than_its_window(
+    page: str, browse: Callable[..., str]
+) -> None:
     script = f"""{TELL}
 const images = [...document.querySelectorAll('.gallery img')];
 const shown = images.filter((i) => i.offsetWidth > 0);

@@ -40,14 +40,26 @@ def result() -> askew.AdaptationResult:
     return askew.adapt((XS, YS), XT, method=COAL(alpha=0.2), training=LENGTH, device="cpu")
 
 
-def test_a_result_has_predictions_a_model_a_report_and_a_summary(result: askew.AdaptationResult) -> None:
+def test_a_result_has_predictions_a_model_a_report_and_a_summary(
+    result: askew.AdaptationResult,
+) -> None:
     pytest.importorskip("pandas", reason="predictions are a DataFrame")
     table = result.predictions
-    assert table.columns.tolist() == ["path", "class", "probability", "p_cat", "p_dog", "p_owl", "unknown"]
+    assert table.columns.tolist() == [
+        "path",
+        "class",
+        "probability",
+        "p_cat",
+        "p_dog",
+        "p_owl",
+        "unknown",
+    ]
     assert table["class"].tolist() == result.model.predict(XT).tolist()
     assert (table["class"] == YT).mean() > 0.8
     assert result.report.read_text().startswith("<!doctype html>")
-    assert json.loads((result.folder / "summary.json").read_text()) == json.loads(json.dumps(result.summary))
+    assert json.loads((result.folder / "summary.json").read_text()) == json.loads(
+        json.dumps(result.summary)
+    )
     assert result.summary["chosen"] == "coal"
     assert len(repr(result).splitlines()) == 1
     assert "<script" not in result._repr_html_()
@@ -75,10 +87,25 @@ def test_the_command_gives_the_same_as_the_function(
     np.save(tmp_path / "t.npy", XT)
     training = [word for name, value in LENGTH.items() for word in ("-t", f"{name}={value}")]
     alpha = [f"--option={name}={value}" for name, value in vars(COAL(alpha=0.2)).items()]
-    answer = cli("adapt", "s.npz", "t.npy", "-o", "out", "-m", "coal", *alpha, *training, "--device", "cpu", "--json")
+    answer = cli(
+        "adapt",
+        "s.npz",
+        "t.npy",
+        "-o",
+        "out",
+        "-m",
+        "coal",
+        *alpha,
+        *training,
+        "--device",
+        "cpu",
+        "--json",
+    )
     assert answer.code == 0, answer.err
     printed = json.loads(answer.out)
-    assert [method["run"] for method in printed["methods"]] == [method["run"] for method in result.summary["methods"]]
+    assert [method["run"] for method in printed["methods"]] == [
+        method["run"] for method in result.summary["methods"]
+    ]
     assert printed["methods"] == json.loads(json.dumps(result.summary["methods"]))
     probabilities = askew.load(tmp_path / "out", "cpu").predict_proba(XT)
     assert (probabilities == result.model.predict_proba(XT)).all()
@@ -89,7 +116,9 @@ def test_a_data_frame_s_index_is_that_of_the_predictions() -> None:
     columns = [f"f{i}" for i in range(6)]
     source = pandas.DataFrame(XS, columns=columns).assign(kind=YS)
     target = pandas.DataFrame(XT, columns=columns, index=[f"row {i}" for i in range(len(XT))])
-    found = askew.adapt(source, target, label="kind", method="source", training=LENGTH, device="cpu")
+    found = askew.adapt(
+        source, target, label="kind", method="source", training=LENGTH, device="cpu"
+    )
     assert found.predictions.index.tolist() == target.index.tolist()
     assert found.predictions["path"].tolist() == target.index.tolist()
 
@@ -97,10 +126,18 @@ def test_a_data_frame_s_index_is_that_of_the_predictions() -> None:
 def test_columns_of_two_lists_are_found_by_the_names_that_are_given(tmp_path: Path) -> None:
     source, target = tree(tmp_path / "s"), flat(tmp_path / "t")
     files = sorted(source.rglob("*.png"))
-    (tmp_path / "s.csv").write_text("photo,kind\n" + "".join(f"{file},{file.parent.name}\n" for file in files))
-    (tmp_path / "t.csv").write_text("photo\n" + "".join(f"{file}\n" for file in sorted(target.iterdir())))
+    (tmp_path / "s.csv").write_text(
+        "photo,kind\n" + "".join(f"{file},{file.parent.name}\n" for file in files)
+    )
+    (tmp_path / "t.csv").write_text(
+        "photo\n" + "".join(f"{file}\n" for file in sorted(target.iterdir()))
+    )
     lists = (tmp_path / "s.csv", str(tmp_path / "t.csv"))
-    how = {"backbone": nn.Sequential(nn.AdaptiveAvgPool2d(4), nn.Flatten()), "training": LENGTH, "device": "cpu"}
+    how = {
+        "backbone": nn.Sequential(nn.AdaptiveAvgPool2d(4), nn.Flatten()),
+        "training": LENGTH,
+        "device": "cpu",
+    }
     found = askew.diagnose(*lists, image="photo", label="kind", **how)
     assert found.summary["classes"] == sorted(folder.name for folder in source.iterdir())
     with pytest.raises(UserError, match="has no column 'picture'"):
@@ -111,7 +148,10 @@ def test_labels_from_python_evaluate_every_method(result: askew.AdaptationResult
     some = [str(label) if row < 30 else None for row, label in enumerate(YT)]
     found = askew.audit(result, some)
     assert found.labelled == 30
-    assert askew.audit(result, {row: label for row, label in enumerate(some) if label}).as_dict() == found.as_dict()
+    assert (
+        askew.audit(result, {row: label for row, label in enumerate(some) if label}).as_dict()
+        == found.as_dict()
+    )
     with pytest.raises(UserError, match="There are 3 labels and 80 target images"):
         askew.audit(result, some[:3])
 
@@ -119,29 +159,45 @@ def test_labels_from_python_evaluate_every_method(result: askew.AdaptationResult
 def test_what_is_known_of_the_target_is_used() -> None:
     shares = {"cat": 0.2, "dog": 0.3, "owl": 0.5}
     found = askew.adapt(
-        (XS, YS), XT, method="coal", labels={"0": YT[0], "1": YT[1]}, target_prior=shares, training=LENGTH, device="cpu"
+        (XS, YS),
+        XT,
+        method="coal",
+        labels={"0": YT[0], "1": YT[1]},
+        target_prior=shares,
+        training=LENGTH,
+        device="cpu",
     )
     assert found.summary["labels"]["count"] == 2
     assert found.summary["known_mix"] == pytest.approx([0.2, 0.3, 0.5])
 
 
 def test_a_diagnosis_names_what_differs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(diagnosis.diagnose.__kwdefaults__, "resamples", 200)  # the shift of so few rows is just seen
+    monkeypatch.setitem(
+        diagnosis.diagnose.__kwdefaults__, "resamples", 200
+    )  # the shift of so few rows is just seen
     joint = LENGTH | {"norm": "joint"}  # with statistics of each domain, so few rows show no shift
     model = askew.adapt((XS, YS), XT, method=COAL(alpha=0.2), training=joint, device="cpu")
     found = askew.diagnose((XS, YS), XT, model=model)
     assert found.kind in ("label", "feature", "both")
     assert found.summary["classes"] == NAMES.tolist()
     assert found.sentence in repr(found)
-    assert found.shares.loc["owl", "low"] <= found.shares.loc["owl", "target"] <= found.shares.loc["owl", "high"]
+    assert (
+        found.shares.loc["owl", "low"]
+        <= found.shares.loc["owl", "target"]
+        <= found.shares.loc["owl", "high"]
+    )
     assert "<td>owl</td>" in found._repr_html_()
 
 
 def test_hyper_parameters_are_chosen_without_labels_when_asked() -> None:
-    found = askew.adapt((XS, YS), XT, method="coal", hyper={"alpha": 0.3}, search=3, training=LENGTH, device="cpu")
+    found = askew.adapt(
+        (XS, YS), XT, method="coal", hyper={"alpha": 0.3}, search=3, training=LENGTH, device="cpu"
+    )
     tried = [t.run.method for t in found.found.trained[1:]]
     assert len(set(tried)) == 3
-    assert {getattr(method, "alpha", None) for method in tried} == {0.3}, "what is given is not searched"
+    assert {getattr(method, "alpha", None) for method in tried} == {0.3}, (
+        "what is given is not searched"
+    )
     assert found.found.chosen > 0
     with pytest.raises(UserError, match="the method is auto"):
         askew.adapt((XS, YS), XT, hyper={"alpha": 0.3})
@@ -172,10 +228,17 @@ def test_any_module_is_a_backbone(fine_tune: bool, tmp_path: Path) -> None:
     torch.manual_seed(0)
     module = Colours()
     x, y = painted(60, 0)
-    options: Any = {"method": "source", "fine_tune": fine_tune, "training": LENGTH | {"lr": 0.05}, "device": "cpu"}
+    options: Any = {
+        "method": "source",
+        "fine_tune": fine_tune,
+        "training": LENGTH | {"lr": 0.05},
+        "device": "cpu",
+    }
     found = askew.adapt((x, y), painted(30, 1)[0], tmp_path / "out", backbone=module, **options)
     assert (found.predictions["class"] == painted(30, 1)[1]).mean() > 0.6
-    assert not [r for r in found.summary["remarks"] if r["code"] == "A101"], "it is not called randomly initialised"
+    assert not [r for r in found.summary["remarks"] if r["code"] == "A101"], (
+        "it is not called randomly initialised"
+    )
     again = askew.load(tmp_path / "out", "cpu", backbone=module)
     assert (again.predict_proba(x) == found.model.predict_proba(x)).all()
 
@@ -202,7 +265,9 @@ class Drawn(torch.utils.data.Dataset[Any]):
         return Image.open(self.files[row])
 
 
-def test_data_sets_of_pictures_give_what_the_command_gives_on_their_folders(cli: Command, tmp_path: Path) -> None:
+def test_data_sets_of_pictures_give_what_the_command_gives_on_their_folders(
+    cli: Command, tmp_path: Path
+) -> None:
     datasets = pytest.importorskip("datasets", reason="data sets of Hugging Face's library")
     for part, n in (("source", 24), ("target", 12)):
         for i, (x, y) in enumerate(zip(*painted(n, len(part)), strict=True)):
@@ -215,27 +280,43 @@ def test_data_sets_of_pictures_give_what_the_command_gives_on_their_folders(cli:
     answer = cli("adapt", "source", "target", "-o", "out", *how, "--json")
     assert answer.code == 0, answer.err
     files = sorted((tmp_path / "source").rglob("*.png"))
-    kinds = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=sorted(NAMES))})
-    columns = {"image": [str(file) for file in files], "label": [file.parent.name for file in files]}
+    kinds = datasets.Features(
+        {"image": datasets.Image(), "label": datasets.ClassLabel(names=sorted(NAMES))}
+    )
+    columns = {
+        "image": [str(file) for file in files],
+        "label": [file.parent.name for file in files],
+    }
     source = datasets.Dataset.from_dict(columns, features=kinds)
     found = askew.adapt(
-        source, Drawn(sorted((tmp_path / "target").glob("*.png"))), method="coal", backbone="mine.py:colours",
-        fine_tune=False, training=LENGTH, device="cpu",
-    )  # fmt: skip
+        source,
+        Drawn(sorted((tmp_path / "target").glob("*.png"))),
+        method="coal",
+        backbone="mine.py:colours",
+        fine_tune=False,
+        training=LENGTH,
+        device="cpu",
+    )
     assert json.loads(answer.out)["methods"] == json.loads(json.dumps(found.summary["methods"]))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(modules, "_KNOWN", {})  # as in another process
         assert "--backbone" in cli("predict", "out", "target").err, "it asks for the code"
     answer = cli("predict", "out", "target", "--backbone", "mine.py:colours", "--device", "cpu")
     assert answer.code == 0, answer.err
-    assert [line.split(",")[1] for line in answer.out.splitlines()[1:]] == found.predictions["class"].tolist()
+    assert [line.split(",")[1] for line in answer.out.splitlines()[1:]] == found.predictions[
+        "class"
+    ].tolist()
     again = askew.load("out", "cpu", backbone="mine.py:colours")
-    assert (again.predict_proba(Drawn(files).files) == found.model.predict_proba(Drawn(files).files)).all()
+    assert (
+        again.predict_proba(Drawn(files).files) == found.model.predict_proba(Drawn(files).files)
+    ).all()
 
 
 def test_embeddings_are_in_the_order_of_the_images() -> None:
     x, _ = painted(6, 0)
     rows = askew.embed(x, nn.Flatten(), device="cpu")
     assert rows == pytest.approx(x.reshape(6, -1) / 255, abs=1e-6)
-    one = askew.embed([Image.fromarray(x[2].transpose(1, 2, 0))], nn.AdaptiveAvgPool2d(1), device="cpu")
+    one = askew.embed(
+        [Image.fromarray(x[2].transpose(1, 2, 0))], nn.AdaptiveAvgPool2d(1), device="cpu"
+    )
     assert one.shape == (1, 3)

@@ -27,24 +27,41 @@ TRUTH = np.repeat(np.arange(3), 40)
 
 
 def adaptation(folder: Path) -> Path:
-    """What `askew adapt` leaves of a target of 120 images: source-only right on 80 %, COAL on 95 %, MCD on 50 %."""
+    """What `askew adapt` leaves of a target of 120 images: source-only right on 80 %, COAL on 95 %,
+    MCD on 50 %."""
     methods = []
     for name, share in (("source", 0.8), ("coal", 0.95), ("mcd", 0.5)):
         rng = np.random.default_rng(len(name))
         predicted = np.where(rng.random(120) < share, TRUTH, (TRUTH + 1) % 3)
-        told = {"source_val": np.eye(3), "source_val_y": np.arange(3), "target": 5 * np.eye(3)[predicted]}
+        told = {
+            "source_val": np.eye(3),
+            "source_val_y": np.arange(3),
+            "target": 5 * np.eye(3)[predicted],
+        }
         run = folder / "runs" / name
         run.mkdir(parents=True)
         write_tensors(
-            run / "outputs.safetensors", {k: tensor(v) for k, v in (told | {"seen_mix": np.full(3, 1 / 3)}).items()}, {}
+            run / "outputs.safetensors",
+            {k: tensor(v) for k, v in (told | {"seen_mix": np.full(3, 1 / 3)}).items()},
+            {},
         )
-        methods.append({"name": name, "run": name, "against_source": None if name == "source" else "helped"})
+        methods.append(
+            {"name": name, "run": name, "against_source": None if name == "source" else "helped"}
+        )
         if name == "coal":
             with (folder / "predictions.csv").open("w", newline="") as file:
                 csv.writer(file).writerows(
-                    [["path", "class"], *([n, CLASSES[k]] for n, k in zip(NAMES, predicted, strict=True))]
+                    [
+                        ["path", "class"],
+                        *([n, CLASSES[k]] for n, k in zip(NAMES, predicted, strict=True)),
+                    ]
                 )
-    summary = {"classes": CLASSES, "chosen": "coal", "target_mix": {"mix": [0.5, 0.25, 0.25]}, "methods": methods}
+    summary = {
+        "classes": CLASSES,
+        "chosen": "coal",
+        "target_mix": {"mix": [0.5, 0.25, 0.25]},
+        "methods": methods,
+    }
     write_json(folder / "summary.json", summary)
     return folder
 
@@ -87,14 +104,20 @@ def test_a_network_that_was_kept_is_said_to_be_the_one_without_adaptation(tmp_pa
     out = adaptation(tmp_path / "out")
     told = json.loads((out / "summary.json").read_text()) | {"chosen": "source"}
     write_json(out / "summary.json", told)
-    assert audit(out, labels(tmp_path / "all.csv", ALL)).sentence.startswith("The network without adaptation")
+    assert audit(out, labels(tmp_path / "all.csv", ALL)).sentence.startswith(
+        "The network without adaptation"
+    )
 
 
 # --- how sure ---
 
 
-@pytest.mark.parametrize(("classes", "labelled"), [(3, 20), (3, 60), (3, 400), (31, 93), (31, 310), (65, 650)])
-def test_the_truth_lies_in_most_intervals_however_few_labels_a_class_has(classes: int, labelled: int) -> None:
+@pytest.mark.parametrize(
+    ("classes", "labelled"), [(3, 20), (3, 60), (3, 400), (31, 93), (31, 310), (65, 650)]
+)
+def test_the_truth_lies_in_most_intervals_however_few_labels_a_class_has(
+    classes: int, labelled: int
+) -> None:
     """Nominally 95 %; classes without a label are in no mean."""
     prior = np.geomspace(6, 1, classes) / np.geomspace(6, 1, classes).sum()
     before, after = np.linspace(0.9, 0.3, classes), np.linspace(0.95, 0.6, classes)
@@ -122,8 +145,14 @@ def test_an_interval_contains_its_own_value_when_many_classes_have_few_labels() 
     assert found.value == pytest.approx(100 * np.mean(then == y))
 
 
-@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=60))
-def test_intervals_contain_their_values_and_lie_within_what_is_possible(rows: list[tuple[int, int, int]]) -> None:
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 4), st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=60
+    )
+)
+def test_intervals_contain_their_values_and_lie_within_what_is_possible(
+    rows: list[tuple[int, int, int]],
+) -> None:
     y, first, then = np.array(rows).T
     accuracy, gain = mean_accuracy(y, then, 5), accuracy_gain(y, first, then, 5)
     assert 0 <= accuracy.low <= accuracy.value <= accuracy.high <= 100
@@ -134,11 +163,15 @@ def test_intervals_contain_their_values_and_lie_within_what_is_possible(rows: li
 
 
 @pytest.mark.parametrize("labelled", [100, 310])
-def test_labels_drawn_where_networks_disagree_hold_the_truth_in_narrower_intervals(labelled: int) -> None:
+def test_labels_drawn_where_networks_disagree_hold_the_truth_in_narrower_intervals(
+    labelled: int,
+) -> None:
     classes, rng = 31, np.random.default_rng(0)
     y = rng.choice(classes, 3000)
     wrong, u = (y + rng.integers(1, classes, 3000)) % classes, rng.random(3000)
-    first, then = (np.where(u + 0.1 * rng.normal(size=3000) < share, y, wrong) for share in (0.6, 0.7))
+    first, then = (
+        np.where(u + 0.1 * rng.normal(size=3000) < share, y, wrong) for share in (0.6, 0.7)
+    )
     right = (then == y).astype(float) - (first == y)
     truth = 100 * np.mean([right[y == k].mean() for k in range(classes)])
     widths, inside = {False: [], True: []}, {False: [], True: []}
@@ -158,15 +191,23 @@ def test_labels_drawn_where_networks_disagree_hold_the_truth_in_narrower_interva
     assert np.mean(widths[True]) < 0.9 * np.mean(widths[False])
 
 
-def test_the_number_of_labels_that_would_settle_it_is_told(cli: Command, out: Path, tmp_path: Path) -> None:
+def test_the_number_of_labels_that_would_settle_it_is_told(
+    cli: Command, out: Path, tmp_path: Path
+) -> None:
     few = labels(tmp_path / "few.csv", ALL[::8])
     found = audit(out, few)
     assert found.methods[1].verdict == "unclear"
     assert found.needed is not None
     assert found.labelled < found.needed <= found.images
-    assert f"About {found.needed - found.labelled} more labels would tell coal from source-only" in found.outlook
+    assert (
+        f"About {found.needed - found.labelled} more labels would tell coal from source-only"
+        in found.outlook
+    )
     assert found.outlook in cli("audit", str(out), str(few)).out.replace("\n", " ")
-    assert audit(out, labels(tmp_path / "all.csv", ALL)).outlook == "These labels tell coal from source-only."
+    assert (
+        audit(out, labels(tmp_path / "all.csv", ALL)).outlook
+        == "These labels tell coal from source-only."
+    )
     y = np.arange(30) % 3
     assert labels_to_settle(y, y, y, 3, 10_000) is None, "of two that are equal"
 
@@ -174,18 +215,28 @@ def test_the_number_of_labels_that_would_settle_it_is_told(cli: Command, out: Pa
 # --- a sheet to fill in ---
 
 
-def test_three_of_four_images_are_drawn_where_the_methods_disagree(out: Path, tmp_path: Path) -> None:
+def test_three_of_four_images_are_drawn_where_the_methods_disagree(
+    out: Path, tmp_path: Path
+) -> None:
     draw_sheet(out, 40, tmp_path / "s.csv", disagree=True)
     drawn = [line.removesuffix(",") for line in (tmp_path / "s.csv").read_text().splitlines()[1:]]
-    predicted = [read_outputs(out / "runs" / name).target_uniform.argmax(axis=1) for name in ("source", "coal", "mcd")]
+    predicted = [
+        read_outputs(out / "runs" / name).target_uniform.argmax(axis=1)
+        for name in ("source", "coal", "mcd")
+    ]
     contested = {name for i, name in enumerate(NAMES) if len({p[i] for p in predicted}) > 1}
     assert sum(name in contested for name in drawn) == 30
     draw_sheet(out, 500, tmp_path / "all.csv", disagree=True)
     assert len((tmp_path / "all.csv").read_text().splitlines()) == 121
 
 
-def test_a_longer_sheet_begins_with_the_images_of_a_shorter_one_and_shows_no_answer(out: Path, tmp_path: Path) -> None:
-    assert (draw_sheet(out, 10, tmp_path / "a.csv"), draw_sheet(out, 500, tmp_path / "b.csv")) == (10, 120)
+def test_a_longer_sheet_begins_with_the_images_of_a_shorter_one_and_shows_no_answer(
+    out: Path, tmp_path: Path
+) -> None:
+    assert (draw_sheet(out, 10, tmp_path / "a.csv"), draw_sheet(out, 500, tmp_path / "b.csv")) == (
+        10,
+        120,
+    )
     short, long = ((tmp_path / name).read_text().splitlines() for name in ("a.csv", "b.csv"))
     assert long[:11] == short
     assert sorted(line.removesuffix(",") for line in long[1:]) == sorted(NAMES)
@@ -202,7 +253,10 @@ def test_a_sheet_filled_in_halfway_is_scored(cli: Command, out: Path, tmp_path: 
     sheet = tmp_path / "sheet.csv"
     assert cli("audit", str(out), "--draw", "60", "-o", str(sheet)).code == 0
     rows = list(csv.reader(sheet.read_text().splitlines()))
-    labels(sheet, [(path, path.partition("/")[0] if i < 50 else "") for i, (path, _) in enumerate(rows[1:])])
+    labels(
+        sheet,
+        [(path, path.partition("/")[0] if i < 50 else "") for i, (path, _) in enumerate(rows[1:])],
+    )
     before = files(out)
     told = json.loads(cli("audit", str(out), str(sheet), "--json").out)
     assert (told["labelled"], told["images"]) == (50, 120)
@@ -220,7 +274,11 @@ def test_images_are_found_by_as_much_of_a_path_as_is_unique() -> None:
     names = ("a/x/1.png", "a/y/1.png", "a/y/2.png")
     assert _rows(["a/y/1.png", "2.png"], names, Path("l")) == [1, 2]
     assert _rows(["../elsewhere/x/1.png"], names, Path("l")) == [0]
-    for wrong, why in ((["1.png"], "several"), (["3.png"], "none of"), (["2.png", "y/2.png"], "twice")):
+    for wrong, why in (
+        (["1.png"], "several"),
+        (["3.png"], "none of"),
+        (["2.png", "y/2.png"], "twice"),
+    ):
         with pytest.raises(UserError, match=why):
             _rows(wrong, names, Path("l"))
 
@@ -239,7 +297,9 @@ def test_labels_come_as_a_folder_of_classes_and_as_an_array(tmp_path: Path) -> N
 # --- what is refused ---
 
 
-def test_what_cannot_be_audited_is_refused_in_a_sentence(cli: Command, out: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_audited_is_refused_in_a_sentence(
+    cli: Command, out: Path, tmp_path: Path
+) -> None:
     good = labels(tmp_path / "good.csv", ALL)
     misspelt = labels(tmp_path / "misspelt.csv", [(NAMES[0], "antt")])
     strange = labels(tmp_path / "strange.csv", [("elsewhere.png", "ant")])
@@ -264,7 +324,7 @@ def test_what_cannot_be_audited_is_refused_in_a_sentence(cli: Command, out: Path
         ((out, tmp_path / "other.json"), "neither a list"),
         ((gone, good), "is missing"),
         ((short, labels(tmp_path / "one.csv", [ALL[1]])), "has 1 rows"),
-    ):  # fmt: skip
+    ):
         answer = cli("audit", *map(str, words))
         assert_refused(answer)
         assert why in answer.err, answer.err

@@ -1,4 +1,5 @@
-"""The scikit-learn estimator: scikit-learn's own contract, and what is particular to two domains."""
+"""The scikit-learn estimator: scikit-learn's own contract, and what is particular to two
+domains."""
 
 from __future__ import annotations
 
@@ -31,7 +32,9 @@ NAMES = np.array(["ant", "bee", "cow"])
 Array = np.ndarray[Any, Any]
 
 
-def clouds(n: int, shift: float, seed: int, mix: tuple[float, ...] = (1 / 3, 1 / 3, 1 / 3)) -> tuple[Array, Array]:
+def clouds(
+    n: int, shift: float, seed: int, mix: tuple[float, ...] = (1 / 3, 1 / 3, 1 / 3)
+) -> tuple[Array, Array]:
     rng = np.random.default_rng(seed)
     y = rng.choice(3, n, p=mix)
     return 4 * np.eye(3, 6)[y] + rng.normal(size=(n, 6)) + shift, y
@@ -47,7 +50,9 @@ def short(**more: Any) -> AdaptiveClassifier:
 
 @pytest.mark.filterwarnings("ignore")  # scikit-learn's checks hand in odd things on purpose
 @parametrize_with_checks(
-    [short(net="bare", training=SHORT | {"lr": 0.1})],  # the fastest network: what is checked is the same for all
+    [
+        short(net="bare", training=SHORT | {"lr": 0.1})
+    ],  # the fastest network: what is checked is the same for all
     expected_failed_checks=lambda _: {
         "check_classifiers_classes": "it takes -1 for a class, which marks target rows here"
     },
@@ -64,7 +69,9 @@ def test_scikit_learn_s_own_checks(estimator: AdaptiveClassifier, check: Any) ->
         "check_classifiers_classes": "it takes -1 for a class, which marks target rows here"
     },
 )
-def test_scikit_learn_s_own_checks_of_the_default(estimator: AdaptiveClassifier, check: Any) -> None:
+def test_scikit_learn_s_own_checks_of_the_default(
+    estimator: AdaptiveClassifier, check: Any
+) -> None:
     check(estimator)
 
 
@@ -79,17 +86,23 @@ def test_rows_of_a_domain_below_zero_are_the_target_as_skada_has_it() -> None:
     domains = np.r_[np.full(len(XT), -2), np.full(len(XS), 1)]
     marked = short().fit(np.r_[XT, XS], np.r_[YT, YS], sample_domain=domains)
     apart = short().fit_domains(XS, YS, XT)
-    assert (marked.predict_proba(XT, sample_domain=domains[: len(XT)]) == apart.predict_proba(XT)).all()
+    assert (
+        marked.predict_proba(XT, sample_domain=domains[: len(XT)]) == apart.predict_proba(XT)
+    ).all()
     with pytest.raises(ValueError, match="one whole number for each of the 240 rows"):
         short().fit(XS, YS, sample_domain=domains)
     with pytest.raises(ValueError, match="no source row to learn from"):
         short().fit(XS, YS, sample_domain=np.full(len(XS), -1))
     with pytest.raises(ValueError, match="A source row has the label -1"):
-        short().fit(XS, np.where(np.arange(len(YS)) == 3, -1, YS), sample_domain=np.ones(len(YS), int))
+        short().fit(
+            XS, np.where(np.arange(len(YS)) == 3, -1, YS), sample_domain=np.ones(len(YS), int)
+        )
 
 
 def test_by_default_a_method_is_chosen_without_labels() -> None:
-    model = AdaptiveClassifier(device="cpu", training=SHORT | {"pretrain": 60}).fit_domains(XS, YS, XT)
+    model = AdaptiveClassifier(device="cpu", training=SHORT | {"pretrain": 60}).fit_domains(
+        XS, YS, XT
+    )
     assert model.method == "auto"
     assert list(model.scores_) == [candidate.name for candidate in AUTO["rows"]]
     assert set(model.method_.split(" + ")) <= set(model.scores_)
@@ -102,16 +115,28 @@ def test_by_default_it_trains_as_long_as_adapt_does(task: Task) -> None:
     own = Task("own/rows", task.training_data, None)
     settings = read_settings("own")["task"]["rows"]["train"]
     plan = AdaptiveClassifier()._run(Candidate("coal", "coal"), own, seed=0).plan
-    assert [stage.steps for stage in plan] == [settings["pretrain"], settings["rounds"] * settings["round"]]
+    assert [stage.steps for stage in plan] == [
+        settings["pretrain"],
+        settings["rounds"] * settings["round"],
+    ]
 
 
 def test_its_probabilities_are_calibrated() -> None:
     """A head that is far too soft: its confidence is brought to how often it is right."""
-    soft = {"pretrain": 150, "rounds": 1, "round": 10, "temperature": 2, "lr": 0.1, "features_lr": 0.1}
+    soft = {
+        "pretrain": 150,
+        "rounds": 1,
+        "round": 10,
+        "temperature": 2,
+        "lr": 0.1,
+        "features_lr": 0.1,
+    }
     model = short(training=soft).fit_domains(XS, YS, XT)
     x, y = clouds(600, 0, 7)
     p, card = model.predict_proba(x), model.predictor_.card
-    raw = Predictor(replace(card, temperature=1.0), model.predictor_.weights, "cpu").predict_proba(x)
+    raw = Predictor(replace(card, temperature=1.0), model.predictor_.weights, "cpu").predict_proba(
+        x
+    )
     right = (model.predict(x) == y).mean()
     assert abs(p.max(axis=1).mean() - right) < abs(raw.max(axis=1).mean() - right)
 
@@ -130,13 +155,19 @@ def test_the_target_has_a_say_and_its_mix_is_estimated() -> None:
         "round": 10,
         "norm": "joint",
     }  # with those of each domain it has 86 %, why is open
-    adapted, alone = short(training=training).fit_domains(XS, YS, XT), short(training=training).fit(XS, YS)
+    adapted, alone = (
+        short(training=training).fit_domains(XS, YS, XT),
+        short(training=training).fit(XS, YS),
+    )
     assert not np.allclose(adapted.predict_proba(XT), alone.predict_proba(XT), atol=1e-3)
     assert (adapted.predict(XT) == YT).mean() > 0.9
     assert adapted.target_prior_ == pytest.approx([0.7, 0.2, 0.1], abs=0.1)
     told = adapted.predictor_.card.target_prior
     assert told.prior == pytest.approx(adapted.target_prior_)
-    assert all(low <= share <= high for low, share, high in zip(told.low, told.prior, told.high, strict=True))
+    assert all(
+        low <= share <= high
+        for low, share, high in zip(told.low, told.prior, told.high, strict=True)
+    )
     assert alone.target_prior_ is None
 
 
@@ -148,10 +179,14 @@ def test_without_target_rows_it_trains_on_the_source_alone() -> None:
 def test_the_prior_is_chosen_when_it_predicts() -> None:
     model = short().fit_domains(XS, YS, XT)
     plain = model.predict_proba(XT)
-    assert model.predictor_.card.training_prior == pytest.approx((1 / 3,) * 3), "source batches are balanced"
+    assert model.predictor_.card.training_prior == pytest.approx((1 / 3,) * 3), (
+        "source batches are balanced"
+    )
     model.set_params(prior="target")
     weighed = plain * np.clip(model.target_prior_, 1e-3 / 3, None)
-    assert model.predict_proba(XT) == pytest.approx(weighed / weighed.sum(axis=1, keepdims=True), abs=1e-6)
+    assert model.predict_proba(XT) == pytest.approx(
+        weighed / weighed.sum(axis=1, keepdims=True), abs=1e-6
+    )
 
 
 def test_hyper_parameters_and_settings_reach_the_run() -> None:
@@ -170,7 +205,9 @@ def test_hyper_parameters_and_settings_reach_the_run() -> None:
 def test_it_works_in_pipelines_and_searches() -> None:
     y = np.r_[YS, np.full(len(XT), -1)]
     x = np.r_[XS, XT]
-    piped = make_pipeline(StandardScaler(), short(net="bare", training=SHORT | {"lr": 0.5})).fit(x, y)
+    piped = make_pipeline(StandardScaler(), short(net="bare", training=SHORT | {"lr": 0.5})).fit(
+        x, y
+    )
     assert (piped.predict(XT) == YT).mean() > 0.6
     search = GridSearchCV(short(net="bare"), {"random_state": [0, 1]}, cv=2).fit(XS, YS)
     assert search.best_params_["random_state"] in (0, 1)
@@ -183,15 +220,22 @@ def test_clones_and_pickles_are_the_same() -> None:
     model.fit_domains(XS, YS, XT)
     assert (copy.fit_domains(XS, YS, XT).predict_proba(XT) == model.predict_proba(XT)).all()
     assert (pickle.loads(pickle.dumps(model)).predict_proba(XT) == model.predict_proba(XT)).all()
-    assert (clone(model).set_params(random_state=4).fit(XS, YS).predict_proba(XT) != model.predict_proba(XT)).any()
+    assert (
+        clone(model).set_params(random_state=4).fit(XS, YS).predict_proba(XT)
+        != model.predict_proba(XT)
+    ).any()
 
 
-@pytest.mark.filterwarnings("ignore::askew.evaluation.prior_estimators.UnsurePriorWarning")  # two steps teach nothing
+@pytest.mark.filterwarnings(
+    "ignore::askew.evaluation.prior_estimators.UnsurePriorWarning"
+)  # two steps teach nothing
 def test_small_images_are_learnt_as_they_are() -> None:
     rng = np.random.default_rng(0)
     x = rng.integers(0, 256, (40, 3, 32, 32), dtype=np.uint8)
     y = np.arange(20) % 2
-    model = short(net="mini", training={"pretrain": 0, "rounds": 1, "round": 2}).fit_domains(x[:20], y, x[20:])
+    model = short(net="mini", training={"pretrain": 0, "rounds": 1, "round": 2}).fit_domains(
+        x[:20], y, x[20:]
+    )
     assert model.predict(x).shape == (40,)
     assert model.predictor_.card.shape == (3, 32, 32)
     with pytest.raises(ValueError, match="20 images and labels of shape"):
@@ -230,7 +274,9 @@ def test_rows_on_which_training_diverges_are_refused() -> None:
         short(net="bare", training=SHORT | {"lr": 1e30}).fit(1e20 * XS, YS)
 
 
-def test_auto_s_probabilities_are_as_high_as_its_adapted_methods_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_s_probabilities_are_as_high_as_its_adapted_methods_agree(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     adapted, found = list(range(1, len(AUTO["rows"]))), []
     for members in (adapted, [0]):
         monkeypatch.setattr(estimator, "_chosen", lambda *_, members=members: members)
@@ -241,5 +287,7 @@ def test_auto_s_probabilities_are_as_high_as_its_adapted_methods_agree(monkeypat
     sure = auto.predict_proba(XT).max(axis=1).mean()
     assert sure == pytest.approx(auto.expected_accuracy_.overall, abs=1e-3)
     assert source_only.expected_accuracy_ is None
-    assert short(method="coal").fit_domains(XS, YS, XT).expected_accuracy_ is None, "there is nothing to compare with"
+    assert short(method="coal").fit_domains(XS, YS, XT).expected_accuracy_ is None, (
+        "there is nothing to compare with"
+    )
     assert short(method="auto").fit(XS, YS).expected_accuracy_ is None, "there is no target"

@@ -1,4 +1,5 @@
-"""What a user knows of the target: labels that choose and teach, a prior, and a choice that can be changed."""
+"""What a user knows of the target: labels that choose and teach, a prior, and a choice that can be
+changed."""
 
 from __future__ import annotations
 
@@ -38,7 +39,9 @@ def test_many_labels_overrule_the_choice_without_labels_and_a_handful_do_not() -
     assert TargetLabels(rows, TRUTH[rows], 3).choose(networks, 0) == 2
     assert TargetLabels(rows[:1], TRUTH[rows[:1]], 3).choose(networks, 0) == 0
     equal = TargetLabels(rows, TRUTH[rows], 3)
-    assert [equal.choose([networks[2]] * 3, k) for k in range(3)] == [0, 1, 2], "of equals, the preferred one"
+    assert [equal.choose([networks[2]] * 3, k) for k in range(3)] == [0, 1, 2], (
+        "of equals, the preferred one"
+    )
 
 
 def toy() -> Task:
@@ -47,7 +50,9 @@ def toy() -> Task:
     return make_unlabeled_task("own/rows", source, Unlabeled(x[60:]), ("a", "b", "c"))
 
 
-@pytest.mark.parametrize(("share", "times"), [(1.0, (18, 18, 4)), (0.25, (4, 4, 1)), (0.1, (2, 2, 1))])
+@pytest.mark.parametrize(
+    ("share", "times"), [(1.0, (18, 18, 4)), (0.25, (4, 4, 1)), (0.1, (2, 2, 1))]
+)
 def test_labelled_target_images_are_repeated_until_a_class_has_its_share_of_them(
     share: float, times: tuple[int, ...]
 ) -> None:
@@ -67,7 +72,13 @@ def test_labelled_target_images_are_repeated_until_a_class_has_its_share_of_them
 
 
 @pytest.mark.parametrize(
-    "text", ["cat,0.2\ndog,0.8\n", "class;share\ndog;80,0\ncat;20,0\n", '{"dog": 4, "cat": 1}', "cat 1\ndog 4\n"]
+    "text",
+    [
+        "cat,0.2\ndog,0.8\n",
+        "class;share\ndog;80,0\ncat;20,0\n",
+        '{"dog": 4, "cat": 1}',
+        "cat 1\ndog 4\n",
+    ],
 )
 def test_shares_come_in_any_unit_order_and_notation(tmp_path: Path, text: str) -> None:
     (tmp_path / "p").write_text(text)
@@ -103,7 +114,9 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[s
     np.savez(tmp_path / "source.npz", x=xs, y=NAMES[ys])
     np.savez(tmp_path / "target.npz", x=xt)
     with (tmp_path / "labels.csv").open("w", newline="") as file:
-        csv.writer(file).writerows([("row", "species"), *((i, NAMES[yt[i]]) for i in range(0, 102, 4))])
+        csv.writer(file).writerows(
+            [("row", "species"), *((i, NAMES[yt[i]]) for i in range(0, 102, 4))]
+        )
     (tmp_path / "prior.json").write_text(json.dumps({"ant": 0.1, "bee": 0.3, "cat": 0.6}))
     return lambda *words: ["adapt", "source.npz", "target.npz", "-o", "out", *SHORT, *words]
 
@@ -120,17 +133,21 @@ def test_labels_choose_teach_and_another_network_is_handed_out_without_training(
     answer = cli(*own("--labels", "labels.csv", *columns, "--train-labels", "-m", "coal"))
     assert answer.code == 0, answer.err
     told = record(tmp_path)
-    assert [m["name"] for m in told["methods"]] == ["source", "coal", "coal, with labels"]  # type: ignore[attr-defined]
+    # type: ignore[attr-defined]
+    assert [m["name"] for m in told["methods"]] == ["source", "coal", "coal, with labels"]
     assert told["chosen"] == "coal, with labels"
     assert told["labels"]["count"] == 26  # type: ignore[index]
-    assert set(told["labels"]["accuracy"]) == {"source", "coal"}, "its own teachers cannot judge it"  # type: ignore[index]
+    # type: ignore[index]
+    assert set(told["labels"]["accuracy"]) == {"source", "coal"}, "its own teachers cannot judge it"
     assert "was trained with 26 labels of the target" in answer.out
     before = {p: p.stat().st_mtime_ns for p in (tmp_path / "out" / "runs").rglob("*")}
     first = (tmp_path / "out" / "predictions.csv").read_text()
     switched = cli("choose", "out", "source")
     assert switched.code == 0, switched.err
     assert "The network of source was saved because it was asked for." in switched.out
-    assert {p: p.stat().st_mtime_ns for p in (tmp_path / "out" / "runs").rglob("*")} == before, "nothing is trained"
+    assert {p: p.stat().st_mtime_ns for p in (tmp_path / "out" / "runs").rglob("*")} == before, (
+        "nothing is trained"
+    )
     assert record(tmp_path)["chosen"] == "source"
     assert load(tmp_path / "out", "cpu").card.made["method"] == "source"
     assert (tmp_path / "out" / "predictions.csv").read_text() != first
@@ -145,14 +162,29 @@ def test_labels_choose_teach_and_another_network_is_handed_out_without_training(
 def test_labels_teach_each_member_of_an_ensemble_and_the_ensemble_of_those_is_handed_out(
     cli: Command, own: Callable[..., list[str]], tmp_path: Path
 ) -> None:
-    answer = cli(*own("--labels", "labels.csv", "--path-column", "row", "--label-column", "species", "--train-labels"))
+    answer = cli(
+        *own(
+            "--labels",
+            "labels.csv",
+            "--path-column",
+            "row",
+            "--label-column",
+            "species",
+            "--train-labels",
+        )
+    )
     assert answer.code == 0, answer.err
-    methods = {m["name"]: m["members"] for m in record(tmp_path)["methods"]}  # type: ignore[attr-defined]
+    # type: ignore[attr-defined]
+    methods = {m["name"]: m["members"] for m in record(tmp_path)["methods"]}
     assert list(methods)[-1] == record(tmp_path)["chosen"] == "ensemble, with labels"
     assert len(methods["ensemble"]) > 1
-    assert methods["ensemble, with labels"] == [f"{name}, with labels" for name in methods["ensemble"]]
+    assert methods["ensemble, with labels"] == [
+        f"{name}, with labels" for name in methods["ensemble"]
+    ]
     assert set(methods["ensemble, with labels"]) <= set(methods)
-    assert cli("audit", "out", "target.npz").code == 2, "there are no labels in it, but the methods can be read"
+    assert cli("audit", "out", "target.npz").code == 2, (
+        "there are no labels in it, but the methods can be read"
+    )
     first = (tmp_path / "out" / "predictions.csv").read_text()
     assert cli("choose", "out", "ensemble").code == 0
     assert (tmp_path / "out" / "predictions.csv").read_text() != first
@@ -169,7 +201,10 @@ def test_predictions_have_the_known_shares_and_so_does_the_model(
     assert record(tmp_path)["known_mix"] == [0.1, 0.3, 0.6]
     model = load(tmp_path / "out", "cpu")
     assert model.card.target_prior is not None
-    assert (model.card.target_prior.prior, model.card.target_prior.estimator) == ((0.1, 0.3, 0.6), "known")
+    assert (model.card.target_prior.prior, model.card.target_prior.estimator) == (
+        (0.1, 0.3, 0.6),
+        "known",
+    )
     with (tmp_path / "out" / "predictions.csv").open(newline="") as lines:
         p = np.array([[float(row[f"p_{name}"]) for name in NAMES] for row in csv.DictReader(lines)])
     np.testing.assert_allclose(p.mean(axis=0), [0.1, 0.3, 0.6], atol=1e-3)
@@ -199,7 +234,9 @@ NO_SHARES = {
 
 
 @pytest.mark.parametrize("content", NO_SHARES.values(), ids=NO_SHARES)
-def test_what_are_no_shares_of_the_classes_is_refused_in_a_sentence(tmp_path: Path, content: bytes) -> None:
+def test_what_are_no_shares_of_the_classes_is_refused_in_a_sentence(
+    tmp_path: Path, content: bytes
+) -> None:
     (tmp_path / "shares").write_bytes(content)
     with pytest.raises(UserError) as caught:
         read_prior(tmp_path / "shares", ("a", "b"))
@@ -208,7 +245,12 @@ def test_what_are_no_shares_of_the_classes_is_refused_in_a_sentence(tmp_path: Pa
 
 @pytest.mark.parametrize(
     "content",
-    [b"\xef\xbb\xbfclass;share\r\na;0,25\r\nb;0,75\r\n", b"a\t1\nb\t3", b"b 3\na 1\n", b' {"b": 75, "a": 25}'],
+    [
+        b"\xef\xbb\xbfclass;share\r\na;0,25\r\nb;0,75\r\n",
+        b"a\t1\nb\t3",
+        b"b 3\na 1\n",
+        b' {"b": 75, "a": 25}',
+    ],
     ids=["spreadsheet", "tabs", "spaces", "JSON"],
 )
 def test_shares_are_read_however_they_are_written(tmp_path: Path, content: bytes) -> None:
@@ -225,7 +267,9 @@ def test_a_stranger_s_adaptation_runs_no_file_that_it_names(
     summary = tmp_path / "out" / "summary.json"
     told = json.loads(summary.read_text())
     for what in ("method", "backbone"):
-        summary.write_text(json.dumps(told | {"request": told["request"] | {what: "out/evil.py:Evil"}}))
+        summary.write_text(
+            json.dumps(told | {"request": told["request"] | {what: "out/evil.py:Evil"}})
+        )
         answer = cli("choose", "out", "source")
         assert_refused(answer)
         assert "out/evil.py:Evil, which is code of somebody's file." in answer.err
@@ -234,7 +278,9 @@ def test_a_stranger_s_adaptation_runs_no_file_that_it_names(
     assert (tmp_path / "ran").exists(), "it was read and allowed"
 
 
-def test_a_known_prior_changes_no_training(cli: Command, own: Callable[..., list[str]], tmp_path: Path) -> None:
+def test_a_known_prior_changes_no_training(
+    cli: Command, own: Callable[..., list[str]], tmp_path: Path
+) -> None:
     assert cli(*own("-m", "coal")).code == 0
     before = sorted(p.name for p in (tmp_path / "out" / "runs").iterdir())
     assert cli(*own("--target-prior", "prior.json", "-m", "coal")).code == 0

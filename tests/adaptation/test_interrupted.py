@@ -12,7 +12,17 @@ import askew
 from askew.runs.root import MARKER
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-ADAPT = ("adapt", GOLDEN / "source.npz", GOLDEN / "target.npz", "-o", "out", "--backbone", "bare", "--method", "coal")
+ADAPT = (
+    "adapt",
+    GOLDEN / "source.npz",
+    GOLDEN / "target.npz",
+    "-o",
+    "out",
+    "--backbone",
+    "bare",
+    "--method",
+    "coal",
+)
 ADAPT += ("-t", "pretrain=20", "-t", "rounds=2", "-t", "round=10", "-t", "batch=12")
 
 
@@ -25,7 +35,9 @@ def test_one_stopped_between_the_model_s_weights_and_its_card(cli: Command, tmp_
 
 
 @pytest.mark.parametrize("command", [ADAPT, ("bench", "mini", "--out", "out/runs")])
-def test_one_stopped_while_it_marked_its_folder(cli: Command, tmp_path: Path, command: tuple[object, ...]) -> None:
+def test_one_stopped_while_it_marked_its_folder(
+    cli: Command, tmp_path: Path, command: tuple[object, ...]
+) -> None:
     (tmp_path / "out" / "runs").mkdir(parents=True)
     (tmp_path / "out" / "runs" / f".{MARKER}.1").write_text("{")
     if command is ADAPT:

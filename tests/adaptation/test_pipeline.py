@@ -47,19 +47,29 @@ def test_auto_trains_source_only_first_and_chooses_among_all(made: Adapted) -> N
 @pytest.mark.usefixtures("all_candidates")
 def test_mcc_on_rows_sees_every_class_twice_in_a_batch_unless_the_user_wants_another() -> None:
     mcc = next(one for one in AUTO["rows"] if one.method == "mcc")
-    assert [mcc.trained_with({}, classes).get("batch") for classes in (7, 16, 31, 345)] == [None, None, 62, 128]
+    assert [mcc.trained_with({}, classes).get("batch") for classes in (7, 16, 31, 345)] == [
+        None,
+        None,
+        62,
+        128,
+    ]
     assert mcc.trained_with({"batch": 24, "lr": 0.1}, 31) == {"batch": 24, "lr": 0.1}
     others = [one for one in AUTO["rows"] if one.method != "mcc"] + list(AUTO["pictures"])
     assert not any("batch" in one.trained_with({}, 31) for one in others)
 
 
 @pytest.mark.usefixtures("all_candidates")
-@pytest.mark.parametrize(("method", "net"), [("lda", "centred"), ("prototypes", "bare"), ("subspace", "centred")])
-def test_a_closed_form_that_is_asked_for_takes_rows_as_auto_s_does(made: Adapted, method: str, net: str) -> None:
+@pytest.mark.parametrize(
+    ("method", "net"), [("lda", "centred"), ("prototypes", "bare"), ("subspace", "centred")]
+)
+def test_a_closed_form_that_is_asked_for_takes_rows_as_auto_s_does(
+    made: Adapted, method: str, net: str
+) -> None:
     setup, request = made.found.setup, dataclasses.replace(made.found.request, method=method)
     wanted = [one for one in AUTO["rows"] if one.method == method]
     asked, *own = [
-        one.run(setup.task, setup.network, setup.training, 0) for one in (setup.candidates(request)[-1], *wanted)
+        one.run(setup.task, setup.network, setup.training, 0)
+        for one in (setup.candidates(request)[-1], *wanted)
     ]
     assert asked.net.name == net
     assert {run.key for run in own} <= {asked.key}
@@ -81,7 +91,9 @@ def test_the_ensemble_of_the_adapted_networks_is_a_candidate_and_becomes_one_mod
     for one in (model, load(tmp_path / "model", "cpu")):
         probabilities = one.predict_proba(rows)
         expected = scores.softmax(ensemble.outputs.target_uniform[:50])
-        np.testing.assert_allclose(probabilities, expected, atol=2e-2)  # kept outputs have half precision
+        np.testing.assert_allclose(
+            probabilities, expected, atol=2e-2
+        )  # kept outputs have half precision
 
 
 @pytest.mark.usefixtures("all_candidates")
@@ -89,7 +101,9 @@ def test_a_network_that_does_not_repeat_the_answers_it_was_fitted_to_is_no_membe
     made: Adapted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain, ensemble = made.found.trained[-2], made.found.trained[-1]
-    answers = scores.softmax(members.together(ENSEMBLE, ensemble.members[:-1]).outputs.target_uniform)
+    answers = scores.softmax(
+        members.together(ENSEMBLE, ensemble.members[:-1]).outputs.target_uniform
+    )
     heard = smoothed(answers, np.asarray(made.found.setup.task.training_data.target.x))
     same = (plain.predicted == heard.argmax(axis=1)).mean()
     for least, joins in ((same, True), (same + 0.001, False)):
@@ -100,7 +114,9 @@ def test_a_network_that_does_not_repeat_the_answers_it_was_fitted_to_is_no_membe
 
 
 @pytest.mark.usefixtures("all_candidates")
-def test_on_a_narrow_table_no_network_is_fitted_to_the_answers(made: Adapted, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_narrow_table_no_network_is_fitted_to_the_answers(
+    made: Adapted, monkeypatch: pytest.MonkeyPatch
+) -> None:
     columns = made.found.setup.task.training_data.target.x.shape[1]
     for wide, joins in ((columns, True), (columns + 1, False)):
         monkeypatch.setattr(candidates, "WIDE", wide)
@@ -109,27 +125,41 @@ def test_on_a_narrow_table_no_network_is_fitted_to_the_answers(made: Adapted, mo
         assert len(found.trained) == CANDIDATES - (not joins)
 
 
-def test_a_model_and_an_audit_know_how_much_each_member_of_the_ensemble_counts(made: Adapted, tmp_path: Path) -> None:
+def test_a_model_and_an_audit_know_how_much_each_member_of_the_ensemble_counts(
+    made: Adapted, tmp_path: Path
+) -> None:
     found, plain = made.found, made.found.trained[-1]
     first, *others = plain.members
     heavy = dataclasses.replace(first, candidate=dataclasses.replace(first.candidate, weight=50.0))
     ensemble = members.together(plain.candidate, [heavy, *others])
     assert (ensemble.predicted != plain.predicted).any(), "or the weight says nothing"
     assert (ensemble.predicted == first.predicted).mean() > 0.95
-    taken = dataclasses.replace(found, trained=(*found.trained[:-1], ensemble), chosen=len(found.trained) - 1)
+    taken = dataclasses.replace(
+        found, trained=(*found.trained[:-1], ensemble), chosen=len(found.trained) - 1
+    )
     out = shutil.copytree(made.out, tmp_path / "out")
     write_artifacts(taken, out)
-    predicted = load(out, "cpu").predict_proba(found.setup.task.training_data.target.x).argmax(axis=1)
+    predicted = (
+        load(out, "cpu").predict_proba(found.setup.task.training_data.target.x).argmax(axis=1)
+    )
     assert (predicted == ensemble.predicted).mean() > 0.99, "kept outputs have half precision"
-    alike = [dataclasses.replace(t, candidate=dataclasses.replace(t.candidate, weight=1.0)) for t in plain.members]
+    alike = [
+        dataclasses.replace(t, candidate=dataclasses.replace(t.candidate, weight=1.0))
+        for t in plain.members
+    ]
     even = members.together(plain.candidate, alike)
-    for weights, labels in ((True, ensemble.predicted), (False, even.predicted)):  # earlier versions wrote no weights
+    for weights, labels in (
+        (True, ensemble.predicted),
+        (False, even.predicted),
+    ):  # earlier versions wrote no weights
         told = json.loads((out / "summary.json").read_text())
         if not weights:
             del told["methods"][-1]["weights"]
             (out / "summary.json").write_text(json.dumps(told))
         names = found.setup.data.target.names
-        lines = "".join(f"{name},{found.classes[k]}\n" for name, k in zip(names, labels, strict=True))
+        lines = "".join(
+            f"{name},{found.classes[k]}\n" for name, k in zip(names, labels, strict=True)
+        )
         (tmp_path / "labels.csv").write_text(f"path,label\n{lines}")
         last = audit(out, tmp_path / "labels.csv").methods[-1]
         assert (last.name, last.chosen, last.accuracy.value) == ("ensemble", True, 100.0)
@@ -147,7 +177,9 @@ def test_probabilities_are_as_high_as_two_of_the_adapted_methods_agree(made: Ada
     found = made.found
     adapted = [t for t in found.trained[1:] if not t.members and not t.candidate.is_refit]
     assert len(adapted) == len(ON_EMBEDDINGS) - 1
-    agreed = [np.mean(a.predicted == b.predicted) for i, a in enumerate(adapted) for b in adapted[i + 1 :]]
+    agreed = [
+        np.mean(a.predicted == b.predicted) for i, a in enumerate(adapted) for b in adapted[i + 1 :]
+    ]
     assert found.expected is not None
     assert found.expected.overall == pytest.approx(np.mean(agreed))
     assert found.probabilities.max(axis=1).mean() == pytest.approx(np.mean(agreed), abs=1e-6)
@@ -169,7 +201,9 @@ def test_the_model_predicts_what_the_table_says(made: Adapted) -> None:
     found, out, _ = made
     model = load(out, "cpu")
     probabilities = model.predict_proba(np.load(out.parent / "target.npz")["x"])
-    np.testing.assert_allclose(probabilities, found.probabilities, atol=5e-3)  # outputs are kept in half precision
+    np.testing.assert_allclose(
+        probabilities, found.probabilities, atol=5e-3
+    )  # outputs are kept in half precision
     assert model.card.target_prior is not None
     np.testing.assert_allclose(model.card.target_prior.prior, found.diagnosis.target_prior.prior)
 
@@ -202,14 +236,19 @@ def test_work_that_was_stopped_goes_on_where_it_was(made: Adapted, tmp_path: Pat
     assert np.array_equal(again.probabilities, found.probabilities)
 
 
-def test_a_target_without_one_class_is_predicted_alike_by_the_table_and_the_model(tmp_path: Path) -> None:
-    """BBSE gives the class no weight in training, so the network never learns it; a floor must not bring it back."""
+def test_a_target_without_one_class_is_predicted_alike_by_the_table_and_the_model(
+    tmp_path: Path,
+) -> None:
+    """BBSE gives the class no weight in training, so the network never learns it; a floor must not
+    bring it back."""
     xs, ys = drawn(240, [0.3, 0.3, 0.4], 0.0, 0)
     xt, yt = drawn(200, [0.5, 0.5, 0.0], 0.0, 1)
     np.savez(tmp_path / "source.npz", x=4 * xs, y=NAMES[ys])
     np.savez(tmp_path / "target.npz", x=4 * xt)
     length = LENGTH | {"pretrain": 100, "rounds": 4}
-    request = AdaptRequest(tmp_path / "source.npz", tmp_path / "target.npz", "bbse", training=length)
+    request = AdaptRequest(
+        tmp_path / "source.npz", tmp_path / "target.npz", "bbse", training=length
+    )
     found = finish(adapt(request, tmp_path / "out", CPU))
     write_artifacts(found, tmp_path / "out")
     assert found.winner.outputs.training_prior[2] == 0, "the case that this is about"
@@ -218,12 +257,19 @@ def test_a_target_without_one_class_is_predicted_alike_by_the_table_and_the_mode
     assert np.mean(np.array(table) == load(tmp_path / "out", "cpu").predict(4 * xt)) > 0.99
 
 
-def judged(made: Adapted, monkeypatch: pytest.MonkeyPatch, answer: str, method: str = "auto") -> Adaptation:
-    """The adaptation as if its scores had preferred the third candidate (or the method), with such a verdict on all."""
+def judged(
+    made: Adapted, monkeypatch: pytest.MonkeyPatch, answer: str, method: str = "auto"
+) -> Adaptation:
+    """The adaptation as if its scores had preferred the third candidate (or the method), with such
+    a verdict on all."""
     found, out, _ = made
-    one = dataclasses.replace(next(iter(found.verdicts.values())), verdict=answer, sentence=f"It seems {answer}.")
+    one = dataclasses.replace(
+        next(iter(found.verdicts.values())), verdict=answer, sentence=f"It seems {answer}."
+    )
     monkeypatch.setattr(adapting, "choose", lambda networks: min(2, len(networks) - 1))
-    monkeypatch.setattr(adapting, "judge_transfers", lambda networks: iter([one] * (len(networks) - 1)))
+    monkeypatch.setattr(
+        adapting, "judge_transfers", lambda networks: iter([one] * (len(networks) - 1))
+    )
     return finish(adapt(dataclasses.replace(found.request, method=method), out, CPU))
 
 
@@ -233,7 +279,11 @@ def test_auto_saves_what_the_scores_prefer_unless_it_looks_harmful(
     made: Adapted, monkeypatch: pytest.MonkeyPatch, answer: str
 ) -> None:
     found = judged(made, monkeypatch, answer)
-    assert (found.chosen, found.rejected, found.sentence) == (CANDIDATES - 1, "", f"It seems {answer}.")
+    assert (found.chosen, found.rejected, found.sentence) == (
+        CANDIDATES - 1,
+        "",
+        f"It seems {answer}.",
+    )
 
 
 def test_auto_saves_source_only_where_its_choice_looks_harmful(
@@ -243,7 +293,8 @@ def test_auto_saves_source_only_where_its_choice_looks_harmful(
     name = "ensemble"
     assert (found.chosen, found.rejected, found.verdict) == (0, name, None)
     assert found.sentence == (
-        f"The network without adaptation was saved: {name} had the best scores, but looks harmful when compared "
+        f"The network without adaptation was saved: {name} had the best scores, but looks "
+        "harmful when compared "
         "with it. It seems hurt."
     )
     kept = found.trained[0].outputs
@@ -252,7 +303,11 @@ def test_auto_saves_source_only_where_its_choice_looks_harmful(
     assert not codes(found) & {"A109", "A110"}
     write_artifacts(found, tmp_path)
     record = json.loads((tmp_path / "summary.json").read_text())
-    assert (record["chosen"], record["rejected"], record["sentence"]) == ("source", name, found.sentence)
+    assert (record["chosen"], record["rejected"], record["sentence"]) == (
+        "source",
+        name,
+        found.sentence,
+    )
     assert "looks harmful" in (tmp_path / "report.html").read_text()
 
 
@@ -262,14 +317,17 @@ def test_a_method_that_was_asked_for_is_saved_with_a_warning_where_it_looks_harm
     found = judged(made, monkeypatch, "hurt", "dann")
     assert (found.winner.candidate.name, found.rejected) == ("dann", "")
     assert found.sentence == (
-        "It seems hurt. The network of dann was saved because it was asked for; `--method source` gives the one "
+        "It seems hurt. The network of dann was saved because it was asked for; `--method "
+        "source` gives the one "
         "without adaptation."
     )
     assert "A109" in codes(found)
 
 
 @pytest.mark.usefixtures("all_candidates")
-def test_scores_are_computed_once_for_each_network(made: Adapted, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scores_are_computed_once_for_each_network(
+    made: Adapted, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found, out, _ = made
     calls, plain = [], scores.ScoreInputs.of
     monkeypatch.setattr(scores.ScoreInputs, "of", lambda *args: calls.append(args) or plain(*args))
@@ -278,7 +336,9 @@ def test_scores_are_computed_once_for_each_network(made: Adapted, monkeypatch: p
 
 
 @pytest.mark.usefixtures("all_candidates")
-def test_a_method_that_fails_is_named_and_the_others_go_on(made: Adapted, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_method_that_fails_is_named_and_the_others_go_on(
+    made: Adapted, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found, out, _ = made
     whole = members.execute
 
@@ -298,11 +358,15 @@ def test_a_method_that_fails_is_named_and_the_others_go_on(made: Adapted, monkey
 # --- images of no known class ---
 
 
-def test_images_of_a_class_taken_out_of_the_source_are_found_marked_and_do_not_break_the_choice(tmp_path: Path) -> None:
+def test_images_of_a_class_taken_out_of_the_source_are_found_marked_and_do_not_break_the_choice(
+    tmp_path: Path,
+) -> None:
     rng = np.random.default_rng(0)
     xs, ys = drawn(240, [0.4, 0.3, 0.3], 0.0, 0)
     xt, yt = drawn(160, [0.3, 0.3, 0.4], 0.2, 1)
-    strange = 2.5 * np.eye(8)[3] + rng.normal(size=(40, 8))  # a fourth class, which the source lacks
+    strange = 2.5 * np.eye(8)[3] + rng.normal(
+        size=(40, 8)
+    )  # a fourth class, which the source lacks
     np.savez(tmp_path / "source.npz", x=4 * xs, y=NAMES[ys])
     np.savez(tmp_path / "target.npz", x=4 * np.concatenate([xt, strange]).astype(np.float32))
     length = LENGTH | {"pretrain": 100}
@@ -312,7 +376,9 @@ def test_images_of_a_class_taken_out_of_the_source_are_found_marked_and_do_not_b
     known = np.arange(200) < 160
     auc = np.mean(found.unfamiliar.score[~known][:, None] > found.unfamiliar.score[known])
     assert auc > 0.8
-    marked = np.array([row["unknown"] == "yes" for row in rows_of(tmp_path / "out" / "predictions.csv")])
+    marked = np.array(
+        [row["unknown"] == "yes" for row in rows_of(tmp_path / "out" / "predictions.csv")]
+    )
     assert (marked == found.unfamiliar.marked).all()
     assert marked[~known].mean() > 2 * marked[known].mean()
     assert "Perhaps of no known class" in (tmp_path / "out" / "report.html").read_text()
@@ -333,9 +399,18 @@ def test_diagnose_takes_a_given_model(made: Adapted, tmp_path: Path) -> None:
         given, own = (one.priors["unadapted"]["bbse"].prior for one in (diagnosis, found.diagnosis))
         np.testing.assert_allclose(given, own, atol=0.02)
     with np.load(request.source) as arrays:
-        np.savez(tmp_path / "other.npz", x=arrays["x"], y=np.array([f"{name}s" for name in arrays["y"]]))
-    with pytest.raises(UserError, match="The model knows the classes ant, bee, cat; the source has ants, bees, cats"):
-        finish(diagnosed(dataclasses.replace(request, source=tmp_path / "other.npz"), tmp_path, CPU, out))
+        np.savez(
+            tmp_path / "other.npz", x=arrays["x"], y=np.array([f"{name}s" for name in arrays["y"]])
+        )
+    with pytest.raises(
+        UserError,
+        match="The model knows the classes ant, bee, cat; the source has ants, bees, cats",
+    ):
+        finish(
+            diagnosed(
+                dataclasses.replace(request, source=tmp_path / "other.npz"), tmp_path, CPU, out
+            )
+        )
 
 
 def test_the_summary_is_plain_json_with_every_number(made: Adapted) -> None:

@@ -1,4 +1,5 @@
-"""Adapting to pictures of one's own: what a frozen backbone embeds, what is trained whole, and what the model holds."""
+"""Adapting to pictures of one's own: what a frozen backbone embeds, what is trained whole, and what
+the model holds."""
 
 from __future__ import annotations
 
@@ -51,7 +52,8 @@ from askew.runs.execute import Progress
 
 FROZEN = "corners:norms:gem:resnet18"
 ALIKE = 0.05 if fast_bfloat16(CPU) else 5e-3
-"""How far probabilities may be apart: some processors predict in bfloat16, and kept outputs have half precision."""
+"""How far probabilities may be apart: some processors predict in bfloat16, and kept outputs have
+half precision."""
 
 
 def photographs(folder: Path, classes: tuple[str, ...], n: int, dark: int) -> Path:
@@ -74,7 +76,9 @@ def small_backbone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embeddings, "NetSpec", lambda **values: narrow(NetSpec(**values), crop=32))
 
 
-@pytest.mark.parametrize("method", ["coal", "teacher"])  # the second keeps batch statistics of each domain
+@pytest.mark.parametrize(
+    "method", ["coal", "teacher"]
+)  # the second keeps batch statistics of each domain
 def test_pictures_on_a_cpu_are_embedded_once_and_the_model_holds_the_backbone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_backbone: None, method: str
 ) -> None:
@@ -102,7 +106,10 @@ def test_pictures_on_a_cpu_are_embedded_once_and_the_model_holds_the_backbone(
 def test_embedding_that_was_stopped_goes_on_with_the_next_pictures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_backbone: None
 ) -> None:
-    source, target = photographs(tmp_path / "s", ("red", "green"), 5, 90), photographs(tmp_path / "t", ("red",), 4, 0)
+    source, target = (
+        photographs(tmp_path / "s", ("red", "green"), 5, 90),
+        photographs(tmp_path / "t", ("red",), 4, 0),
+    )
     request = AdaptRequest(source, target, "source", "resnet18", "none", training=LENGTH)
     monkeypatch.setattr("askew.inference.embeddings._BATCH", 4)
     monkeypatch.setattr("askew.data.row_cache.FILE_ROWS", 4)
@@ -120,7 +127,9 @@ def test_embedding_that_was_stopped_goes_on_with_the_next_pictures(
     assert len(kept) == 2
     first = min(kept)
     first.write_bytes(first.read_bytes()[:-1])  # damaged since: computed anew
-    again = [step.step for step in adapt(request, tmp_path / "out", CPU) if step.key == "embeddings"]
+    again = [
+        step.step for step in adapt(request, tmp_path / "out", CPU) if step.key == "embeddings"
+    ]
     assert again[0] == 4, "those of the sound file are there"
     assert max(again) == 14, "the target's come after the source's"
     assert all(files()[p] == stamp for p, stamp in kept.items() if p != first)
@@ -130,11 +139,25 @@ def test_a_fine_tuned_backbone_is_part_of_the_model_and_several_are_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shallow_resnets(monkeypatch)
-    monkeypatch.setattr(members, "choose_members", lambda candidates, networks: [(1, 1.0), (2, 1.0)])
-    source, target = photographs(tmp_path / "s", ("red", "green"), 3, 90), photographs(tmp_path / "t", ("red",), 4, 0)
-    training = {"pretrain": 3, "rounds": 1, "round": 6, "batch": 2, "crop": 32, "precision": "float32"}
+    monkeypatch.setattr(
+        members, "choose_members", lambda candidates, networks: [(1, 1.0), (2, 1.0)]
+    )
+    source, target = (
+        photographs(tmp_path / "s", ("red", "green"), 3, 90),
+        photographs(tmp_path / "t", ("red",), 4, 0),
+    )
+    training = {
+        "pretrain": 3,
+        "rounds": 1,
+        "round": 6,
+        "batch": 2,
+        "crop": 32,
+        "precision": "float32",
+    }
     training |= {"lr": 1e-3, "features_lr": 1e-4}  # for weights from nothing
-    request = AdaptRequest(source, target, "source", "resnet18", "none", tuned=True, training=training)
+    request = AdaptRequest(
+        source, target, "source", "resnet18", "none", tuned=True, training=training
+    )
     found = finish(adapt(request, tmp_path / "out", CPU))
     assert found.setup.description == "resnet18+bottleneck, all of it trained"
     assert not (tmp_path / "out" / "embeddings").exists()
@@ -145,15 +168,22 @@ def test_a_fine_tuned_backbone_is_part_of_the_model_and_several_are_one(
     alike, networks = [found.trained[0]] * 3, score_networks([found.trained[0].outputs] * 3)
     ((ensemble,), _) = finish(ensemble_of(alike, networks, None, request, tmp_path / "out", CPU))
     scored = score_another(networks, ensemble.outputs)
-    together = dataclasses.replace(found, trained=(*alike, ensemble), chosen=3, temperature=scored.temperature)
+    together = dataclasses.replace(
+        found, trained=(*alike, ensemble), chosen=3, temperature=scored.temperature
+    )
     model = predictor(together)
     assert model.card.net.name == "resnet18+bottleneck||resnet18+bottleneck"
     again = model.predict_proba([target / name for name in found.setup.data.target.names])
     np.testing.assert_allclose(again, softmax(scored.outputs.target_uniform), atol=ALIKE)
 
 
-CHOSEN = {3: [(1, 1.0), (2, 1.0)], 4: [(1, 1.0), (2, 0.5), (3, 0.5)], 5: [(1, 1.0), (2, 2.0), (3, 0.5), (4, 0.5)]}
-"""Members, by how many candidates there are: on embeddings, fine-tuned with those beside, and once more guided."""
+CHOSEN = {
+    3: [(1, 1.0), (2, 1.0)],
+    4: [(1, 1.0), (2, 0.5), (3, 0.5)],
+    5: [(1, 1.0), (2, 2.0), (3, 0.5), (4, 0.5)],
+}
+"""Members, by how many candidates there are: on embeddings, fine-tuned with those beside, and once
+more guided."""
 
 
 def test_beside_fine_tuned_networks_others_learn_from_the_backbone_as_it_was_and_all_become_one_model(
@@ -164,7 +194,9 @@ def test_beside_fine_tuned_networks_others_learn_from_the_backbone_as_it_was_and
     frozen = (source_only, next(one for one in ON_EMBEDDINGS if one.method == "lda"), coal)
     for module in (members, pipeline):
         monkeypatch.setattr(module, "FROZEN", frozen)
-    monkeypatch.setattr(members, "choose_members", lambda candidates, networks: CHOSEN[len(candidates)])
+    monkeypatch.setattr(
+        members, "choose_members", lambda candidates, networks: CHOSEN[len(candidates)]
+    )
     monkeypatch.setattr(members, "refit_joins", lambda outputs, task: True)
     seen = []
 
@@ -178,29 +210,66 @@ def test_beside_fine_tuned_networks_others_learn_from_the_backbone_as_it_was_and
     monkeypatch.setitem(AUTO, "guided pictures", (SOURCE_ONLY, GUIDED, again))
     weights = tmp_path / "weights.safetensors"
     save_file(models.resnet18().state_dict(), weights)
-    source, target = photographs(tmp_path / "s", ("red", "green"), 8, 90), photographs(tmp_path / "t", ("red",), 6, 0)
-    training = {"pretrain": 3, "rounds": 1, "round": 6, "batch": 2, "crop": "32", "precision": "float32", "lr": 1e-3}
-    request = AdaptRequest(source, target, "auto", "resnet18", str(weights), tuned=True, training=training)
+    source, target = (
+        photographs(tmp_path / "s", ("red", "green"), 8, 90),
+        photographs(tmp_path / "t", ("red",), 6, 0),
+    )
+    training = {
+        "pretrain": 3,
+        "rounds": 1,
+        "round": 6,
+        "batch": 2,
+        "crop": "32",
+        "precision": "float32",
+        "lr": 1e-3,
+    }
+    request = AdaptRequest(
+        source, target, "auto", "resnet18", str(weights), tuned=True, training=training
+    )
     out, expected, keys = tmp_path / "out", list[tuple[int, int]](), set[str]()
     steps = adapt(request, out, CPU, lambda trainings, later: expected.append((trainings, later)))
     found = finish(steps, lambda step: keys.add(step.key))
     assert not found.failed
-    assert expected == [(6, 3), (7, 0)], "source, coal and what they continue, lda and a refit; the same fine-tuned"
-    assert len(keys - {"reading", "statistics", "embeddings", "choice"}) == 13, "all of them were counted"
+    assert expected == [(6, 3), (7, 0)], (
+        "source, coal and what they continue, lda and a refit; the same fine-tuned"
+    )
+    assert len(keys - {"reading", "statistics", "embeddings", "choice"}) == 13, (
+        "all of them were counted"
+    )
     *_, refit, ensemble = found.trained
     assert [t.candidate.name for t in found.trained] == [
-        "source", "guided", "guided again", "lda, frozen", "coal, balanced target, frozen", "lda, from their answers",
+        "source",
+        "guided",
+        "guided again",
+        "lda, frozen",
+        "coal, balanced target, frozen",
+        "lda, from their answers",
         "ensemble",
-    ]  # fmt: skip
+    ]
     answers, more_answers = seen
     assert answers.shape == more_answers.shape == (6, 2)
     np.testing.assert_allclose(answers.sum(axis=1), 1, atol=1e-5)
-    assert not np.array_equal(answers, more_answers), "the fine-tuned network has a say in the second"
+    assert not np.array_equal(answers, more_answers), (
+        "the fine-tuned network has a say in the second"
+    )
     assert found.setup.task.training_data.answers is answers
-    assert [t.answers is one for t, one in zip(found.trained[1:3], seen, strict=True)] == [True, True]
-    assert found.trained[1].run.before == found.trained[2].run.before, "answers come after pre-training"
-    assert [one.candidate.weight for one in ensemble.members] == [1, 2, 0.5, 0.5, 4], "as much as all together"
-    assert [one.embedders is not None for one in ensemble.members] == [False, False, True, True, True]
+    assert [t.answers is one for t, one in zip(found.trained[1:3], seen, strict=True)] == [
+        True,
+        True,
+    ]
+    assert found.trained[1].run.before == found.trained[2].run.before, (
+        "answers come after pre-training"
+    )
+    assert [one.candidate.weight for one in ensemble.members] == [1, 2, 0.5, 0.5, 4], (
+        "as much as all together"
+    )
+    assert [one.embedders is not None for one in ensemble.members] == [
+        False,
+        False,
+        True,
+        True,
+        True,
+    ]
     networks = score_networks([t.outputs for t in found.trained[:-2]])
     names = {
         refit.candidate.name: f"{FROZEN}+centred",
@@ -214,11 +283,17 @@ def test_beside_fine_tuned_networks_others_learn_from_the_backbone_as_it_was_and
             predictor(chosen).save(out / "model")
             model = load(out, "cpu")
             assert model.card.net.name == names[one.candidate.name]
-            probabilities = model.predict_proba([target / name for name in found.setup.data.target.names])
-            np.testing.assert_allclose(probabilities, softmax(scored.outputs.target_uniform), atol=5e-3)
+            probabilities = model.predict_proba(
+                [target / name for name in found.setup.data.target.names]
+            )
+            np.testing.assert_allclose(
+                probabilities, softmax(scored.outputs.target_uniform), atol=5e-3
+            )
 
 
-def test_nothing_is_guided_by_a_network_that_failed_or_has_no_say(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_guided_by_a_network_that_failed_or_has_no_say(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     first = np.full((3, 2), 0.5, dtype=np.float32)
 
     def answers(*_: Any) -> Generator[Progress, None, tuple[NDArray[np.float32], dict[str, str]]]:
@@ -229,7 +304,9 @@ def test_nothing_is_guided_by_a_network_that_failed_or_has_no_say(monkeypatch: p
     setup: Any = SimpleNamespace(task=SimpleNamespace(training_data=SimpleNamespace(answers=first)))
     nothing: Any = None
     for known in (("teacher", "guided"), ("teacher",), ()):
-        trained: Any = [SimpleNamespace(candidate=SimpleNamespace(name=name)) for name in ("source", *known)]
+        trained: Any = [
+            SimpleNamespace(candidate=SimpleNamespace(name=name)) for name in ("source", *known)
+        ]
         steps = train_guided([GUIDED_BY_ALL], trained, [], setup, nothing, nothing, nothing, CPU)
         more, failed = finish(steps)
         assert not more
@@ -247,9 +324,22 @@ def test_a_guided_teacher_that_is_asked_for_begins_with_answers_of_networks_that
         monkeypatch.setattr(module, "FROZEN", (ON_EMBEDDINGS[0], lda))
     weights = tmp_path / "weights.safetensors"
     save_file(models.resnet18().state_dict(), weights)
-    source, target = photographs(tmp_path / "s", ("red", "green"), 8, 90), photographs(tmp_path / "t", ("red",), 6, 0)
-    training = {"pretrain": 3, "rounds": 1, "round": 3, "batch": 2, "crop": 32, "precision": "float32", "lr": 1e-3}
-    request = AdaptRequest(source, target, "guided", "resnet18", str(weights), tuned=True, training=training)
+    source, target = (
+        photographs(tmp_path / "s", ("red", "green"), 8, 90),
+        photographs(tmp_path / "t", ("red",), 6, 0),
+    )
+    training = {
+        "pretrain": 3,
+        "rounds": 1,
+        "round": 3,
+        "batch": 2,
+        "crop": 32,
+        "precision": "float32",
+        "lr": 1e-3,
+    }
+    request = AdaptRequest(
+        source, target, "guided", "resnet18", str(weights), tuned=True, training=training
+    )
     found = finish(adapt(request, tmp_path / "out", CPU))
     assert [t.candidate.name for t in found.trained] == ["source", "guided"]
     assert found.winner.candidate.name == "guided"
@@ -258,11 +348,15 @@ def test_a_guided_teacher_that_is_asked_for_begins_with_answers_of_networks_that
     assert answers.shape == (6, 2)
     assert found.winner.run.net.norm == "kept"
     predictor(found).save(tmp_path / "model")
-    probabilities = load(tmp_path / "model", "cpu").predict_proba([target / n for n in found.setup.data.target.names])
+    probabilities = load(tmp_path / "model", "cpu").predict_proba(
+        [target / n for n in found.setup.data.target.names]
+    )
     np.testing.assert_allclose(probabilities, found.probabilities, atol=5e-3)
 
 
-def test_frozen_candidates_count_their_share_of_fine_tuned_ones_and_each_kind_is_chosen_by_itself() -> None:
+def test_frozen_candidates_count_their_share_of_fine_tuned_ones_and_each_kind_is_chosen_by_itself() -> (
+    None
+):
     rng = np.random.default_rng(0)
 
     def network(right: float) -> DomainOutputs:
@@ -277,8 +371,12 @@ def test_frozen_candidates_count_their_share_of_fine_tuned_ones_and_each_kind_is
     tuned, frozen = (sum(chosen.get(i, 0) for i in kind) for kind in ((1, 2), range(3, 7)))
     assert frozen == pytest.approx(FROZEN_SHARE * tuned)
     alone = dict(choose_members(kinds[:3], score_networks(outputs[:3])))
-    assert set(alone.items()) <= {(1, 1.0), (2, 2.0)}, "without others, each counts as much as it says"
-    assert not choose_members(kinds[:2], score_networks([network(5), network(0)])), "source-only is preferred"
+    assert set(alone.items()) <= {(1, 1.0), (2, 2.0)}, (
+        "without others, each counts as much as it says"
+    )
+    assert not choose_members(kinds[:2], score_networks([network(5), network(0)])), (
+        "source-only is preferred"
+    )
 
 
 def test_a_quick_look_takes_some_pictures_and_one_method(
@@ -287,12 +385,19 @@ def test_a_quick_look_takes_some_pictures_and_one_method(
     source = photographs(tmp_path / "s", ("red", "green"), 8, 90)
     target = photographs(tmp_path / "t", ("red", "green"), 8, 0)
     monkeypatch.setattr(adapting, "QUICK_IMAGES", 6)
-    request = AdaptRequest(source, target, "auto", "resnet18", "none", quick=True, training={"batch": 4, "round": 5})
+    request = AdaptRequest(
+        source, target, "auto", "resnet18", "none", quick=True, training={"batch": 4, "round": 5}
+    )
     assert [c.name for c in request.candidates("images")] == ["source", "teacher"]
     setup = finish(set_up(request, tmp_path / "out", CPU))
     training_data = setup.data.task.training_data
-    assert (len(training_data.source) + len(training_data.source_val), len(training_data.target)) == (6, 6)
-    assert setup.training == {**adapting.QUICK, "batch": 4, "round": 5}, "what was asked for goes before what is quick"
+    assert (
+        len(training_data.source) + len(training_data.source_val),
+        len(training_data.target),
+    ) == (6, 6)
+    assert setup.training == {**adapting.QUICK, "batch": 4, "round": 5}, (
+        "what was asked for goes before what is quick"
+    )
     assert setup.backbone == NetSpec(name="norms:gem:resnet18", crop=32), "nobody waits for corners"
 
 
@@ -305,7 +410,12 @@ def test_a_quick_look_takes_some_pictures_and_one_method(
     ],
 )
 def test_corners_are_seen_where_images_are_few_and_statistics_are_the_domains_where_it_is_adapted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_backbone: None, most: int, method: str, name: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    small_backbone: None,
+    most: int,
+    method: str,
+    name: str,
 ) -> None:
     monkeypatch.setattr(adapting, "FEW_IMAGES", most)
     x = np.random.default_rng(0).integers(0, 255, (4, 40, 40, 3)).astype(np.uint8)
@@ -313,17 +423,25 @@ def test_corners_are_seen_where_images_are_few_and_statistics_are_the_domains_wh
     np.savez(tmp_path / "t.npz", x=x[:2])
     arrays = AdaptRequest(tmp_path / "s.npz", tmp_path / "t.npz", method, "resnet18", "none")
     pictures = AdaptRequest(
-        photographs(tmp_path / "s", ("red", "green"), 2, 90), photographs(tmp_path / "t", ("red",), 2, 0),
-        method, "resnet18", "none",
-    )  # fmt: skip
+        photographs(tmp_path / "s", ("red", "green"), 2, 90),
+        photographs(tmp_path / "t", ("red",), 2, 0),
+        method,
+        "resnet18",
+        "none",
+    )
     for number, request in enumerate((arrays, pictures)):
         backbone = finish(set_up(request, tmp_path / f"out {number}", CPU)).backbone
         assert backbone is not None
         assert backbone.name == name
 
 
-def test_embeddings_are_what_the_network_says_of_each_picture(tmp_path: Path, small_backbone: None) -> None:
-    source, target = photographs(tmp_path / "s", ("red", "green"), 5, 90), photographs(tmp_path / "t", ("red",), 4, 0)
+def test_embeddings_are_what_the_network_says_of_each_picture(
+    tmp_path: Path, small_backbone: None
+) -> None:
+    source, target = (
+        photographs(tmp_path / "s", ("red", "green"), 5, 90),
+        photographs(tmp_path / "t", ("red",), 4, 0),
+    )
     data = adapting.load_custom_data(source, target)
     spec = NetSpec(name="resnet18", crop=32)
     task = finish(embedded(data.task, embedders(spec, (3, 256, 256), CPU)))
@@ -333,7 +451,9 @@ def test_embeddings_are_what_the_network_says_of_each_picture(tmp_path: Path, sm
             images, rows = (getattr(t.training_data, view).x for t in (data.task, task))
             for i in range(len(rows)):
                 alone = network(torch.from_numpy(np.asarray(images[i : i + 1])))[0].numpy()
-                assert np.linalg.norm(rows[i] - alone) <= 0.02 * np.linalg.norm(alone)  # it may be in bfloat16
+                assert np.linalg.norm(rows[i] - alone) <= 0.02 * np.linalg.norm(
+                    alone
+                )  # it may be in bfloat16
     assert task.training_data.source.y.tolist() == data.task.training_data.source.y.tolist()
 
 
@@ -362,15 +482,22 @@ def test_what_stands_on_a_backbone_is_a_network_of_rows() -> None:
 def test_weights_that_cannot_be_had_are_refused_with_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source, target = photographs(tmp_path / "s", ("red", "green"), 3, 90), photographs(tmp_path / "t", ("red",), 2, 0)
+    source, target = (
+        photographs(tmp_path / "s", ("red", "green"), 3, 90),
+        photographs(tmp_path / "t", ("red",), 2, 0),
+    )
 
     def offline(*args: Any, **more: Any) -> Any:
         raise URLError(OSError("no route to host"))
 
     monkeypatch.setattr(torch.hub, "_hub_dir", str(tmp_path / "hub"))
     monkeypatch.setattr(torch.hub, "download_url_to_file", offline)
-    with pytest.raises(UserError, match="The weights of resnet50 could not be fetched: no route to host") as caught:
+    with pytest.raises(
+        UserError, match="The weights of resnet50 could not be fetched: no route to host"
+    ) as caught:
         finish(set_up(AdaptRequest(source, target), tmp_path / "out", CPU))
     assert "--weights FILE" in caught.value.hint
     with pytest.raises(UserError, match=r"The weights file no\.safetensors does not exist"):
-        finish(set_up(AdaptRequest(source, target, weights="no.safetensors"), tmp_path / "out", CPU))
+        finish(
+            set_up(AdaptRequest(source, target, weights="no.safetensors"), tmp_path / "out", CPU)
+        )

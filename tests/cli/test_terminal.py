@@ -11,7 +11,10 @@ from askew.cli.terminal import print_table
 def test_a_column_of_numbers_is_set_to_the_right_whatever_their_signs(
     capsys: pytest.CaptureFixture[str], sign: str
 ) -> None:
-    print_table(["method", "gain"], [["source", "–"], ["coal", "12.5 [1.0, 20.0]"], ["mcd", f"{sign}1.5 [-3.0, 0.5]"]])
+    print_table(
+        ["method", "gain"],
+        [["source", "–"], ["coal", "12.5 [1.0, 20.0]"], ["mcd", f"{sign}1.5 [-3.0, 0.5]"]],
+    )
     *_, source, coal, mcd = capsys.readouterr().out.splitlines()
     assert len(source) == len(coal) == len(mcd)
     assert mcd.endswith(f"  {sign}1.5 [-3.0, 0.5]")

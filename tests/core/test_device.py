@@ -18,7 +18,9 @@ from askew.training.trainer import fit
 
 
 @pytest.mark.parametrize("name", ["mps", "cuda", "cuba", "cuda:x", "meta", ""])
-def test_a_device_that_cannot_be_used_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_that_cannot_be_used_is_refused(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     with pytest.raises(UserError) as caught:
@@ -26,7 +28,9 @@ def test_a_device_that_cannot_be_used_is_refused(name: str, monkeypatch: pytest.
     assert caught.value.hint == "auto, cpu, cuda, cuda:N, or mps."
 
 
-def test_a_device_that_is_there_is_taken_and_auto_prefers_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_that_is_there_is_taken_and_auto_prefers_cuda(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
     assert pick_device("mps").type == "mps"
     for there, chosen in ((False, "cpu"), (True, "cuda")):

@@ -84,7 +84,8 @@ MESSAGES: list[tuple[Callable[[], Any], str, str]] = [
     (
         lambda: Shift.parse("degree:2"),
         "There is no label shift 'degree:2'.",
-        "rs-ut, ut-rs, bs-bt, natural, degree:D with D in [0, 1], dirichlet:S with S in [1e-6, 1e6], "
+        "rs-ut, ut-rs, bs-bt, natural, degree:D with D in [0, 1], dirichlet:S with S in [1e-6, "
+        "1e6], "
         "absent:K (the target lacks the last K classes) or few:N (N target images).",
     ),
     (
@@ -104,7 +105,8 @@ MESSAGES: list[tuple[Callable[[], Any], str, str]] = [
     ),
     (
         lambda: Labeled(np.zeros((2, 3)), np.zeros(2, np.int64)),
-        "Expected uint8 images (n, channels, height, width) or float32 rows (n, width), found float64 (2, 3).",
+        "Expected uint8 images (n, channels, height, width) or float32 rows (n, width), found "
+        "float64 (2, 3).",
         "convert the array first, for example x.astype('float32').",
     ),
     (
@@ -116,7 +118,9 @@ MESSAGES: list[tuple[Callable[[], Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("call", "sentence", "hint"), MESSAGES, ids=[m[1][:40] for m in MESSAGES])
-def test_the_message_says_what_was_found_and_what_to_do(call: Callable[[], Any], sentence: str, hint: str) -> None:
+def test_the_message_says_what_was_found_and_what_to_do(
+    call: Callable[[], Any], sentence: str, hint: str
+) -> None:
     with pytest.raises(UserError) as caught:
         call()
     assert (caught.value.sentence, caught.value.hint) == (sentence, hint)

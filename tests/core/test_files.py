@@ -95,7 +95,9 @@ def test_a_write_that_is_interrupted_leaves_the_old_content_and_no_temporary_fil
     assert names(tmp_path) == ["a"]
 
 
-def test_a_disk_that_is_really_full_leaves_the_old_content_and_no_temporary_file(small_disk: Path) -> None:
+def test_a_disk_that_is_really_full_leaves_the_old_content_and_no_temporary_file(
+    small_disk: Path,
+) -> None:
     write_bytes(small_disk / "a", b"old")
     with pytest.raises(UserError) as caught:
         write_bytes(small_disk / "a", bytes(2_000_000))
@@ -107,7 +109,10 @@ def test_a_disk_that_is_really_full_leaves_the_old_content_and_no_temporary_file
 def test_a_folder_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         write_json(tmp_path / "missing" / "a.json", {})
-    assert caught.value.sentence == f"Cannot write {tmp_path / 'missing' / 'a.json'}: No such file or directory."
+    assert (
+        caught.value.sentence
+        == f"Cannot write {tmp_path / 'missing' / 'a.json'}: No such file or directory."
+    )
     assert caught.value.hint.endswith("choose another folder with --out.")
 
 
@@ -177,10 +182,15 @@ def test_a_file_with_the_longest_name_is_written(tmp_path: Path) -> None:
 # --- what killed processes leave ---
 
 
-def test_what_a_dead_process_left_is_swept_and_what_a_living_one_writes_is_not(tmp_path: Path) -> None:
+def test_what_a_dead_process_left_is_swept_and_what_a_living_one_writes_is_not(
+    tmp_path: Path,
+) -> None:
     (tmp_path / ".hidden.1").write_text("mine")
     (tmp_path / ".bashrc").write_text("mine")
-    dead, alive = left_by_dead_process(tmp_path / "a"), left_by_dead_process(tmp_path / "b", os.getpid())
+    dead, alive = (
+        left_by_dead_process(tmp_path / "a"),
+        left_by_dead_process(tmp_path / "b", os.getpid()),
+    )
     sweep(tmp_path)
     assert names(tmp_path) == sorted([".bashrc", ".hidden.1", alive.name])
     assert not dead.exists()
@@ -253,7 +263,12 @@ write_model(Path(sys.argv[1]), sys.argv[2])
 def killed(path: Path, content: str, number: int) -> bool:
     """Write a folder in a process that is killed at its n-th step; False if it had fewer."""
     code = f"from __future__ import annotations\n{inspect.getsource(write_model)}\n{KILL}"
-    return subprocess.run([sys.executable, "-c", code, path, content, str(number)], check=False).returncode == 9
+    return (
+        subprocess.run(
+            [sys.executable, "-c", code, path, content, str(number)], check=False
+        ).returncode
+        == 9
+    )
 
 
 def test_a_folder_is_whole_or_absent_wherever_its_writer_is_killed(tmp_path: Path) -> None:
@@ -269,7 +284,9 @@ def test_a_folder_is_whole_or_absent_wherever_its_writer_is_killed(tmp_path: Pat
     assert number > 8
 
 
-def test_a_folder_that_is_replaced_is_the_old_or_the_new_one_and_keeps_other_files(tmp_path: Path) -> None:
+def test_a_folder_that_is_replaced_is_the_old_or_the_new_one_and_keeps_other_files(
+    tmp_path: Path,
+) -> None:
     for number in range(1, 30):
         path = tmp_path / str(number)
         write_model(path, "a")
@@ -311,7 +328,9 @@ def damaged(content: bytes, how: str, place: int) -> bytes:
 @pytest.mark.parametrize("how", ["cut", "flipped"])
 def test_tensors_that_are_damaged_anywhere_are_not_read(tmp_path: Path, how: str) -> None:
     file = tmp_path / "t.safetensors"
-    write_tensors(file, {"a": torch.randn(5), "b": torch.ones((), dtype=torch.bfloat16)}, {"form": "1"})
+    write_tensors(
+        file, {"a": torch.randn(5), "b": torch.ones((), dtype=torch.bfloat16)}, {"form": "1"}
+    )
     content = file.read_bytes()
     for place in range(0, len(content), 3):
         file.write_bytes(damaged(content, how, place))
@@ -323,7 +342,9 @@ def test_tensors_that_are_damaged_anywhere_are_not_read(tmp_path: Path, how: str
 
 def test_one_element_out_of_many_is_written_as_well(tmp_path: Path) -> None:
     """The sum of a lane's only loss: contiguous to torch, whatever its stride."""
-    write_tensors(tmp_path / "t.safetensors", {"sums": torch.arange(5.0)[None, :][:, 2]}, {"form": "1"})
+    write_tensors(
+        tmp_path / "t.safetensors", {"sums": torch.arange(5.0)[None, :][:, 2]}, {"form": "1"}
+    )
     assert read_tensors(tmp_path / "t.safetensors")[0]["sums"].tolist() == [2.0]
 
 

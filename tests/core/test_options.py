@@ -52,7 +52,7 @@ class Settings(Base):
 def test_help_texts_are_the_strings_below_the_fields_in_the_source() -> None:
     helps = {name: option.help for name, option in options(Settings).items()}
     assert helps == {
-        "alpha": "Help of alpha,\non two lines.",
+        "alpha": "Help of alpha, on two lines.",
         "steps": "Another help of steps.",
         "switch": "Help of switch.",
         "kind": "Help of kind.",
@@ -83,7 +83,9 @@ def test_a_class_inside_a_function_is_read_too() -> None:
 
 @pytest.mark.parametrize("cls", [Training, NetSpec, Optim, *METHODS.values()])
 def test_every_setting_that_a_user_sees_is_explained(cls: type) -> None:
-    unexplained = [name for name, option in options(cls).items() if not option.help.endswith((".", ")"))]
+    unexplained = [
+        name for name, option in options(cls).items() if not option.help.endswith((".", ")"))
+    ]
     assert not unexplained
 
 
@@ -168,7 +170,12 @@ def test_nothing_given_is_nothing_returned() -> None:
         ("steps", 0, "The option 'steps' of it must be at least 1, found 0."),
         ("switch", "perhaps", "The option 'switch' of it must be true or false, found 'perhaps'."),
         ("kind", "three", "The option 'kind' of it must be 'one' or 'two', found 'three'."),
-        ("round", "all", "The option 'round' of it must be 'larger' or 'smaller' or a whole number, found 'all'."),
+        (
+            "round",
+            "all",
+            "The option 'round' of it must be 'larger' or 'smaller' or a whole number, found "
+            "'all'.",
+        ),
         ("maybe", "x", "The option 'maybe' of it must be a number, found 'x'."),
     ],
 )
@@ -196,7 +203,12 @@ def test_an_unknown_option_near_to_nothing_is_told_all() -> None:
 
 def test_pairs_are_split_at_the_first_equals_sign() -> None:
     pairs = ["alpha=0.1", " k-max = 0.3 ", "label=a=b", "empty="]
-    assert parse(pairs, "it", "a=b") == {"alpha": "0.1", "k_max": "0.3", "label": "a=b", "empty": ""}
+    assert parse(pairs, "it", "a=b") == {
+        "alpha": "0.1",
+        "k_max": "0.3",
+        "label": "a=b",
+        "empty": "",
+    }
 
 
 @pytest.mark.parametrize("pair", ["alpha", "=3", ""])

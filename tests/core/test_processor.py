@@ -11,7 +11,10 @@ import torch
 
 from askew.core.processor import Processor
 
-AMX = "vendor_id\t: {vendor}\ncpuid level\t: {level}\nflags\t\t: fma avx512f avx512_bf16 amx_bf16 amx_tile\n\n" * 2
+AMX = (
+    "vendor_id\t: {vendor}\ncpuid level\t: {level}\nflags\t\t: fma avx512f avx512_bf16 amx_bf16 "
+    "amx_tile\n\n" * 2
+)
 
 
 def described(vendor: str = "GenuineIntel", level: int = 32) -> Processor:
@@ -43,7 +46,12 @@ def test_bfloat16_is_taken_where_it_is_faster(has: dict[str, bool]) -> None:
 
 
 def test_a_product_in_bfloat16_does_not_end_the_process_on_this_machine() -> None:
-    code = "import askew.core.device, torch; x = torch.ones(256, 256).bfloat16(); print(float((x @ x)[0, 0]))"
+    code = (
+        "import askew.core.device, torch; x = torch.ones(256, 256).bfloat16(); print(float((x "
+        "@ x)[0, 0]))"
+    )
     clean = {name: value for name, value in os.environ.items() if name != "ONEDNN_MAX_CPU_ISA"}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=clean)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, env=clean
+    )
     assert (done.returncode, done.stdout) == (0, "256.0\n"), done.stderr

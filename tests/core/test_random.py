@@ -35,8 +35,12 @@ def digits(hashes: Tensor) -> Tensor:
 # Torch's own
 
 
-def test_weights_are_drawn_from_a_seed_and_no_generator_is_left_changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "manual_seed_all", lambda seed: pytest.fail("the GPUs were seeded"))
+def test_weights_are_drawn_from_a_seed_and_no_generator_is_left_changed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        torch.cuda, "manual_seed_all", lambda seed: pytest.fail("the GPUs were seeded")
+    )
     torch.default_generator.manual_seed(1)
     before = torch.get_rng_state()
     with seeded(7):
@@ -49,7 +53,10 @@ def test_weights_are_drawn_from_a_seed_and_no_generator_is_left_changed(monkeypa
 
 
 def test_a_key_is_63_bits_and_depends_on_every_part() -> None:
-    keys = {key(*parts) for parts in [(), (0,), ("0",), ("a", 1), ("a1",), (1, "a"), ("a", 1, 0), ("a", -1)]}
+    keys = {
+        key(*parts)
+        for parts in [(), (0,), ("0",), ("a", 1), ("a1",), (1, "a"), ("a", 1, 0), ("a", -1)]
+    }
     assert len(keys) == 8
     assert all(0 <= k < 2**63 for k in keys)
 
@@ -103,7 +110,9 @@ def test_each_block_of_a_shuffle_is_a_permutation(stream: int, n: int, blocks: i
 
 @steady
 @given(streams, st.integers(1, 40), st.integers(0, 200), st.integers(0, 100))
-def test_any_part_of_a_shuffle_is_a_slice_of_the_whole(stream: int, n: int, start: int, count: int) -> None:
+def test_any_part_of_a_shuffle_is_a_slice_of_the_whole(
+    stream: int, n: int, start: int, count: int
+) -> None:
     whole = shuffled(stream, n, 0, start + count, CPU)
     assert torch.equal(shuffled(stream, n, start, count, CPU), whole[start:])
 
@@ -150,7 +159,9 @@ def test_masks_of_different_steps_and_positions_are_independent(p: float) -> Non
     kept = masks(p, 400, 1_000).double()
     for samples in (kept, kept.T):
         n = samples.shape[1]
-        unrelated = torch.corrcoef(samples)[torch.triu_indices(len(samples), len(samples), 1).unbind()]
+        unrelated = torch.corrcoef(samples)[
+            torch.triu_indices(len(samples), len(samples), 1).unbind()
+        ]
         assert unrelated.abs().max() < 6 / n**0.5
         assert (unrelated**2).mean().item() * n == pytest.approx(1, abs=0.05)
 
@@ -178,7 +189,9 @@ def test_uniform_numbers_fill_the_unit_interval_evenly() -> None:
     assert abs(u.mean().item() - 1 / 2) < 5 / (12 * N) ** 0.5
     assert abs(u.var().item() - 1 / 12) < 5 / (180 * N) ** 0.5
     even = (torch.arange(N) + 0.5) / N
-    assert (u.sort().values - even).abs().max() < 2 / N**0.5  # Kolmogorov's distance, exceeded once in 1,500 times
+    assert (
+        u.sort().values - even
+    ).abs().max() < 2 / N**0.5  # Kolmogorov's distance, exceeded once in 1,500 times
 
 
 def test_normal_numbers_have_the_moments_and_the_tails_of_the_standard_normal() -> None:

@@ -21,7 +21,17 @@ from askew.inference.writers import CsvWriter, PredictionBatch
 
 CLIPBOARD = "\x1b]52;c;ZXZpbA==\x07"
 """Writes to the clipboard of many terminals."""
-EVIL = (CLIPBOARD, "\x9b31m", "a\rb", "\u202etxt.exe", "\u2066x", "\ud800", "\x7f", "\x00", "\u2028")
+EVIL = (
+    CLIPBOARD,
+    "\x9b31m",
+    "a\rb",
+    "\u202etxt.exe",
+    "\u2066x",
+    "\ud800",
+    "\x7f",
+    "\x00",
+    "\u2028",
+)
 
 texts = st.text(st.characters() | st.sampled_from("\\xu0159abc\x1b\n'=+-@\ud800"), max_size=12)
 
@@ -37,7 +47,9 @@ def test_what_is_made_visible_can_be_taken_back(text: str) -> None:
 
 
 @given(texts)
-def test_what_a_spreadsheet_would_compute_gets_an_apostrophe_that_can_be_taken_back(text: str) -> None:
+def test_what_a_spreadsheet_would_compute_gets_an_apostrophe_that_can_be_taken_back(
+    text: str,
+) -> None:
     cell = csv_cell(text)
     assert from_csv_cell(cell) == text
     assert not cell.startswith(("=", "+", "-", "@", "\t", "\r", "\n"))
@@ -53,7 +65,9 @@ def test_json_stays_the_same_value(text: str) -> None:
 
 
 @pytest.mark.parametrize("name", EVIL)
-def test_nothing_that_is_printed_controls_the_terminal(capsys: pytest.CaptureFixture[str], name: str) -> None:
+def test_nothing_that_is_printed_controls_the_terminal(
+    capsys: pytest.CaptureFixture[str], name: str
+) -> None:
     print_text(name)
     print_note(name)
     print_json({name: name})
@@ -63,7 +77,9 @@ def test_nothing_that_is_printed_controls_the_terminal(capsys: pytest.CaptureFix
     assert "\x1b]" not in printed
 
 
-def test_a_model_s_class_names_reach_neither_the_terminal_nor_a_spreadsheet_raw(cli: Command, tmp_path: Path) -> None:
+def test_a_model_s_class_names_reach_neither_the_terminal_nor_a_spreadsheet_raw(
+    cli: Command, tmp_path: Path
+) -> None:
     model = predictor()
     object.__setattr__(model.card, "classes", ("=cmd|calc", CLIPBOARD, "plain"))
     model.save(tmp_path / "model")
@@ -83,6 +99,8 @@ def test_predictions_on_a_terminal_control_nothing() -> None:
             return True
 
     screen = Terminal()
-    CsvWriter(screen, (CLIPBOARD,)).write(PredictionBatch([f"{CLIPBOARD}.png"], [""], np.ones((1, 1))))
+    CsvWriter(screen, (CLIPBOARD,)).write(
+        PredictionBatch([f"{CLIPBOARD}.png"], [""], np.ones((1, 1)))
+    )
     assert "\x1b" not in screen.getvalue()
     assert visible(CLIPBOARD, keep="") in screen.getvalue()

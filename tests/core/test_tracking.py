@@ -1,4 +1,5 @@
-"""Trackers hear of every run, in order; what the real libraries wrote is read back by themselves."""
+"""Trackers hear of every run, in order; what the real libraries wrote is read back by
+themselves."""
 
 from __future__ import annotations
 
@@ -60,7 +61,9 @@ def trained(run: Run, task: Task, root: Path, *log: Any, **how: Any) -> RunFolde
     return RunFolder(root / run.key)
 
 
-def test_a_tracker_hears_the_start_every_round_and_the_scores(make_run: MakeRun, task: Task, tmp_path: Path) -> None:
+def test_a_tracker_hears_the_start_every_round_and_the_scores(
+    make_run: MakeRun, task: Task, tmp_path: Path
+) -> None:
     run = make_run(COAL(), pretrain=0)
     folder = trained(run, task, tmp_path, Heard, curve=True)
     started, *rounds, finished = Heard.events
@@ -71,35 +74,49 @@ def test_a_tracker_hears_the_start_every_round_and_the_scores(make_run: MakeRun,
     assert [step for _, _, step, _ in rounds] == [entry["step"] for entry in trace] == [10, 20, 30]
     for (*_, values), entry in zip(rounds, trace, strict=True):
         losses = {f"losses/{name}": value for name, value in entry["losses"].items()}
-        assert values == losses | {f"oracle/{name}": value for name, value in entry["oracle"].items()}
+        assert values == losses | {
+            f"oracle/{name}": value for name, value in entry["oracle"].items()
+        }
     assert finished[2]["whole/per_class_mean"] == folder.scores()["whole"]["per_class_mean"]
     assert finished[3] == ""
 
 
-def test_a_tracker_changes_no_number_and_no_key(make_run: MakeRun, task: Task, tmp_path: Path) -> None:
-    with_one, without = (trained(make_run(), task, tmp_path / str(i), *log) for i, log in enumerate([[Heard], []]))
+def test_a_tracker_changes_no_number_and_no_key(
+    make_run: MakeRun, task: Task, tmp_path: Path
+) -> None:
+    with_one, without = (
+        trained(make_run(), task, tmp_path / str(i), *log) for i, log in enumerate([[Heard], []])
+    )
     assert with_one.path.name == without.path.name
     assert with_one.scores() == without.scores()
     assert len(finished_runs(tmp_path / "0")) == 1
 
 
-def test_a_run_that_diverges_is_told_as_failed(make_run: MakeRun, task: Task, tmp_path: Path) -> None:
+def test_a_run_that_diverges_is_told_as_failed(
+    make_run: MakeRun, task: Task, tmp_path: Path
+) -> None:
     with pytest.raises(UserError):
         trained(make_run(pretrain=0, lr=1e30, features_lr=1e30), task, tmp_path, Heard)
     assert Heard.events[-1][0] == "finished"
     assert "after step" in Heard.events[-1][3]
 
 
-def test_a_tracker_that_fails_is_dropped_and_the_run_is_finished(make_run: MakeRun, task: Task, tmp_path: Path) -> None:
+def test_a_tracker_that_fails_is_dropped_and_the_run_is_finished(
+    make_run: MakeRun, task: Task, tmp_path: Path
+) -> None:
     with pytest.warns(UserWarning, match="Breaks tracks this run no longer: the tracker is away"):
         folder = trained(make_run(pretrain=0), task, tmp_path, Breaks, Heard)
     assert folder.done
     assert [event[0] for event in Heard.events].count("round") == 3, "the other tracker goes on"
 
 
-def test_an_interrupted_run_goes_on_where_its_tracker_was(make_run: MakeRun, task: Task, tmp_path: Path) -> None:
+def test_an_interrupted_run_goes_on_where_its_tracker_was(
+    make_run: MakeRun, task: Task, tmp_path: Path
+) -> None:
     run = make_run(pretrain=0)
-    steps = execute(run, task, Execution(open_root(tmp_path), CPU, checkpoint_every=0.0, log=(Heard,)))
+    steps = execute(
+        run, task, Execution(open_root(tmp_path), CPU, checkpoint_every=0.0, log=(Heard,))
+    )
     while next(steps).step < 20:
         pass
     steps.close()
@@ -124,7 +141,9 @@ def test_a_tracker_without_its_library_names_the_extra(monkeypatch: pytest.Monke
 # --- the real libraries, without a network ---
 
 
-def test_tensorboard_reads_back_what_was_logged(make_run: MakeRun, task: Task, tmp_path: Path) -> None:
+def test_tensorboard_reads_back_what_was_logged(
+    make_run: MakeRun, task: Task, tmp_path: Path
+) -> None:
     pytest.importorskip("tensorboard", reason="the extra `tracking` brings it")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -134,7 +153,9 @@ def test_tensorboard_reads_back_what_was_logged(make_run: MakeRun, task: Task, t
     read = EventAccumulator(str(events))
     read.Reload()
     losses = {entry["step"]: entry["losses"]["label"] for entry in folder.trace()}
-    assert {e.step: e.value for e in read.Scalars("losses/label")} == pytest.approx(losses, rel=1e-6)
+    assert {e.step: e.value for e in read.Scalars("losses/label")} == pytest.approx(
+        losses, rel=1e-6
+    )
     (score,) = read.Scalars("whole/per_class_mean")
     assert score.value == pytest.approx(folder.scores()["whole"]["per_class_mean"])
 
@@ -154,7 +175,9 @@ def test_mlflow_reads_back_what_was_logged(
         where = client.get_experiment_by_name("askew")
         assert where is not None
         (run,) = client.search_runs([where.experiment_id])
-        history = {m.step: m.value for m in client.get_metric_history(run.info.run_id, "losses/label")}
+        history = {
+            m.step: m.value for m in client.get_metric_history(run.info.run_id, "losses/label")
+        }
     assert history == {entry["step"]: entry["losses"]["label"] for entry in folder.trace()}
     assert run.info.status == "FINISHED"
     assert run.data.params["plan.method.id"] == "source"
@@ -162,7 +185,8 @@ def test_mlflow_reads_back_what_was_logged(
 
 
 def wandb_records(file: Path) -> Iterator[Any]:
-    """The records of an offline run: a log in blocks of 32 KiB, each piece with checksum, length and kind before it."""
+    """The records of an offline run: a log in blocks of 32 KiB, each piece with checksum, length
+    and kind before it."""
     from wandb.proto import wandb_internal_pb2
 
     content, at, record = file.read_bytes(), 7, b""
@@ -192,16 +216,24 @@ def test_weights_and_biases_reads_back_what_was_logged_offline(
     history, summary = {}, {}
     for record in wandb_records(file):
         if record.HasField("history"):
-            row = {item.key or item.nested_key[0]: json.loads(item.value_json) for item in record.history.item}
+            row = {
+                item.key or item.nested_key[0]: json.loads(item.value_json)
+                for item in record.history.item
+            }
             history[row["_step"]] = row["losses/label"]
-        summary |= {item.key or item.nested_key[0]: json.loads(item.value_json) for item in record.summary.update}
+        summary |= {
+            item.key or item.nested_key[0]: json.loads(item.value_json)
+            for item in record.summary.update
+        }
     assert history == {entry["step"]: entry["losses"]["label"] for entry in folder.trace()}
     assert summary["whole/per_class_mean"] == folder.scores()["whole"]["per_class_mean"]
 
 
 def test_the_command_logs_its_runs(cli: Command, tmp_path: Path) -> None:
     pytest.importorskip("tensorboard", reason="the extra `tracking` brings it")
-    answer = cli("run", "mini/syn-uci", "-m", "source", *TINY, "--log", "tensorboard", "--device", "cpu")
+    answer = cli(
+        "run", "mini/syn-uci", "-m", "source", *TINY, "--log", "tensorboard", "--device", "cpu"
+    )
     assert answer.code == 0, answer.err
     logged = {p.name[:-9] for p in (tmp_path / "runs" / "logs" / "tensorboard").iterdir()}
     assert "mini-syn-uci source seed 0" in logged

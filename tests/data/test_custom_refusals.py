@@ -59,7 +59,9 @@ def _arrays(xs: np.ndarray, ys: object, xt: np.ndarray) -> Case:
     return lambda at: (npz(at / "s.npz", xs, ys), npz(at / "t.npz", xt))
 
 
-def _made(source: Callable[[Path], Path], target: Callable[[Path], Path] = lambda at: flat(at / "t")) -> Case:
+def _made(
+    source: Callable[[Path], Path], target: Callable[[Path], Path] = lambda at: flat(at / "t")
+) -> Case:
     return lambda at: (source(at), target(at))
 
 
@@ -94,8 +96,16 @@ def _nan() -> np.ndarray:
 
 AB = ["a", "b"] * 6
 WRONG: dict[str, tuple[Case, str, str]] = {
-    "nothing there": (_made(lambda at: at / "no"), r"The source .*/no does not exist\.", "a folder with"),
-    "an empty folder": (_made(_folder), r"The folder .*/empty holds no picture\.", "pictures end in"),
+    "nothing there": (
+        _made(lambda at: at / "no"),
+        r"The source .*/no does not exist\.",
+        "a folder with",
+    ),
+    "an empty folder": (
+        _made(_folder),
+        r"The folder .*/empty holds no picture\.",
+        "pictures end in",
+    ),
     "an empty target": (
         _made(lambda at: tree(at / "s"), _folder),
         r"The folder .*/empty holds no picture\.",
@@ -106,8 +116,16 @@ WRONG: dict[str, tuple[Case, str, str]] = {
         r"The source .*/s has one class, cat\.",
         "add another",
     ),
-    "a source without classes": (_made(lambda at: flat(at / "s")), r"The source .*/s has no labels\.", "sub-folder"),
-    "a stray picture": (_made(_mixed), r"1 of the 13 pictures in .*/s lie outside its class folders\.", "sub-folder"),
+    "a source without classes": (
+        _made(lambda at: flat(at / "s")),
+        r"The source .*/s has no labels\.",
+        "sub-folder",
+    ),
+    "a stray picture": (
+        _made(_mixed),
+        r"1 of the 13 pictures in .*/s lie outside its class folders\.",
+        "sub-folder",
+    ),
     "the same folder twice": (
         lambda at: (tree(at / "s"), at / "s" / ".." / "s"),
         r"Source and target are the same: .*/s\.",
@@ -118,7 +136,11 @@ WRONG: dict[str, tuple[Case, str, str]] = {
         r"The folder .*/cat lies inside .*/s\.",
         "read twice",
     ),
-    "a truncated JPEG": (_truncated, r"1 of the 5 pictures of .*/t cannot be read: bad\.jpg: .*\.", "--skip-broken"),
+    "a truncated JPEG": (
+        _truncated,
+        r"1 of the 5 pictures of .*/t cannot be read: bad\.jpg: .*\.",
+        "--skip-broken",
+    ),
     "a text file named .jpg": (
         _broken(b"hello"),
         r"1 of the 5 pictures of .*/t cannot be read: bad\.jpg: .*\.",
@@ -165,7 +187,11 @@ WRONG: dict[str, tuple[Case, str, str]] = {
         r"The source is rows of 5 numbers and the target images of 1 x 4 x 4\.",
         "same way",
     ),
-    "NaN in an array": (_arrays(rows(), AB, _nan()), r"1 of the 8 rows in .*/t\.npz hold NaN or infinity\.", "impute"),
+    "NaN in an array": (
+        _arrays(rows(), AB, _nan()),
+        r"1 of the 8 rows in .*/t\.npz hold NaN or infinity\.",
+        "impute",
+    ),
     "a label below zero": (
         _arrays(rows(3), [0, -1, 1], rows(4)),
         r"The label of row 1 in .*/s\.npz is -1, which is out of range\.",
@@ -225,11 +251,15 @@ def test_wrong_input_is_answered_with_what_was_found_and_a_hint(tmp_path: Path, 
     assert "\n" not in caught.value.sentence + caught.value.hint
 
 
-def test_a_file_that_may_not_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_may_not_be_read_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source, target = tree(tmp_path / "s"), flat(tmp_path / "t")
     decode = image_cache.decode
 
-    def forbidden(path: Path) -> np.ndarray:  # a superuser may read anything, so permissions prove nothing
+    def forbidden(
+        path: Path,
+    ) -> np.ndarray:  # a superuser may read anything, so permissions prove nothing
         if path == target / "0.png":
             raise PermissionError(13, "Permission denied", str(path))
         return decode(path)
@@ -254,7 +284,9 @@ def test_a_listed_picture_that_is_missing_is_left_out_like_a_broken_one(tmp_path
     found = load_custom_data(source, tmp_path / "t.txt", skip_broken=True)
     assert [text.partition(":")[0] for text in found.target.broken] == ["t/1.png", "t/4.png"]
     picture(target / "4.png")
-    assert len(load_custom_data(source, tmp_path / "t.txt", skip_broken=True).target.names) == 4, "it is there now"
+    assert len(load_custom_data(source, tmp_path / "t.txt", skip_broken=True).target.names) == 4, (
+        "it is there now"
+    )
 
 
 def test_a_disk_without_room_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,5 @@
-"""Arrays, tables and lists that are damaged or made to harm: each is read, or refused in one sentence with a hint."""
+"""Arrays, tables and lists that are damaged or made to harm: each is read, or refused in one
+sentence with a hint."""
 
 from __future__ import annotations
 
@@ -69,11 +70,17 @@ def encrypted() -> bytes:
 ARRAYS = {
     "encrypted.npz": encrypted(),
     "lzma.npz": npz(zipfile.ZIP_LZMA)[:-60] + npz(zipfile.ZIP_LZMA)[-60:],
-    "method.npz": npz().replace(struct.pack("<HH", 20, 0) + b"\x08\x00", struct.pack("<HH", 20, 0) + b"\x63\x00"),
-    "nested.npy": npy("{'descr': '<f4', 'fortran_order': False, 'shape': " + "(" * 3000 + ")" * 3000 + "}"),
+    "method.npz": npz().replace(
+        struct.pack("<HH", 20, 0) + b"\x08\x00", struct.pack("<HH", 20, 0) + b"\x63\x00"
+    ),
+    "nested.npy": npy(
+        "{'descr': '<f4', 'fortran_order': False, 'shape': " + "(" * 3000 + ")" * 3000 + "}"
+    ),
     "huge.npy": npy("{'descr': '<f8', 'fortran_order': False, 'shape': (4611686018427387904, 4)}"),
     "larger.npy": npy("{'descr': '<f8', 'fortran_order': False, 'shape': (" + "9" * 400 + ", 4)}"),
-    "memory.npy": npy("{'descr': '|V2000000000', 'fortran_order': False, 'shape': (2000000000, 4)}"),
+    "memory.npy": npy(
+        "{'descr': '|V2000000000', 'fortran_order': False, 'shape': (2000000000, 4)}"
+    ),
     "negative.npy": npy("{'descr': '<f8', 'fortran_order': False, 'shape': (-1, -4)}"),
     "empty.npy": b"",
     "empty.npz": b"PK\x05\x06" + bytes(18),
@@ -81,18 +88,26 @@ ARRAYS = {
 
 
 @pytest.mark.parametrize("name", ARRAYS)
-def test_an_array_file_that_cannot_be_read_is_refused_in_a_sentence(tmp_path: Path, name: str) -> None:
+def test_an_array_file_that_cannot_be_read_is_refused_in_a_sentence(
+    tmp_path: Path, name: str
+) -> None:
     (tmp_path / name).write_bytes(ARRAYS[name])
     sentence = read_or_refused(lambda: read_all(tmp_path / name))
     assert name in sentence or name == "lzma.npz"
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2])
-def test_an_archive_with_one_damaged_byte_is_read_or_refused_in_a_sentence(tmp_path: Path, method: int) -> None:
+@pytest.mark.parametrize(
+    "method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2]
+)
+def test_an_archive_with_one_damaged_byte_is_read_or_refused_in_a_sentence(
+    tmp_path: Path, method: int
+) -> None:
     content, file, refused = npz(method), tmp_path / "a.npz", 0
     for place in range(0, len(content), 2):
-        file.write_bytes(content[:place] + bytes([content[place] ^ 1 << place % 8]) + content[place + 1 :])
+        file.write_bytes(
+            content[:place] + bytes([content[place] ^ 1 << place % 8]) + content[place + 1 :]
+        )
         refused += bool(read_or_refused(lambda: read_all(file)))
     assert refused > len(content) / 6
 
@@ -125,7 +140,9 @@ def test_a_table_with_one_damaged_byte_is_read_or_refused_in_a_sentence(tmp_path
     content = file.read_bytes()
     for _ in range(200):
         place = rng.randrange(len(content))
-        file.write_bytes(content[:place] + bytes([content[place] ^ 1 << rng.randrange(8)]) + content[place + 1 :])
+        file.write_bytes(
+            content[:place] + bytes([content[place] ^ 1 << rng.randrange(8)]) + content[place + 1 :]
+        )
         read_or_refused(lambda: read_all(file))
 
 
@@ -146,11 +163,15 @@ LINES = (
 
 @pytest.mark.parametrize("suffix", [".txt", ".csv", ".tsv"])
 @pytest.mark.parametrize("line", LINES, ids=range(len(LINES)))
-def test_a_list_with_a_line_that_names_no_file_is_refused_in_a_sentence(tmp_path: Path, suffix: str, line: str) -> None:
+def test_a_list_with_a_line_that_names_no_file_is_refused_in_a_sentence(
+    tmp_path: Path, suffix: str, line: str
+) -> None:
     file = tmp_path / f"s{suffix}"
     file.write_text(f"{line}\n")
     read_or_refused(lambda: read_listing(file))
-    file.write_text(f"{line} cat\n{line}2 dog\n" if suffix == ".txt" else f"{line},cat\n{line}2,dog\n")
+    file.write_text(
+        f"{line} cat\n{line}2 dog\n" if suffix == ".txt" else f"{line},cat\n{line}2,dog\n"
+    )
     assert read_or_refused(lambda: load_custom_data(file, flat(tmp_path / "t")))
 
 
@@ -168,12 +189,18 @@ print(peak() - before)
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the peak of a process's memory")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="only Linux tells the peak of a process's memory"
+)
 @pytest.mark.parametrize("mode", ["I;16", "RGBA"])
-def test_a_large_picture_takes_a_few_times_its_pixels_however_small_its_file_is(tmp_path: Path, mode: str) -> None:
+def test_a_large_picture_takes_a_few_times_its_pixels_however_small_its_file_is(
+    tmp_path: Path, mode: str
+) -> None:
     side, file = 3000, tmp_path / "large.png"
     Image.new(mode, (side, side)).save(file)
-    done = subprocess.run([sys.executable, "-c", PEAK, file], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", PEAK, file], capture_output=True, text=True, check=True
+    )
     most = {"I;16": 5, "RGBA": 11}[mode]
     assert int(done.stdout) < 2 * most * side * side
 
@@ -199,17 +226,29 @@ def test_threads_wait_until_there_is_room_for_their_pixels() -> None:
     assert room.taken.value == 0
 
 
-def test_grey_pictures_are_the_same_whether_they_are_resized_in_grey_or_in_colour(tmp_path: Path) -> None:
+def test_grey_pictures_are_the_same_whether_they_are_resized_in_grey_or_in_colour(
+    tmp_path: Path,
+) -> None:
     rng = np.random.default_rng(0)
     grey = Image.fromarray(rng.integers(0, 256, (301, 511), dtype=np.uint8))
     grey.save(tmp_path / "grey.png")
-    expected = np.asarray(grey.convert("RGB").resize((256, 256), Image.Resampling.BILINEAR)).transpose(2, 0, 1)
+    expected = np.asarray(
+        grey.convert("RGB").resize((256, 256), Image.Resampling.BILINEAR)
+    ).transpose(2, 0, 1)
     assert (decode(tmp_path / "grey.png") == expected).all()
 
 
-def test_a_picture_that_shines_through_is_the_same_in_bands_as_in_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
-    clear = Image.fromarray(np.random.default_rng(0).integers(0, 256, (97, 61, 4), dtype=np.uint8), "RGBA")
+def test_a_picture_that_shines_through_is_the_same_in_bands_as_in_one_piece(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clear = Image.fromarray(
+        np.random.default_rng(0).integers(0, 256, (97, 61, 4), dtype=np.uint8), "RGBA"
+    )
     white = Image.new("RGBA", clear.size, "white")
-    whole = Image.alpha_composite(white, clear).convert("RGB").resize((256, 256), Image.Resampling.BILINEAR)
+    whole = (
+        Image.alpha_composite(white, clear)
+        .convert("RGB")
+        .resize((256, 256), Image.Resampling.BILINEAR)
+    )
     monkeypatch.setattr("askew.data.decode._BAND", 200)
     assert (decode(clear) == np.asarray(whole).transpose(2, 0, 1)).all()

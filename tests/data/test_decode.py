@@ -52,9 +52,15 @@ def test_a_camera_s_orientation_is_respected(tmp_path: Path) -> None:
     assert x[:, -20, 128].tolist() == [0, 0, 255]
 
 
-@pytest.mark.parametrize("exif", [b"Exif\0\0nonsense", b"Exif\0\0MM\0*\xff\xff\xff\xff", b"Exif\0\0"])
+@pytest.mark.parametrize(
+    "exif", [b"Exif\0\0nonsense", b"Exif\0\0MM\0*\xff\xff\xff\xff", b"Exif\0\0"]
+)
 def test_a_picture_with_nonsense_for_metadata_is_a_picture(tmp_path: Path, exif: bytes) -> None:
-    assert colour(decode(saved(tmp_path, Image.new("L", (8, 8), 90), "a.jpg", exif=exif))) == [90, 90, 90]
+    assert colour(decode(saved(tmp_path, Image.new("L", (8, 8), 90), "a.jpg", exif=exif))) == [
+        90,
+        90,
+        90,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -63,7 +69,12 @@ def test_a_picture_with_nonsense_for_metadata_is_a_picture(tmp_path: Path, exif:
         ("L", 77, "a.png", [77, 77, 77]),
         ("1", 1, "a.png", [255, 255, 255]),
         ("RGBA", (10, 20, 30, 255), "a.png", [10, 20, 30]),
-        ("RGBA", (0, 0, 0, 0), "a.png", [255, 255, 255]),  # what is transparent is white, whatever lies below
+        (
+            "RGBA",
+            (0, 0, 0, 0),
+            "a.png",
+            [255, 255, 255],
+        ),  # what is transparent is white, whatever lies below
         ("LA", (40, 255), "a.png", [40, 40, 40]),
         ("LA", (0, 0), "a.png", [255, 255, 255]),
         ("CMYK", (0, 0, 0, 255), "a.tif", [0, 0, 0]),
@@ -73,8 +84,11 @@ def test_a_picture_with_nonsense_for_metadata_is_a_picture(tmp_path: Path, exif:
         ("F", 0.5, "a.tif", [128, 128, 128]),
     ],
 )
-def test_every_mode_becomes_rgb(tmp_path: Path, mode: str, fill: object, name: str, expected: list[int]) -> None:
-    assert colour(decode(saved(tmp_path, Image.new(mode, (8, 8), fill), name))) == expected  # type: ignore[arg-type]
+def test_every_mode_becomes_rgb(
+    tmp_path: Path, mode: str, fill: object, name: str, expected: list[int]
+) -> None:
+    # type: ignore[arg-type]
+    assert colour(decode(saved(tmp_path, Image.new(mode, (8, 8), fill), name))) == expected
 
 
 def test_a_palette_keeps_its_colours_and_its_transparency(tmp_path: Path) -> None:
@@ -89,17 +103,27 @@ def test_a_broken_picture_raises(tmp_path: Path, damage: str) -> None:
     noise = np.random.default_rng(0).integers(0, 255, (64, 64, 3), dtype=np.uint8)
     path = saved(tmp_path, Image.fromarray(noise), "a.jpg")
     content = path.read_bytes()
-    path.write_bytes({"cut": content[: len(content) // 2], "empty": b"", "text": b"<html>not found</html>"}[damage])
+    path.write_bytes(
+        {"cut": content[: len(content) // 2], "empty": b"", "text": b"<html>not found</html>"}[
+            damage
+        ]
+    )
     with pytest.raises(OSError, match=r"truncated|cannot identify"):
         decode(path)
 
 
 @pytest.mark.parametrize("suffix", sorted(SUFFIXES))
 def test_every_suffix_that_is_looked_for_can_be_decoded(tmp_path: Path, suffix: str) -> None:
-    assert decode(saved(tmp_path, Image.new("L", (8, 8), 90), f"a{suffix}")).shape == (3, SIDE, SIDE)
+    assert decode(saved(tmp_path, Image.new("L", (8, 8), 90), f"a{suffix}")).shape == (
+        3,
+        SIDE,
+        SIDE,
+    )
 
 
-def test_postscript_is_no_picture_whatever_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_postscript_is_no_picture_whatever_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     started: list[object] = []
     monkeypatch.setattr("subprocess.Popen", started.append)  # Pillow would start Ghostscript
     path = saved(tmp_path, Image.new("L", (8, 8), 90), "a.eps").rename(tmp_path / "a.jpg")
@@ -110,7 +134,9 @@ def test_postscript_is_no_picture_whatever_it_is_named(tmp_path: Path, monkeypat
     assert not started
 
 
-def test_a_picture_of_too_many_pixels_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_picture_of_too_many_pixels_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = saved(tmp_path, Image.new("L", (40, 30)))
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
     with pytest.raises(ValueError, match="1,200 pixels"):
@@ -125,8 +151,12 @@ def test_sixteen_bits_take_no_more_than_a_few_bytes_per_pixel(tmp_path: Path) ->
     decode(path)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < 7 * side * side, "two as stored, two as an array, one as bytes; eight more in double precision"
+    assert peak < 7 * side * side, (
+        "two as stored, two as an array, one as bytes; eight more in double precision"
+    )
 
 
 def test_a_shape_of_one_channel_gives_grey(tmp_path: Path) -> None:
-    assert decode(saved(tmp_path, Image.new("RGB", (9, 9), (90, 90, 90))), (1, 4, 5)).tolist() == [[[90] * 5] * 4]
+    assert decode(saved(tmp_path, Image.new("RGB", (9, 9), (90, 90, 90))), (1, 4, 5)).tolist() == [
+        [[90] * 5] * 4
+    ]

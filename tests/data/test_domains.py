@@ -16,7 +16,13 @@ CPU = torch.device("cpu")
 
 def test_picked_rows_look_like_an_array() -> None:
     x, real = RowSubset(BASE, ROWS), BASE[ROWS]
-    assert (x.shape, x.dtype, x.ndim, x.nbytes, len(x)) == (real.shape, real.dtype, 4, real.nbytes, 400)
+    assert (x.shape, x.dtype, x.ndim, x.nbytes, len(x)) == (
+        real.shape,
+        real.dtype,
+        4,
+        real.nbytes,
+        400,
+    )
     assert (np.asarray(x) == real).all()
     assert (x[3] == real[3]).all()
     assert (x[5:9] == real[5:9]).all()

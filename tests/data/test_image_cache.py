@@ -1,4 +1,5 @@
-"""Pictures are decoded once; a torn or stale cache is found and rebuilt, and nothing is left half-written."""
+"""Pictures are decoded once; a torn or stale cache is found and rebuilt, and nothing is left
+half-written."""
 
 from __future__ import annotations
 
@@ -52,10 +53,14 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def right(found: Pictures, root: Path) -> bool:
-    return all((found.x[i] == decode(root / NAMES[row])).all() for i, row in enumerate(found.kept.tolist()))
+    return all(
+        (found.x[i] == decode(root / NAMES[row])).all() for i, row in enumerate(found.kept.tolist())
+    )
 
 
-def test_pictures_are_decoded_once_and_read_from_a_memory_map(root: Path, own_cache: Path, counted: list[str]) -> None:
+def test_pictures_are_decoded_once_and_read_from_a_memory_map(
+    root: Path, own_cache: Path, counted: list[str]
+) -> None:
     first = pictures("set", root, NAMES)
     again = pictures("set", root, NAMES)
     assert sorted(counted) == sorted(NAMES)
@@ -63,7 +68,10 @@ def test_pictures_are_decoded_once_and_read_from_a_memory_map(root: Path, own_ca
     assert again.x.shape == (8, 3, 256, 256)
     assert right(first, root)
     assert right(again, root)
-    assert sorted(p.suffix for p in own_cache.iterdir() if not p.name.startswith(".")) == [".json", ".npy"]
+    assert sorted(p.suffix for p in own_cache.iterdir() if not p.name.startswith(".")) == [
+        ".json",
+        ".npy",
+    ]
 
 
 def test_the_file_is_an_array_that_numpy_loads_by_itself(root: Path, own_cache: Path) -> None:
@@ -72,7 +80,9 @@ def test_the_file_is_an_array_that_numpy_loads_by_itself(root: Path, own_cache: 
     assert (np.load(file, allow_pickle=False) == np.asarray(found.x)).all()
 
 
-def test_a_picture_that_changed_is_decoded_again_and_the_others_are_not(root: Path, counted: list[str]) -> None:
+def test_a_picture_that_changed_is_decoded_again_and_the_others_are_not(
+    root: Path, counted: list[str]
+) -> None:
     pictures("set", root, NAMES)
     counted.clear()
     picture(root / "a/0.png", side=30)
@@ -121,10 +131,15 @@ def spoil(own_cache: Path, how: str) -> None:
 @pytest.mark.parametrize(
     "how",
     [
-        "cut short", "zeros at its end", "another array", "no pixels",
-        "no index", "index of nonsense", "index of another form",
+        "cut short",
+        "zeros at its end",
+        "another array",
+        "no pixels",
+        "no index",
+        "index of nonsense",
+        "index of another form",
     ],
-)  # fmt: skip
+)
 def test_a_torn_cache_is_rebuilt(root: Path, own_cache: Path, how: str) -> None:
     pictures("set", root, NAMES)
     spoil(own_cache, how)
@@ -215,7 +230,9 @@ def test_a_cache_folder_that_cannot_be_used_is_named(
     assert "ASKEW_CACHE" in caught.value.hint
 
 
-def test_a_full_disk_is_said_and_nothing_is_left(root: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_said_and_nothing_is_left(
+    root: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*args: object) -> None:
         raise OSError(28, os.strerror(28))
 
@@ -239,12 +256,17 @@ def many(folder: Path, n: int = 200) -> list[str]:
     return names
 
 
-def test_many_pictures_are_decoded_in_threads_and_land_in_their_rows(tmp_path: Path, own_cache: Path) -> None:
+def test_many_pictures_are_decoded_in_threads_and_land_in_their_rows(
+    tmp_path: Path, own_cache: Path
+) -> None:
     names = many(tmp_path / "many")
     (tmp_path / "many/a/7.png").write_bytes(b"no picture")
     found = pictures("many", tmp_path / "many", names, skip_broken=True)
     assert list(found.broken) == ["a/7.png"]
-    assert all((found.x[i] == decode(tmp_path / "many" / names[r])).all() for i, r in enumerate(found.kept.tolist()))
+    assert all(
+        (found.x[i] == decode(tmp_path / "many" / names[r])).all()
+        for i, r in enumerate(found.kept.tolist())
+    )
 
 
 def test_a_script_without_a_main_guard_runs_once(tmp_path: Path, own_cache: Path) -> None:
@@ -255,11 +277,15 @@ def test_a_script_without_a_main_guard_runs_once(tmp_path: Path, own_cache: Path
         "from pathlib import Path\nfrom askew.data.image_cache import pictures\n"
         f"print(len(pictures('many', Path('many'), {names!r}).x))\n"
     )
-    done = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
     assert (done.stdout, done.stderr) == (f"{len(names)}\n", "")
     assert (tmp_path / "runs.txt").read_text() == "x"
 
 
-def test_a_system_that_cannot_reserve_room_decodes_all_the_same(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_that_cannot_reserve_room_decodes_all_the_same(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delattr(os, "posix_fallocate")  # as on Windows and macOS
     assert right(pictures("set", root, NAMES), root)

@@ -28,11 +28,24 @@ from askew.data.label_shift import (
     ut_counts,
 )
 
-OFFICE_HOME: dict[str, Any] = json.loads(Path(__file__).with_name("office_home_sizes.json").read_text())
+OFFICE_HOME: dict[str, Any] = json.loads(
+    Path(__file__).with_name("office_home_sizes.json").read_text()
+)
 OFFICE_HOME_TAIL = picture_tail(65)
 DOMAINS = ("Clipart", "Product", "RealWorld")
 
-MNIST_TRAIN = [5444, 6179, 5470, 5638, 5307, 4987, 5417, 5715, 5389, 5454]  # without its first 5,000
+MNIST_TRAIN = [
+    5444,
+    6179,
+    5470,
+    5638,
+    5307,
+    4987,
+    5417,
+    5715,
+    5389,
+    5454,
+]  # without its first 5,000
 MNIST_TEST = [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
 USPS_TRAIN = [1194, 1005, 731, 658, 652, 556, 664, 645, 542, 644]
 USPS_TEST = [359, 264, 198, 166, 200, 160, 170, 147, 166, 177]
@@ -76,7 +89,9 @@ def test_classes_are_in_case_insensitive_order() -> None:
     assert names[-3:] == ["Trash_Can", "TV", "Webcam"]
 
 
-@pytest.mark.parametrize(("domain", "n"), [("Clipart", 1051), ("Product", 2075), ("RealWorld", 1287)])
+@pytest.mark.parametrize(
+    ("domain", "n"), [("Clipart", 1051), ("Product", 2075), ("RealWorld", 1287)]
+)
 def test_totals_are_those_of_the_spec(domain: str, n: int) -> None:
     assert total(OFFICE_HOME[domain]["sizes"], OFFICE_HOME_TAIL) == n
 
@@ -95,7 +110,13 @@ def test_office_home_sums_are_those_of_the_lists() -> None:
 
 @pytest.mark.parametrize(
     ("n", "images"),
-    [(MNIST_TRAIN, 12_144), (MNIST_TEST, 2_181), (SVHN_TRAIN, 10_395), (USPS_TRAIN, 1_432), (USPS_TEST, 390)],
+    [
+        (MNIST_TRAIN, 12_144),
+        (MNIST_TEST, 2_181),
+        (SVHN_TRAIN, 10_395),
+        (USPS_TRAIN, 1_432),
+        (USPS_TEST, 390),
+    ],
 )
 def test_digit_sums_are_those_of_the_spec(n: list[int], images: int) -> None:
     assert rs_counts(n, DIGITS_TAIL).sum() == images
@@ -108,7 +129,9 @@ def test_the_usps_exam_has_the_counts_of_the_spec() -> None:
 
 
 @pytest.mark.parametrize(("n", "side"), [(USPS_TRAIN, "source"), (MNIST_TRAIN, "target")])
-def test_the_figures_degrees_go_steadily_from_balanced_to_the_tail(n: list[int], side: Side) -> None:
+def test_the_figures_degrees_go_steadily_from_balanced_to_the_tail(
+    n: list[int], side: Side
+) -> None:
     path = np.array([degree_counts(n, DIGITS_TAIL, d, side) for d in FIGURE])
     assert (path.sum(axis=1) == path[0].sum()).all()
     towards = np.sign(path[-1] - path[0])
@@ -120,7 +143,9 @@ def test_the_figures_degrees_go_steadily_from_balanced_to_the_tail(n: list[int],
 
 @steady
 @given(st.integers(1, 100), shapes, st.floats(0, 10), st.floats(0, 10))
-def test_a_long_tail_is_a_falling_distribution(c: int, shape: float, low: float, span: float) -> None:
+def test_a_long_tail_is_a_falling_distribution(
+    c: int, shape: float, low: float, span: float
+) -> None:
     p = long_tail(c, shape, low, low + span)
     assert p.sum() == pytest.approx(1)
     assert (p > 0).all()
@@ -138,7 +163,9 @@ def test_rs_and_ut_never_take_more_than_a_class_has(n: list[int], shape: float) 
 
 @steady
 @given(st.integers(2, 30), st.integers(1, 400), shapes)
-def test_ut_falls_and_rs_is_its_mirror_when_no_class_runs_out(c: int, size: int, shape: float) -> None:
+def test_ut_falls_and_rs_is_its_mirror_when_no_class_runs_out(
+    c: int, size: int, shape: float
+) -> None:
     n = [size] * c
     ut = ut_counts(n, tail(n, shape))
     assert (np.diff(ut) <= 0).all()
@@ -153,7 +180,9 @@ def test_a_product_that_is_whole_loses_nothing_to_rounding() -> None:
 
 @steady
 @given(sizes, st.integers(0, 8000))
-def test_balanced_keeps_the_total_and_the_caps_and_is_level_elsewhere(n: list[int], images: int) -> None:
+def test_balanced_keeps_the_total_and_the_caps_and_is_level_elsewhere(
+    n: list[int], images: int
+) -> None:
     counts = balanced_counts(n, images)
     assert counts.sum() == min(images, sum(n))
     assert (counts <= n).all()
@@ -175,7 +204,9 @@ def test_degrees_end_at_balanced_and_at_the_tail(n: list[int], shape: float, sid
 
 @steady
 @given(sizes, shapes, degrees, st.sampled_from(SIDES))
-def test_every_degree_keeps_the_total_and_the_caps(n: list[int], shape: float, d: float, side: Side) -> None:
+def test_every_degree_keeps_the_total_and_the_caps(
+    n: list[int], shape: float, d: float, side: Side
+) -> None:
     p = tail(n, shape)
     counts = degree_counts(n, p, d, side)
     assert counts.sum() == degree_counts(n, p, 1, side).sum()
@@ -195,7 +226,9 @@ def test_a_degree_is_the_mix_rounded_by_less_than_one(n: list[int], d: float, si
 
 @steady
 @given(sizes, shapes, degrees, degrees, st.sampled_from(SIDES))
-def test_more_degree_is_nearer_to_the_tail(n: list[int], shape: float, d: float, e: float, side: Side) -> None:
+def test_more_degree_is_nearer_to_the_tail(
+    n: list[int], shape: float, d: float, e: float, side: Side
+) -> None:
     p = tail(n, shape)
     d, e = sorted((d, e))
     less, more, end = (degree_counts(n, p, x, side) for x in (d, e, 1))
@@ -214,8 +247,10 @@ def test_dirichlet_counts_fit_the_domain(n: list[int], strength: float, seed: in
 
 
 def test_a_smaller_dirichlet_strength_shifts_more() -> None:
-    far = [np.mean([js_distance(dirichlet_counts(USPS_TRAIN, s, i), USPS_TRAIN) for i in range(40)])
-           for s in (0.5, 1, 3, 10)]  # fmt: skip
+    far = [
+        np.mean([js_distance(dirichlet_counts(USPS_TRAIN, s, i), USPS_TRAIN) for i in range(40)])
+        for s in (0.5, 1, 3, 10)
+    ]
     assert far == sorted(far, reverse=True)
 
 
@@ -228,7 +263,9 @@ def test_an_empty_class_stays_empty_under_dirichlet() -> None:
 
 @steady
 @given(labels, st.lists(st.floats(0, 1), min_size=5, max_size=5), seeds)
-def test_a_draw_is_sorted_without_duplicates_and_has_the_counts(y: IntArray, part: list[float], seed: int) -> None:
+def test_a_draw_is_sorted_without_duplicates_and_has_the_counts(
+    y: IntArray, part: list[float], seed: int
+) -> None:
     counts = (counts_of(y) * part).astype(int)
     i = draw(y, counts, seed)
     assert (np.diff(i) > 0).all()
@@ -289,10 +326,14 @@ def test_a_hold_out_is_disjoint_and_has_every_class_that_is_left(
 
 @steady
 @given(labels, st.lists(st.integers(0, 9), min_size=5, max_size=5), seeds)
-def test_a_hold_out_is_in_proportion_and_as_large_as_fits(y: IntArray, counts: list[int], seed: int) -> None:
+def test_a_hold_out_is_in_proportion_and_as_large_as_fits(
+    y: IntArray, counts: list[int], seed: int
+) -> None:
     held, has, asked = counts_of(y[hold_out(y, [], counts, seed)]), counts_of(y), np.array(counts)
     used = (has > 0) & (asked > 0)
-    share = np.arange(121 * 45)[:, None] * asked // max(1, asked.sum())  # no m beyond fits 120 images
+    share = (
+        np.arange(121 * 45)[:, None] * asked // max(1, asked.sum())
+    )  # no m beyond fits 120 images
     largest = share[(share <= has)[:, used].all(axis=1)][-1]
     want = np.where(used, np.maximum(1, largest), 0)
     assert held.tolist() == want.tolist()
@@ -347,7 +388,8 @@ P3 = long_tail(3, 1, 1, 3)
         (lambda: degree_counts([4, 4, 4], P3, -0.1, "source"), "[0, 1], found -0.1"),
         (lambda: degree_counts([4, 4, 4], P3, 1.1, "target"), "[0, 1], found 1.1"),
         (lambda: degree_counts([4, 4, 4], P3, float("nan"), "target"), "found nan"),
-        (lambda: degree_counts([4, 4, 4], P3, 0.5, "middle"), "found 'middle'"),  # type: ignore[arg-type]
+        # type: ignore[arg-type]
+        (lambda: degree_counts([4, 4, 4], P3, 0.5, "middle"), "found 'middle'"),
         (lambda: dirichlet_counts([4, 4], 0, 0), "must be positive, found 0"),
         (lambda: dirichlet_counts([0, 0], 1, 0), "All 2 classes are empty"),
         (lambda: draw([0, 0, 1], [3, 1], 0), "Class 0 has 2 images; 3 were asked for"),

@@ -90,17 +90,27 @@ def pictures(folder: Path) -> CustomDomain:
 
 PICTURES: dict[str, Callable[[Path, list[Path], list[str]], Any]] = {
     "paths": lambda folder, files, labels: ([str(file) for file in files], labels),
-    "opened": lambda folder, files, labels: list(zip([Image.open(file) for file in files], labels, strict=True)),
-    "frame of paths": lambda folder, files, labels: frame(path=[str(file) for file in files], label=labels),
-    "dataset": lambda folder, files, labels: Pairs([Image.open(f) for f in files], [CLASSES.index(y) for y in labels]),
+    "opened": lambda folder, files, labels: list(
+        zip([Image.open(file) for file in files], labels, strict=True)
+    ),
+    "frame of paths": lambda folder, files, labels: frame(
+        path=[str(file) for file in files], label=labels
+    ),
+    "dataset": lambda folder, files, labels: Pairs(
+        [Image.open(f) for f in files], [CLASSES.index(y) for y in labels]
+    ),
     "hugging face": lambda folder, files, labels: _imagefolder(files, labels),
 }
 
 
 def _imagefolder(files: list[Path], labels: list[str]) -> Any:
     datasets = pytest.importorskip("datasets", reason="data sets of Hugging Face's library")
-    kinds = datasets.Features({"photo": datasets.Image(), "kind": datasets.ClassLabel(names=list(CLASSES))})
-    return datasets.Dataset.from_dict({"photo": [str(file) for file in files], "kind": labels}, features=kinds)
+    kinds = datasets.Features(
+        {"photo": datasets.Image(), "kind": datasets.ClassLabel(names=list(CLASSES))}
+    )
+    return datasets.Dataset.from_dict(
+        {"photo": [str(file) for file in files], "kind": labels}, features=kinds
+    )
 
 
 @pytest.mark.parametrize("form", PICTURES)
@@ -141,8 +151,13 @@ class Damaged(Pairs):
 
 
 def test_a_picture_that_cannot_be_read_is_named_or_left_out() -> None:
-    data = Damaged([Image.new("RGB", (4, 4), colour) for colour in ("red", "green", "blue")], [0, 1, 2])
-    with pytest.raises(UserError, match="1 of the 3 pictures of a Damaged cannot be read: 1: image file is truncated"):
+    data = Damaged(
+        [Image.new("RGB", (4, 4), colour) for colour in ("red", "green", "blue")], [0, 1, 2]
+    )
+    with pytest.raises(
+        UserError,
+        match="1 of the 3 pictures of a Damaged cannot be read: 1: image file is truncated",
+    ):
         as_domain(data, "source")
     domain = as_domain(data, "source", skip_broken=True)
     assert domain.names == ("0", "2")

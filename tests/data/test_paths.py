@@ -12,9 +12,15 @@ from askew.data.paths import cache_folder
     ("system", "module", "name"),
     [("linux", "unix", "Unix"), ("darwin", "macos", "MacOS"), ("win32", "windows", "Windows")],
 )
-@pytest.mark.parametrize("environment", [{}, {"XDG_CACHE_HOME": "/x/cache", "LOCALAPPDATA": "/x/local"}])
+@pytest.mark.parametrize(
+    "environment", [{}, {"XDG_CACHE_HOME": "/x/cache", "LOCALAPPDATA": "/x/local"}]
+)
 def test_caches_are_where_platformdirs_puts_them(
-    system: str, module: str, name: str, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    system: str,
+    module: str,
+    name: str,
+    environment: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     dirs = pytest.importorskip(f"platformdirs.{module}", reason="compared with platformdirs")
     for variable in ("ASKEW_CACHE", "XDG_CACHE_HOME", "LOCALAPPDATA"):

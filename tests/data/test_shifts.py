@@ -20,7 +20,9 @@ def test_turned_round_each_domain_has_the_proportions_of_the_other() -> None:
 
 
 @pytest.mark.parametrize("absent", [1, 3, 8])
-def test_a_target_lacks_the_classes_that_are_absent_in_training_and_in_the_test(absent: int) -> None:
+def test_a_target_lacks_the_classes_that_are_absent_in_training_and_in_the_test(
+    absent: int,
+) -> None:
     task, plain = load_task("mini/syn-uci", f"absent:{absent}"), load_task("mini/syn-uci")
     sizes, all_sizes = task.test_labels.target_sizes, plain.test_labels.target_sizes
     assert sizes is not None
@@ -43,7 +45,9 @@ def test_few_target_images_keep_the_proportions_and_the_test_stays_whole() -> No
     assert (task.test_labels.paper == plain.test_labels.paper).all()
 
 
-@pytest.mark.parametrize("text", ["absent:0", "absent:-1", "absent:x", "few:0", "few", "ut-rs:1", "absent:1.5"])
+@pytest.mark.parametrize(
+    "text", ["absent:0", "absent:-1", "absent:x", "few:0", "few", "ut-rs:1", "absent:1.5"]
+)
 def test_what_is_no_shift_is_refused(text: str) -> None:
     with pytest.raises(UserError, match="no label shift"):
         Shift.parse(text)

@@ -15,7 +15,9 @@ def network(answers: list[int], c: int = 3) -> DomainOutputs:
     return DomainOutputs.of(np.eye(c), np.arange(c), z, np.full(c, 1 / c))
 
 
-def test_expected_accuracy_is_the_share_of_pairs_that_agree_and_its_mean_over_predicted_classes() -> None:
+def test_expected_accuracy_is_the_share_of_pairs_that_agree_and_its_mean_over_predicted_classes() -> (
+    None
+):
     a, b, c = [0, 0, 1, 1, 2, 2], [0, 0, 1, 2, 2, 2], [0, 1, 1, 0, 2, 2]
     predicted = np.array([0, 0, 1, 1, 1, 2])
     found = expected_accuracy([network(a), network(b), network(c)], predicted)
@@ -23,7 +25,9 @@ def test_expected_accuracy_is_the_share_of_pairs_that_agree_and_its_mean_over_pr
     pairs = [sum(x[i] == y[i] for x, y in ((a, b), (a, c), (b, c))) / 3 for i in range(6)]
     assert pairs == pytest.approx([1, 1 / 3, 1, 0, 1, 1])
     assert found.overall == pytest.approx(sum(pairs) / 6)
-    assert found.per_class_mean == pytest.approx((sum(pairs[:2]) / 2 + sum(pairs[2:5]) / 3 + pairs[5]) / 3)
+    assert found.per_class_mean == pytest.approx(
+        (sum(pairs[:2]) / 2 + sum(pairs[2:5]) / 3 + pairs[5]) / 3
+    )
     assert found.networks == 3
     assert "72 % of the target, 78 % as a mean over classes" in found.sentence
 
@@ -31,7 +35,9 @@ def test_expected_accuracy_is_the_share_of_pairs_that_agree_and_its_mean_over_pr
 def test_the_answers_that_are_compared_are_those_under_a_uniform_prior() -> None:
     one, other = network([0, 1, 2]), network([0, 1, 2])
     seen = np.array([0.98, 0.01, 0.01])
-    moved = DomainOutputs.of(other.source_val, other.source_val_y, other.target + np.log(seen), seen)
+    moved = DomainOutputs.of(
+        other.source_val, other.source_val_y, other.target + np.log(seen), seen
+    )
     found = expected_accuracy([one, moved], np.array([0, 1, 2]))
     assert found is not None
     assert found.overall == 1
@@ -43,7 +49,8 @@ def test_one_network_alone_tells_nothing() -> None:
 
 
 def test_networks_that_err_as_often_as_they_say_agree_as_often_as_one_is_right() -> None:
-    """Answers drawn from a posterior: two draws agree as often as one draw is the label, which is a third one."""
+    """Answers drawn from a posterior: two draws agree as often as one draw is the label, which is a
+    third one."""
     rng, p = np.random.default_rng(0), rng_posterior(4000)
     draws = [[int(rng.choice(3, p=row)) for row in p] for _ in range(3)]
     y = np.array(draws[-1])

@@ -31,7 +31,8 @@ TAIL, RARE = np.array(DIGITS_TAIL), np.array(DIGITS_TAIL)[::-1]
 
 @st.composite
 def shifts(draw: st.DrawFn) -> tuple[Floats, Floats]:
-    """Columns C(ŷ|y) of a classifier that is not blind, and a target prior in which classes may be missing."""
+    """Columns C(ŷ|y) of a classifier that is not blind, and a target prior in which classes may be
+    missing."""
     c = draw(st.integers(2, 8))
     rng = np.random.default_rng(draw(st.integers(0, 10**6)))
     confusion = draw(st.floats(0, 0.9)) * rng.dirichlet(np.ones(c), size=c).T
@@ -59,7 +60,9 @@ def test_a_soft_prediction_is_the_softmax_and_a_hard_one_the_most_probable_class
     assert (hard.sizes.tolist(), hard.images) == ([1, 1, 0], 2)
 
 
-def test_confusion_has_a_column_for_each_class_and_one_without_images_is_taken_as_recognised() -> None:
+def test_confusion_has_a_column_for_each_class_and_one_without_images_is_taken_as_recognised() -> (
+    None
+):
     predicted = np.array([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.2, 0.3, 0.5]])
     found = confusion_by_class(predicted, np.array([0, 0, 2]))
     assert found.tolist() == [[0.5, 0, 0.2], [0.5, 1, 0.3], [0, 0, 0.5]]
@@ -70,14 +73,18 @@ def test_confusion_has_a_column_for_each_class_and_one_without_images_is_taken_a
 
 @steady
 @given(shifts())
-def test_the_simplex_recovers_any_prior_from_an_exact_confusion_matrix(shift: tuple[Floats, Floats]) -> None:
+def test_the_simplex_recovers_any_prior_from_an_exact_confusion_matrix(
+    shift: tuple[Floats, Floats],
+) -> None:
     confusion, prior = shift
     np.testing.assert_allclose(simplex_prior(confusion, confusion @ prior), prior, atol=1e-6)
 
 
 @steady
 @given(shifts(), st.integers(0, 10**6))
-def test_the_simplex_finds_the_nearest_prior_where_none_fits(shift: tuple[Floats, Floats], seed: int) -> None:
+def test_the_simplex_finds_the_nearest_prior_where_none_fits(
+    shift: tuple[Floats, Floats], seed: int
+) -> None:
     confusion, _ = shift
     rng = np.random.default_rng(seed)
     c = len(confusion)
@@ -93,9 +100,13 @@ def test_the_simplex_finds_the_nearest_prior_where_none_fits(shift: tuple[Floats
 @steady
 @given(shifts())
 def test_the_target_prior_is_recovered_from_logits(shift: tuple[Floats, Floats]) -> None:
-    """One held-out image per class, whose softmax is its column, and one target image that looks like all of them."""
+    """One held-out image per class, whose softmax is its column, and one target image that looks
+    like all of them."""
     confusion, prior = (torch.from_numpy(v) for v in shift)
-    held_out, target = confusion.T.clamp(min=1e-30).log(), (confusion @ prior)[None].clamp(min=1e-30).log()
+    held_out, target = (
+        confusion.T.clamp(min=1e-30).log(),
+        (confusion @ prior)[None].clamp(min=1e-30).log(),
+    )
     found = bbse_prior(held_out, torch.arange(len(prior)), target, soft=True)
     assert found.dtype == torch.float32
     np.testing.assert_allclose(found, prior, atol=1e-5)
@@ -107,7 +118,9 @@ def classified(y: Floats, confusion: Floats, rng: np.random.Generator) -> Floats
 
 
 @pytest.mark.parametrize("soft", [False, True])
-def test_a_sampled_target_s_prior_is_found_where_counting_predictions_goes_wrong(soft: bool) -> None:
+def test_a_sampled_target_s_prior_is_found_where_counting_predictions_goes_wrong(
+    soft: bool,
+) -> None:
     rng = np.random.default_rng(0)
     confusion = 0.7 * np.eye(10) + 0.3 * rng.dirichlet(np.full(10, 0.3), size=10).T
     val_y, y = rng.choice(10, 2000, p=RARE), rng.choice(10, 2000, p=TAIL)
@@ -118,12 +131,15 @@ def test_a_sampled_target_s_prior_is_found_where_counting_predictions_goes_wrong
 
 
 def test_hard_and_soft_predictions_differ() -> None:
-    """Unsure, but always right: hard predictions count the target as it is, soft ones need the confusion for it."""
+    """Unsure, but always right: hard predictions count the target as it is, soft ones need the
+    confusion for it."""
     z, y = torch.eye(3).repeat(20, 1), torch.arange(60) % 3
     target = torch.eye(3)[[0] * 6 + [1] * 3 + [2]]
     for soft in (False, True):
         np.testing.assert_allclose(bbse_prior(z, y, target, soft=soft), [0.6, 0.3, 0.1], atol=1e-5)
-    mistaken = torch.cat([z[:-1], 5 * torch.eye(3)[:1]])  # one image of class 2, taken for 0 without a doubt
+    mistaken = torch.cat(
+        [z[:-1], 5 * torch.eye(3)[:1]]
+    )  # one image of class 2, taken for 0 without a doubt
     hard, soft = (bbse_prior(mistaken, y, target, soft=s).numpy() for s in (False, True))
     confusion = np.array([[1, 0, 1 / 20], [0, 1, 0], [0, 0, 19 / 20]])
     np.testing.assert_allclose(hard, np.linalg.solve(confusion, [0.6, 0.3, 0.1]), atol=1e-5)
@@ -140,8 +156,11 @@ def test_a_class_without_a_held_out_image_is_found_if_it_is_recognised() -> None
 
 @steady
 @given(shifts(), st.integers(1, 5000), st.integers(0, 10**6))
-def test_the_ridge_is_its_formula_of_the_joint_matrix(shift: tuple[Floats, Floats], images: int, seed: int) -> None:
-    """w = argmin ‖μ − Jw‖² + λ‖w‖², by least squares; what is negative counts as nothing; shares sum to one."""
+def test_the_ridge_is_its_formula_of_the_joint_matrix(
+    shift: tuple[Floats, Floats], images: int, seed: int
+) -> None:
+    """w = argmin ‖μ − Jw‖² + λ‖w‖², by least squares; what is negative counts as nothing; shares
+    sum to one."""
     confusion, prior = shift
     rng = np.random.default_rng(seed)
     p, predicted = rng.dirichlet(np.ones(len(prior))), rng.dirichlet(np.ones(len(prior)))
@@ -152,12 +171,15 @@ def test_the_ridge_is_its_formula_of_the_joint_matrix(shift: tuple[Floats, Float
 
 
 def test_the_ridge_shrinks_a_ratio_of_30_to_7_even_for_a_perfect_classifier() -> None:
-    """Of w = p·q/(p² + 1/n), at 1,432 images; the shares that are made of it keep how classes compare."""
+    """Of w = p·q/(p² + 1/n), at 1,432 images; the shares that are made of it keep how classes
+    compare."""
     true, w = TAIL / RARE, RARE * TAIL / (RARE**2 + 1 / 1432)
     assert (true[0], w[0]) == pytest.approx((30.25, 7.23), abs=0.01)
     found = ridge_prior(np.eye(10), TAIL, RARE, 1432) / RARE
     np.testing.assert_allclose(found / found[-1], w / w[-1])
-    assert w[-1] == pytest.approx(true[-1], rel=0.01), "a class that is common in the source is not shrunk"
+    assert w[-1] == pytest.approx(true[-1], rel=0.01), (
+        "a class that is common in the source is not shrunk"
+    )
     np.testing.assert_allclose(simplex_prior(np.eye(10), TAIL) / RARE, true, rtol=1e-6)
 
 
@@ -182,7 +204,9 @@ def test_the_ridge_of_a_target_that_contradicts_the_source_is_the_source_s_prior
 def test_classes_that_are_alike_to_the_classifier_are_warned_about(estimator: Solver) -> None:
     y = torch.arange(40) % 10
     alike = torch.where(y == 3, 8, y)
-    with pytest.warns(UnsurePriorWarning, match=r"smallest singular value .*cannot tell some classes apart"):
+    with pytest.warns(
+        UnsurePriorWarning, match=r"smallest singular value .*cannot tell some classes apart"
+    ):
         found = bbse_prior(sure(alike), y, sure(alike), solver=estimator)
     assert found.sum().item() == pytest.approx(1)
     assert (found[:3] - 0.1).abs().max() < 0.08

@@ -17,7 +17,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def test_calibration_finds_the_temperature_and_the_held_out_source_s_own_prior() -> None:
-    """A network twice as sure as it should be, trained on equal classes, of a source in which they are 30 to 1."""
+    """A network twice as sure as it should be, trained on equal classes, of a source in which they
+    are 30 to 1."""
     outputs, _, x = world(4000, 10, sharp=2.0)
     calibration = calibrate(outputs)
     assert calibration.scale == pytest.approx(0.5, rel=0.1)
@@ -28,11 +29,17 @@ def test_calibration_finds_the_temperature_and_the_held_out_source_s_own_prior()
 
 def test_calibration_is_the_point_of_greatest_likelihood_times_a_unit_normal() -> None:
     outputs = world(60, 10, sharp=3.0).outputs
-    c, start = outputs.classes, np.log((outputs.source_sizes + 0.5) / (60 + 5) / outputs.training_prior)
+    c, start = (
+        outputs.classes,
+        np.log((outputs.source_sizes + 0.5) / (60 + 5) / outputs.training_prior),
+    )
 
     def worth(scale: float, extra: Array) -> float:
         p = softmax(scale * outputs.source_val + start + extra)
-        return float(np.log(p[np.arange(60), outputs.source_val_y]).sum() - (np.log(scale) ** 2 + extra @ extra) / 2)
+        return float(
+            np.log(p[np.arange(60), outputs.source_val_y]).sum()
+            - (np.log(scale) ** 2 + extra @ extra) / 2
+        )
 
     calibration = calibrate(outputs)
     extra = calibration.bias - start
@@ -47,7 +54,9 @@ def test_a_posterior_under_another_prior_is_bayes_rule() -> None:
     calibration = calibrate(outputs)
     wanted = calibration.posterior(outputs.target) * TAIL / calibration.prior
     np.testing.assert_allclose(
-        calibration.posterior(outputs.target, TAIL), wanted / wanted.sum(axis=1, keepdims=True), rtol=1e-9
+        calibration.posterior(outputs.target, TAIL),
+        wanted / wanted.sum(axis=1, keepdims=True),
+        rtol=1e-9,
     )
 
 
@@ -63,7 +72,9 @@ def test_a_class_without_held_out_images_and_a_perfect_network_leave_calibration
 def test_a_class_that_training_lacked_starts_without_a_bias() -> None:
     """Held-out images of it, and nothing else, decide how probable it is."""
     y = np.arange(40) % 4
-    outputs = DomainOutputs.of(8.0 * np.eye(4)[y % 3], y, 8.0 * np.eye(4)[[0, 1, 2]], [1 / 3, 1 / 3, 1 / 3, 0.0])
+    outputs = DomainOutputs.of(
+        8.0 * np.eye(4)[y % 3], y, 8.0 * np.eye(4)[[0, 1, 2]], [1 / 3, 1 / 3, 1 / 3, 0.0]
+    )
     posterior = calibrate(outputs).posterior(outputs.target, np.full(4, 0.25))
     assert posterior.argmax(axis=1).tolist() == [0, 1, 2]
 
@@ -79,4 +90,6 @@ def test_probabilities_are_made_as_high_as_predictions_are_right(accuracy: float
 def test_what_no_temperature_reaches_is_approached() -> None:
     z = np.array([[1.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
     assert temperature_for(z, 1.0) == SUREST, "an image of equal logits stays undecided"
-    assert temperature_for(z, 0.2) == SOFTEST, "less than one class in three is no most probable one"
+    assert temperature_for(z, 0.2) == SOFTEST, (
+        "less than one class in three is no most probable one"
+    )

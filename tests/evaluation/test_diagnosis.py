@@ -16,31 +16,42 @@ from askew.evaluation.prior_estimators import estimate_prior
 
 
 def test_outputs_of_one_distribution_seldom_differ() -> None:
-    rejected = [outputs_differ(world(200, 300, RARE, RARE, seed=s).outputs).found for s in range(40)]
+    rejected = [
+        outputs_differ(world(200, 300, RARE, RARE, seed=s).outputs).found for s in range(40)
+    ]
     assert np.mean(rejected) <= 0.125
 
 
 def test_a_prior_that_is_the_source_s_is_seldom_called_another() -> None:
     worlds = [world(200, 300, RARE, RARE, seed=s).outputs for s in range(40)]
-    rejected = [prior_differs(outputs, estimate_prior(outputs, "bbse", resamples=60)).found for outputs in worlds]
+    rejected = [
+        prior_differs(outputs, estimate_prior(outputs, "bbse", resamples=60)).found
+        for outputs in worlds
+    ]
     assert np.mean(rejected) <= 0.1
 
 
 @pytest.mark.parametrize(("n_val", "apart"), [(60, 3.0), (300, 3.0), (300, 1.5)])
-def test_label_shift_alone_however_strong_seldom_leaves_a_difference(n_val: int, apart: float) -> None:
-    """The prior is estimated, from few held-out images of the classes that the target mostly has; the level holds."""
+def test_label_shift_alone_however_strong_seldom_leaves_a_difference(
+    n_val: int, apart: float
+) -> None:
+    """The prior is estimated, from few held-out images of the classes that the target mostly has;
+    the level holds."""
     p = [remaining_difference(world(n_val, 400, apart=apart, seed=s).outputs).p for s in range(80)]
     assert np.mean(np.array(p) < 0.05) <= 0.11
     assert np.mean(np.array(p) < 0.5) > 0.1, "it is not silent altogether"
 
 
 def test_one_held_out_image_of_each_class_is_no_evidence_of_a_difference() -> None:
-    """They do not vary within their class, and by that measure any difference would be infinitely large."""
+    """They do not vary within their class, and by that measure any difference would be infinitely
+    large."""
     found = []
     for seed in range(40):
         whole = world(300, 400, seed=seed).outputs
         _, first = np.unique(whole.source_val_y, return_index=True)
-        few = DomainOutputs.of(whole.source_val[first], whole.source_val_y[first], whole.target, EVEN)
+        few = DomainOutputs.of(
+            whole.source_val[first], whole.source_val_y[first], whole.target, EVEN
+        )
         found.append(remaining_difference(few))
     assert max(test.size for test in found) < 20
     assert np.mean([test.found for test in found]) <= 0.15
@@ -71,7 +82,10 @@ def test_label_shift_is_found_in_outputs_and_prior() -> None:
 
 @pytest.mark.parametrize("q", [RARE, TAIL])
 def test_images_that_look_different_leave_a_difference_whatever_the_prior(q: Array) -> None:
-    rejected = [remaining_difference(world(600, 600, q=q, moved=0.7, seed=s).outputs).found for s in range(10)]
+    rejected = [
+        remaining_difference(world(600, 600, q=q, moved=0.7, seed=s).outputs).found
+        for s in range(10)
+    ]
     assert np.mean(rejected) >= 0.9
 
 
@@ -79,7 +93,9 @@ def test_features_show_what_logits_do_not() -> None:
     whole, rng = world(400, 400), np.random.default_rng(0)
     outputs = whole.outputs
     features, target = rng.normal(size=(400, 30)), rng.normal(size=(400, 30)) + 1.0
-    kept = DomainOutputs.of(outputs.source_val, outputs.source_val_y, outputs.target, EVEN, features, target)
+    kept = DomainOutputs.of(
+        outputs.source_val, outputs.source_val_y, outputs.target, EVEN, features, target
+    )
     assert not remaining_difference(outputs).found
     assert remaining_difference(kept).found
     assert remaining_difference(kept).size > 1
@@ -101,11 +117,15 @@ def test_each_kind_of_shift_is_told(q: Array, moved: float, kind: str, begins: s
     found = diagnose(world(800, 800, q=q, moved=moved, seed=1).outputs, resamples=60)
     assert found.kind == kind, found.sentence
     assert found.sentence.startswith(begins)
-    assert found.sure != ("sure" if kind in ("none", "both") else ""), "neither absence nor a mix amid more is sure"
+    assert found.sure != ("sure" if kind in ("none", "both") else ""), (
+        "neither absence nor a mix amid more is sure"
+    )
 
 
 def test_an_adapted_network_adds_its_estimates_and_does_not_change_the_verdict() -> None:
-    before, after = (world(800, 800, moved=0.6, knows=knows, seed=1).outputs for knows in (0.0, 1.0))
+    before, after = (
+        world(800, 800, moved=0.6, knows=knows, seed=1).outputs for knows in (0.0, 1.0)
+    )
     alone, found = diagnose(before, resamples=40), diagnose(before, after, resamples=40)
     assert (found.kind, alone.kind) == ("both", "both")
     assert set(found.priors) == set(found.remains) == {"unadapted", "adapted"}
@@ -115,7 +135,9 @@ def test_an_adapted_network_adds_its_estimates_and_does_not_change_the_verdict()
     assert found.sentence.startswith(alone.sentence)
     assert "The adapted network sees no such difference" in found.sentence
     counted = np.bincount(after.target_uniform.argmax(axis=1), minlength=10) / 800
-    np.testing.assert_allclose(found.target_prior.prior, counted, err_msg="one that was to see none proves nothing")
+    np.testing.assert_allclose(
+        found.target_prior.prior, counted, err_msg="one that was to see none proves nothing"
+    )
 
 
 def test_how_sure_it_is_grows_with_the_images() -> None:
@@ -137,6 +159,15 @@ def test_a_network_that_cannot_tell_classes_apart_says_so() -> None:
 def test_a_diagnosis_is_plain_values() -> None:
     outputs = world(100, 100).outputs
     record = json.loads(json.dumps(diagnose(outputs, outputs, resamples=10).as_dict()))
-    assert set(record) == {"kind", "sure", "sentence", "source_mix", "mixes", "outputs", "mix_differs", "remains"}
+    assert set(record) == {
+        "kind",
+        "sure",
+        "sentence",
+        "source_mix",
+        "mixes",
+        "outputs",
+        "mix_differs",
+        "remains",
+    }
     assert set(record["mixes"]["adapted"]) == {"bbse", "rlls", "em"}
     assert set(record["outputs"]) == {"question", "p", "size", "unit", "found"}

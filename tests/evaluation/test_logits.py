@@ -37,14 +37,20 @@ def test_a_class_that_was_absent_from_training_keeps_its_logit(share: float) -> 
 
 def test_a_rare_class_of_training_is_weighed_up() -> None:
     training = np.array([0.99, 0.01])
-    np.testing.assert_allclose(adjust_logits(np.zeros(2), np.array([0.5, 0.5]), training), np.log([0.5 / 0.99, 50]))
+    np.testing.assert_allclose(
+        adjust_logits(np.zeros(2), np.array([0.5, 0.5]), training), np.log([0.5 / 0.99, 50])
+    )
 
 
 def test_a_floored_prior_has_no_share_below_a_thousandth_of_an_even_one() -> None:
-    np.testing.assert_allclose(floor_prior(np.array([0.999, 0.001, 0.0, 0.0])), [0.999, 0.001, 2.5e-4, 2.5e-4])
+    np.testing.assert_allclose(
+        floor_prior(np.array([0.999, 0.001, 0.0, 0.0])), [0.999, 0.001, 2.5e-4, 2.5e-4]
+    )
 
 
-@pytest.mark.parametrize("prior", [[0.2, 0.3, 0.5], [0.9, 0.05, 0.05], [0.6, 0.4, 0.0], [0.0, 0.0, 1.0]])
+@pytest.mark.parametrize(
+    "prior", [[0.2, 0.3, 0.5], [0.9, 0.05, 0.05], [0.6, 0.4, 0.0], [0.0, 0.0, 1.0]]
+)
 def test_a_bias_gives_the_classes_just_their_known_shares(prior: list[float]) -> None:
     logits = 3 * np.random.default_rng(0).normal(size=(200, 3)) + np.array([4.0, 0.0, -2.0])
     bias = prior_bias(logits, np.array(prior))

@@ -11,15 +11,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from askew.data.task import TestLabels
-from askew.evaluation.metrics import bootstrap_interval, class_accuracy, confusion, score, score_test
+from askew.evaluation.metrics import (
+    bootstrap_interval,
+    class_accuracy,
+    confusion,
+    score,
+    score_test,
+)
 
 steady = settings(derandomize=True, deadline=None, max_examples=80, database=None)
 C = 5
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 # Some of the five classes are often absent.
-answers = st.lists(st.tuples(st.integers(0, C - 1), st.integers(0, C - 1)), min_size=1, max_size=60).map(
-    lambda pairs: tuple(np.array(pairs).T)
-)
+answers = st.lists(
+    st.tuples(st.integers(0, C - 1), st.integers(0, C - 1)), min_size=1, max_size=60
+).map(lambda pairs: tuple(np.array(pairs).T))
 
 
 def plain_class_accuracies(y: Ints, predicted: Ints) -> dict[int, float]:
@@ -42,7 +48,9 @@ def answered(sizes: list[int], accuracy: list[float], seed: int = 0) -> tuple[In
 def counts_of(sizes: list[int], right: list[int]) -> Ints:
     """A confusion matrix with so many right of each class."""
     counts = np.diag(right)
-    counts[np.arange(len(sizes)), (np.arange(len(sizes)) + 1) % len(sizes)] += np.array(sizes) - right
+    counts[np.arange(len(sizes)), (np.arange(len(sizes)) + 1) % len(sizes)] += (
+        np.array(sizes) - right
+    )
     return counts
 
 
@@ -56,7 +64,9 @@ def test_scores_are_those_of_a_plain_loop(drawn: tuple[Ints, Ints]) -> None:
     found = score(y, predicted, C)
     each = plain_class_accuracies(y, predicted)
     assert found["per_class_mean"] == pytest.approx(100 * sum(each.values()) / len(each))
-    assert found["per_class"] == [pytest.approx(100 * each[k]) if k in each else None for k in range(C)]
+    assert found["per_class"] == [
+        pytest.approx(100 * each[k]) if k in each else None for k in range(C)
+    ]
     assert found["overall"] == pytest.approx(100 * sum(y == predicted) / len(y))
     assert found["worst"] == pytest.approx(100 * min(each.values()))
     assert each[found["worst_class"]] == min(each.values())
@@ -76,7 +86,12 @@ def test_the_confusion_matrix_counts_true_class_by_row(drawn: tuple[Ints, Ints])
 
 def test_a_class_that_the_exam_does_not_have_is_left_out() -> None:
     y, predicted = np.array([0, 0, 3]), np.array([0, 1, 3])
-    assert np.isnan(class_accuracy(confusion(y, predicted, 4))).tolist() == [False, True, True, False]
+    assert np.isnan(class_accuracy(confusion(y, predicted, 4))).tolist() == [
+        False,
+        True,
+        True,
+        False,
+    ]
     found = score(y, predicted, 4)
     assert found["per_class_mean"] == 75
     assert found["per_class"] == [50, None, None, 100]

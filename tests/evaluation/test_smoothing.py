@@ -1,4 +1,5 @@
-"""Answers that listen to neighbours, held to the formula written out with loops, and to what they are for."""
+"""Answers that listen to neighbours, held to the formula written out with loops, and to what they
+are for."""
 
 from __future__ import annotations
 
@@ -22,15 +23,24 @@ def clusters(sizes: list[int], seed: int = 0) -> tuple[Floats, Floats]:
 def by_loops(answers: Floats, rows: Floats) -> Floats:
     n = len(rows)
     cosine = [[float(a @ b / np.sqrt(a @ a) / np.sqrt(b @ b)) for b in rows] for a in rows]
-    nearest = [sorted((j for j in range(n) if j != i), key=lambda j, i=i: -cosine[i][j])[:NEAREST] for i in range(n)]
+    nearest = [
+        sorted((j for j in range(n) if j != i), key=lambda j, i=i: -cosine[i][j])[:NEAREST]
+        for i in range(n)
+    ]
     mutual = [[j for j in nearest[i] if i in nearest[j]] for i in range(n)]
-    agree = [np.mean([answers[j] for j in mutual[i]], axis=0) @ answers[i] for i in range(n) if mutual[i]]
+    agree = [
+        np.mean([answers[j] for j in mutual[i]], axis=0) @ answers[i] for i in range(n) if mutual[i]
+    ]
     alpha, p = float(np.mean(agree)), answers
     for _ in range(STEPS):
-        p = np.array([
-            (1 - alpha) * answers[i] + alpha * np.mean([p[j] for j in mutual[i]], axis=0) if mutual[i] else answers[i]
-            for i in range(n)
-        ])  # fmt: skip
+        p = np.array(
+            [
+                (1 - alpha) * answers[i] + alpha * np.mean([p[j] for j in mutual[i]], axis=0)
+                if mutual[i]
+                else answers[i]
+                for i in range(n)
+            ]
+        )
     return p
 
 
@@ -71,7 +81,9 @@ def test_one_or_two_images_have_no_neighbours_to_listen_to(images: int) -> None:
     assert smoothed(answers, rows) is answers
 
 
-def test_more_images_than_can_be_compared_keep_their_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_images_than_can_be_compared_keep_their_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(smoothing, "MOST_ROWS", 50)
     rows, answers = clusters([30, 30])
     assert smoothed(answers, rows) is answers

@@ -1,4 +1,5 @@
-"""The label distribution that users are told: counted where images look different, and intervals that hold more."""
+"""The label distribution that users are told: counted where images look different, and intervals
+that hold more."""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ def test_where_they_look_alike_the_shares_are_estimated_from_what_is_confused() 
 
 
 def test_an_interval_goes_from_what_all_say_to_what_any_says_by_wilsons_ends() -> None:
-    """Of ten images both networks agree on four of class 0, and one of them at least names it for six."""
+    """Of ten images both networks agree on four of class 0, and one of them at least names it for
+    six."""
     found = target_shares(A, [B], estimated([0.5, 0.5, 0]), alike=False)
 
     def end(share: float, sign: int) -> float:  # roots of (x - share)² = z² x (1 - x)/n
@@ -58,7 +60,9 @@ def test_an_interval_goes_from_what_all_say_to_what_any_says_by_wilsons_ends() -
 
 @pytest.mark.parametrize("alike", [False, True])
 def test_an_interval_holds_the_estimate_under_label_shift_too(alike: bool) -> None:
-    found = target_shares(A, [B], estimated([0.1, 0.1, 0.8], [0.0, 0.0, 1.0], [0.2, 0.2, 0.6]), alike)
+    found = target_shares(
+        A, [B], estimated([0.1, 0.1, 0.8], [0.0, 0.0, 1.0], [0.2, 0.2, 0.6]), alike
+    )
     assert found.low[0] <= 0.01
     assert found.high[2] >= 0.98
     assert (found.low <= found.prior).all()
@@ -70,7 +74,9 @@ def world(shift: float, q: list[float], seed: int = 0) -> tuple[DomainOutputs, F
     rng = np.random.default_rng(seed)
     y, yt = rng.choice(3, 600, p=EVEN), rng.choice(3, 600, p=q)
     val, target = (2 * np.eye(3)[one] + rng.normal(size=(600, 3)) for one in (y, yt))
-    return DomainOutputs.of(2 * val, y, 2 * (target + shift * np.eye(3)[0]), EVEN), np.bincount(yt) / 600
+    return DomainOutputs.of(2 * val, y, 2 * (target + shift * np.eye(3)[0]), EVEN), np.bincount(
+        yt
+    ) / 600
 
 
 def test_a_diagnosis_corrects_for_confusion_under_label_shift_alone_and_counts_elsewhere() -> None:

@@ -1,4 +1,5 @@
-"""Images of no known class: networks that disagree, and a threshold that held-out source images set."""
+"""Images of no known class: networks that disagree, and a threshold that held-out source images
+set."""
 
 from __future__ import annotations
 
@@ -12,12 +13,18 @@ from askew.evaluation.outputs import DomainOutputs
 def network(target: np.ndarray, seed: int) -> DomainOutputs:
     rng = np.random.default_rng(seed)
     y = np.arange(400) % 4
-    return DomainOutputs.of(6 * np.eye(4)[y] + rng.normal(size=(400, 4)), y, target, np.full(4, 0.25))
+    return DomainOutputs.of(
+        6 * np.eye(4)[y] + rng.normal(size=(400, 4)), y, target, np.full(4, 0.25)
+    )
 
 
-def test_what_networks_are_sure_of_but_disagree_about_is_unknown_and_what_they_agree_on_is_not() -> None:
+def test_what_networks_are_sure_of_but_disagree_about_is_unknown_and_what_they_agree_on_is_not() -> (
+    None
+):
     agreed, apart = 6 * np.eye(4)[[0] * 20], (6 * np.eye(4)[[k] * 3] for k in range(1, 4))
-    found = find_unfamiliar([network(np.concatenate([agreed, own]), k) for k, own in enumerate(apart)])
+    found = find_unfamiliar(
+        [network(np.concatenate([agreed, own]), k) for k, own in enumerate(apart)]
+    )
     assert not found.marked[:20].any()
     assert found.marked[20:].all()
     assert found.share == pytest.approx(3 / 23)

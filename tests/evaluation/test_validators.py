@@ -36,7 +36,8 @@ def value(name: str, inputs: ScoreInputs) -> float:
 
 
 def scores_alone(outputs: DomainOutputs, prior: Array | None = None) -> dict[str, float]:
-    """The scores of a network as it is, beside no other; without a prior, under the one that it estimates."""
+    """The scores of a network as it is, beside no other; without a prior, under the one that it
+    estimates."""
     inputs = ScoreInputs.of(outputs, target_prior(outputs) if prior is None else prior)
     return {name: value(name, inputs) for name in SCORES}
 
@@ -57,8 +58,13 @@ def test_entropy_information_and_its_prior_aware_form_are_written_out(inputs: Sc
     mean = p.mean(axis=0)
     assert value("entropy", inputs) == pytest.approx(-entropy)
     assert value("information", inputs) == pytest.approx(-sum(mean * np.log(mean)) - entropy)
-    mean, entropy = post.mean(axis=0), -np.mean([sum(v * np.log(v) for v in row if v > 0) for row in post])
-    assert value("prior-information", inputs) == pytest.approx(-sum(mean * np.log(mean / TAIL)) - entropy)
+    mean, entropy = (
+        post.mean(axis=0),
+        -np.mean([sum(v * np.log(v) for v in row if v > 0) for row in post]),
+    )
+    assert value("prior-information", inputs) == pytest.approx(
+        -sum(mean * np.log(mean / TAIL)) - entropy
+    )
 
 
 def test_bnm_snd_and_corr_c_are_written_out(inputs: ScoreInputs) -> None:
@@ -67,7 +73,9 @@ def test_bnm_snd_and_corr_c_are_written_out(inputs: ScoreInputs) -> None:
     assert value("bnm", few) == pytest.approx(np.linalg.norm(p, ord="nuc") / (120 * 10) ** 0.5)
     densities = []
     for i in range(120):
-        near = [p[i] @ p[j] / np.linalg.norm(p[i]) / np.linalg.norm(p[j]) for j in range(120) if j != i]
+        near = [
+            p[i] @ p[j] / np.linalg.norm(p[i]) / np.linalg.norm(p[j]) for j in range(120) if j != i
+        ]
         share = np.exp(np.array(near) / 0.05)
         share /= share.sum()
         densities.append(-(share * np.log(share)).sum())
@@ -88,16 +96,24 @@ def test_snd_of_several_subsets_is_that_of_each_by_itself(inputs: ScoreInputs) -
 def test_atc_is_the_share_beyond_the_threshold_that_source_accuracy_sets() -> None:
     val = np.log([[0.9, 0.1], [0.8, 0.2], [0.7, 0.3], [0.6, 0.4]])
     outputs = DomainOutputs.of(
-        val, [0, 0, 1, 1], np.log([[0.95, 0.05], [0.85, 0.15], [0.75, 0.25], [0.2, 0.8]]), [0.5, 0.5]
+        val,
+        [0, 0, 1, 1],
+        np.log([[0.95, 0.05], [0.85, 0.15], [0.75, 0.25], [0.2, 0.8]]),
+        [0.5, 0.5],
     )
-    # Half of the held-out images are right, and half are above 0.8: so are two of the target's, and one at 0.8.
+    # Half of the held-out images are right, and half are above 0.8: so are two of the target's, and
+    # one at 0.8.
     assert value("atc", ScoreInputs.of(outputs, np.array([0.5, 0.5]))) == 0.75
 
 
 def test_expected_accuracy_is_the_posterior_s_own_recall(inputs: ScoreInputs) -> None:
     recalls = []
     for k in range(10):
-        mine = [row[k] for row, p in zip(inputs.posterior, inputs.target, strict=True) if p.argmax() == k]
+        mine = [
+            row[k]
+            for row, p in zip(inputs.posterior, inputs.target, strict=True)
+            if p.argmax() == k
+        ]
         recalls.append(sum(mine) / inputs.posterior[:, k].sum())
     assert value("expected", inputs) == pytest.approx(np.mean(recalls))
 
@@ -111,7 +127,13 @@ def test_transport_is_the_cheapest_by_linear_programming(inputs: ScoreInputs) ->
     mixed = ScoreInputs(**{**vars(few), "prior": sizes / n})
     p = few.posterior
     rows, columns = np.kron(np.eye(n), np.ones(10)), np.kron(np.ones(n), np.eye(10))
-    plan = linprog(1 - p.ravel(), np.empty((0, 400)), [], np.vstack([rows, columns]), np.append(np.ones(n), sizes))
+    plan = linprog(
+        1 - p.ravel(),
+        np.empty((0, 400)),
+        [],
+        np.vstack([rows, columns]),
+        np.append(np.ones(n), sizes),
+    )
     gain = (plan.x.reshape(n, 10) * p).sum(axis=0) / sizes
     assert value("transport", mixed) == pytest.approx(gain.mean(), abs=1e-6)
 
@@ -123,7 +145,8 @@ def test_dev_of_a_target_that_is_the_source_is_the_held_out_error() -> None:
 
 
 def test_dev_weighs_the_source_images_that_look_like_the_target() -> None:
-    """Two kinds of image; the target is all of one kind, on which the first network is right and the second is not."""
+    """Two kinds of image; the target is all of one kind, on which the first network is right and
+    the second is not."""
     rng = np.random.default_rng(0)
     y, kind = rng.integers(2, size=800), rng.integers(2, size=800)
     features, target = rng.normal(size=(800, 2)) + 3 * kind[:, None], rng.normal(size=(800, 2)) + 3
@@ -145,29 +168,40 @@ def test_agreement_is_with_the_mean_of_all_and_by_class_every_class_counts_the_s
         [DomainOutputs.of(np.eye(2), [0, 1], np.log(p), [0.5, 0.5]) for p in (first, second, third)]
     )
     assert [network.scores["ensemble"] for network in networks] == [1.0, 0.75, 0.75]
-    assert [network.scores["ensemble-class"] for network in networks] == pytest.approx([1.0, (2 / 3 + 1) / 2, 0.5])
+    assert [network.scores["ensemble-class"] for network in networks] == pytest.approx(
+        [1.0, (2 / 3 + 1) / 2, 0.5]
+    )
 
 
 # What they say
 
 
-def test_the_usual_information_praises_equal_classes_under_label_shift_and_the_prior_aware_one_does_not() -> None:
-    """A right network, and one that spreads the target's common class over all: as sure, but wrong."""
+def test_the_usual_information_praises_equal_classes_under_label_shift_and_the_prior_aware_one_does_not() -> (
+    None
+):
+    """A right network, and one that spreads the target's common class over all: as sure, but
+    wrong."""
     rng = np.random.default_rng(0)
     y, target_y = rng.choice(10, 800, p=RARE), rng.choice(10, 800, p=TAIL)
-    spread = np.where((target_y == 0) & (rng.random(800) < 0.8), rng.integers(10, size=800), target_y)
+    spread = np.where(
+        (target_y == 0) & (rng.random(800) < 0.8), rng.integers(10, size=800), target_y
+    )
     right, wrong = (
-        DomainOutputs.of(6.0 * np.eye(10)[y], y, 6.0 * np.eye(10)[outputs], EVEN) for outputs in (target_y, spread)
+        DomainOutputs.of(6.0 * np.eye(10)[y], y, 6.0 * np.eye(10)[outputs], EVEN)
+        for outputs in (target_y, spread)
     )
     prior = np.bincount(target_y, minlength=10) / 800
     usual, aware = (
-        [scores_alone(outputs, prior)[n] for outputs in (right, wrong)] for n in ("information", "prior-information")
+        [scores_alone(outputs, prior)[n] for outputs in (right, wrong)]
+        for n in ("information", "prior-information")
     )
     assert usual[0] < usual[1]
     assert aware[0] > aware[1]
 
 
-def test_estimated_accuracies_by_class_are_near_the_truth_under_label_shift_alone(shifted: World) -> None:
+def test_estimated_accuracies_by_class_are_near_the_truth_under_label_shift_alone(
+    shifted: World,
+) -> None:
     found = scores_alone(shifted.outputs)
     assert 0.7 < shifted.accuracy < 0.9
     assert found["expected"] == pytest.approx(shifted.accuracy, abs=0.05)
@@ -176,7 +210,9 @@ def test_estimated_accuracies_by_class_are_near_the_truth_under_label_shift_alon
 
 def test_a_network_s_temperature_does_not_move_the_calibrated_scores(shifted: World) -> None:
     cold, hot = (
-        scores_alone(DomainOutputs.of(k * s.source_val, s.source_val_y, k * s.target, s.training_prior), TAIL)
+        scores_alone(
+            DomainOutputs.of(k * s.source_val, s.source_val_y, k * s.target, s.training_prior), TAIL
+        )
         for s in [shifted.outputs]
         for k in (1.0, 3.0)
     )
@@ -208,7 +244,9 @@ def test_a_network_that_is_right_on_all_held_out_images_keeps_a_finite_temperatu
 
 def test_every_score_is_finite_of_hard_cases() -> None:
     """Very sure, a class without held-out images, one target image, fewer images than folds."""
-    outputs = DomainOutputs.of(1000.0 * np.eye(4)[[0, 1, 1]], [0, 1, 1], [[0.0, 1000.0, 0.0, 0.0]], np.full(4, 0.25))
+    outputs = DomainOutputs.of(
+        1000.0 * np.eye(4)[[0, 1, 1]], [0, 1, 1], [[0.0, 1000.0, 0.0, 0.0]], np.full(4, 0.25)
+    )
     assert all(np.isfinite(v) for v in scores_alone(outputs).values())
     assert all(score.title and score.meaning for score in SCORES.values())
 
@@ -217,12 +255,18 @@ def test_every_score_is_finite_of_hard_cases() -> None:
 
 
 def candidates() -> list[World]:
-    """Three networks of one world, from the worst to the best: noise in what they say, each its own."""
+    """Three networks of one world, from the worst to the best: noise in what they say, each its
+    own."""
     whole, rng = world(400, 700), np.random.default_rng(1)
 
     def blurred(noise: float) -> World:
-        val, target = (v + noise * rng.normal(size=v.shape) for v in (whole.outputs.source_val, whole.outputs.target))
-        return whole._replace(outputs=DomainOutputs.of(val, whole.outputs.source_val_y, target, EVEN))
+        val, target = (
+            v + noise * rng.normal(size=v.shape)
+            for v in (whole.outputs.source_val, whole.outputs.target)
+        )
+        return whole._replace(
+            outputs=DomainOutputs.of(val, whole.outputs.source_val_y, target, EVEN)
+        )
 
     return [blurred(noise) for noise in (8.0, 4.0, 1.0)]
 
@@ -237,7 +281,9 @@ def test_the_best_network_is_chosen_wherever_it_stands() -> None:
 def test_an_adapted_network_whose_ranks_are_far_below_average_does_not_join_unless_it_counts_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(validators, "rank_sums", lambda networks: np.array([6.0, 10.0, 4.0, 6.0]))  # mean 6.5
+    monkeypatch.setattr(
+        validators, "rank_sums", lambda networks: np.array([6.0, 10.0, 4.0, 6.0])
+    )  # mean 6.5
     networks = score_networks([world(50, 50).outputs]) * 4
     assert choose_several(networks) == [1, 3]
     assert choose_several(networks, [2, 1, 2, 1]) == [1, 2, 3], "source-only joins nobody"
@@ -246,7 +292,13 @@ def test_an_adapted_network_whose_ranks_are_far_below_average_does_not_join_unle
 def test_of_six_networks_or_more_those_join_that_have_half_of_the_average_and_of_fewer_three_quarters_are_needed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    sums = [6.0, 15.375, 4.875, 3.25, 3.0]  # mean 6.5: the third has three quarters of it, the fourth half
+    sums = [
+        6.0,
+        15.375,
+        4.875,
+        3.25,
+        3.0,
+    ]  # mean 6.5: the third has three quarters of it, the fourth half
     joined = {}
     for more in range(3):
         ranks = np.array(sums + [6.5] * more)

@@ -1,4 +1,5 @@
-"""The verdict: hurt where adaptation hurt, helped where it helped, and unclear where nobody can tell."""
+"""The verdict: hurt where adaptation hurt, helped where it helped, and unclear where nobody can
+tell."""
 
 from __future__ import annotations
 
@@ -26,11 +27,15 @@ from askew.evaluation.verdict import (
 
 
 def blurred(whole: World, keep: float, seed: int) -> World:
-    """The same images by a network to which the target looks fainter, under noise: less right and less sure."""
+    """The same images by a network to which the target looks fainter, under noise: less right and
+    less sure."""
     noise = 2.0 * np.random.default_rng(seed).normal(size=whole.outputs.target.shape)
     return whole._replace(
         outputs=DomainOutputs.of(
-            whole.outputs.source_val, whole.outputs.source_val_y, keep * whole.outputs.target + noise, EVEN
+            whole.outputs.source_val,
+            whole.outputs.source_val_y,
+            keep * whole.outputs.target + noise,
+            EVEN,
         )
     )
 
@@ -58,12 +63,17 @@ def test_an_adaptation_that_helps_is_said_to_have_helped(good: World, bad: World
         found = judge_transfer(bad.outputs, good.outputs, others, resamples=30)
         assert found.verdict == "helped", found.sentence
         assert not found.collapsed
-        begun = f"Adaptation seems to have helped: it agrees with the ensemble of {2 + len(others)} networks on "
+        begun = (
+            f"Adaptation seems to have helped: it agrees with the ensemble of {2 + len(others)} "
+            "networks on "
+        )
         assert found.sentence.startswith(begun)
         assert "better by SND" in found.sentence
 
 
-def test_a_network_that_came_later_is_not_counted_among_those_that_it_is_held_against(good: World, bad: World) -> None:
+def test_a_network_that_came_later_is_not_counted_among_those_that_it_is_held_against(
+    good: World, bad: World
+) -> None:
     networks = score_networks([bad.outputs, good.outputs, blurred(good, 0.8, 2).outputs])
     *_, last = judge_transfers([*networks, score_another(networks, good.outputs)], resamples=10)
     assert "the ensemble of 3 networks" in last.sentence
@@ -79,9 +89,12 @@ def test_an_adaptation_that_hurts_is_said_to_have_hurt(good: World, bad: World) 
 def test_a_network_is_neither_better_nor_worse_than_itself(good: World) -> None:
     found = judge_transfer(good.outputs, good.outputs, resamples=10)
     assert found.verdict == "unclear"
-    assert all((e.before, e.low, e.high, e.votes) == (e.after, 0, 0, "unclear") for e in found.evidence)
+    assert all(
+        (e.before, e.low, e.high, e.votes) == (e.after, 0, 0, "unclear") for e in found.evidence
+    )
     assert found.sentence == (
-        "Adaptation may have helped or hurt: it agrees with the ensemble of 2 networks on 100 % of the target, "
+        "Adaptation may have helped or hurt: it agrees with the ensemble of 2 networks on 100 % "
+        "of the target, "
         "source-only on 100 % (difference +0 to +0 points)."
     )
 
@@ -115,20 +128,25 @@ def test_a_verdict_takes_agreement_beyond_the_margin_or_a_lead_of_three(
 
 def test_to_depart_from_an_unreliable_source_only_is_not_said_to_have_hurt() -> None:
     """It is said to have helped all the same where the scores rose."""
-    for expects, down, up in ((UNRELIABLE + 0.01, "hurt", "helped"), (UNRELIABLE - 0.01, "unclear", "helped")):
+    for expects, down, up in (
+        (UNRELIABLE + 0.01, "hurt", "helped"),
+        (UNRELIABLE - 0.01, "unclear", "helped"),
+    ):
         for ends, answer in (((-0.2, -0.1), down), ((0.1, 0.2), up)):
             found = [Evidence(name, expects, expects, *ends) for name in VOTERS]
             assert judge(found, alone=False) == judge(found, alone=True) == answer
 
 
 def test_an_unreliable_source_only_is_named_in_the_sentence(good: World) -> None:
-    faint = DomainOutputs.of(good.outputs.source_val, good.outputs.source_val_y, 0.1 * good.outputs.target, EVEN)
+    faint = DomainOutputs.of(
+        good.outputs.source_val, good.outputs.source_val_y, 0.1 * good.outputs.target, EVEN
+    )
     found = judge_transfer(faint, good.outputs, [blurred(good, 0.8, 2).outputs], resamples=10)
     (expected,) = (e.before for e in found.evidence if e.score == "expected")
     assert expected < UNRELIABLE
     assert (
-        f"source-only itself is unreliable on the target: its confidence by class is {100 * expected:.0f} %."
-        in found.sentence
+        "source-only itself is unreliable on the target: its confidence by class is "
+        f"{100 * expected:.0f} %." in found.sentence
     )
 
 
@@ -159,24 +177,36 @@ def test_guesses_without_a_doubt_are_not_believed(good: World) -> None:
 def test_a_network_that_collapsed_hurt_however_sure_it_is(good: World) -> None:
     """Everything is the target's rarest class, without a doubt: entropy could not be better."""
     collapsed = DomainOutputs.of(
-        good.outputs.source_val, good.outputs.source_val_y, good.outputs.target + 60 * np.eye(10)[5], EVEN
+        good.outputs.source_val,
+        good.outputs.source_val_y,
+        good.outputs.target + 60 * np.eye(10)[5],
+        EVEN,
     )
     found = judge_transfer(good.outputs, collapsed, [collapsed, collapsed], resamples=10)
-    assert (found.verdict, found.collapsed) == ("hurt", True), "though most networks predict the same"
+    assert (found.verdict, found.collapsed) == ("hurt", True), (
+        "though most networks predict the same"
+    )
     assert found.far > 0.8
     assert "collapsed" in found.sentence
 
 
-def test_a_network_that_finds_classes_which_an_unreliable_one_missed_has_not_collapsed(good: World) -> None:
+def test_a_network_that_finds_classes_which_an_unreliable_one_missed_has_not_collapsed(
+    good: World,
+) -> None:
     wrong = DomainOutputs.of(
-        good.outputs.source_val, good.outputs.source_val_y, good.outputs.target + 60 * np.eye(10)[5], EVEN
+        good.outputs.source_val,
+        good.outputs.source_val_y,
+        good.outputs.target + 60 * np.eye(10)[5],
+        EVEN,
     )
     found = judge_transfer(wrong, good.outputs, [mistaken(good, n) for n in (20, 40)], resamples=10)
     assert found.far > COLLAPSED
     assert (found.verdict, found.collapsed) == ("helped", False)
 
 
-def test_a_network_that_finds_one_frequent_class_and_all_the_others_has_not_collapsed(good: World) -> None:
+def test_a_network_that_finds_one_frequent_class_and_all_the_others_has_not_collapsed(
+    good: World,
+) -> None:
     """Three fifths of the target are a class that source-only took for several others."""
     z, most = good.outputs.target.copy(), np.arange(len(good.outputs.target)) % 5 < 3
     z[most] = 60 * np.eye(10)[5] + z[most] / 100
@@ -191,13 +221,16 @@ def test_a_network_that_finds_one_frequent_class_and_all_the_others_has_not_coll
 
 
 def test_far_is_the_total_variation_to_the_nearest_plausible_prior(good: World) -> None:
-    """The target's own network predicts what it predicts; half of it in one class is half as far as all of it."""
+    """The target's own network predicts what it predicts; half of it in one class is half as far as
+    all of it."""
     outputs = good.outputs
     halfway = outputs.target.copy()
     halfway[::2] += 60 * np.eye(10)[5]
     nothing, half, all_of_it = (
         judge_transfer(
-            outputs, DomainOutputs.of(outputs.source_val, outputs.source_val_y, target, EVEN), resamples=2
+            outputs,
+            DomainOutputs.of(outputs.source_val, outputs.source_val_y, target, EVEN),
+            resamples=2,
         ).far
         for target in (outputs.target, halfway, outputs.target + 60 * np.eye(10)[5])
     )
@@ -210,7 +243,9 @@ def test_evidence_is_the_voters_scores_of_the_two_among_all() -> None:
     worse, between = blurred(good, 0.4, 1).outputs, blurred(good, 0.7, 2).outputs
     found = judge_transfer(worse, good.outputs, [between], resamples=20).evidence
     assert tuple(e.score for e in found) == VOTERS
-    before, after, _ = (network.scores for network in score_networks([worse, good.outputs, between]))
+    before, after, _ = (
+        network.scores for network in score_networks([worse, good.outputs, between])
+    )
     for e in found:
         assert (e.before, e.after) == (before[e.score], after[e.score])
         assert e.low <= e.high
@@ -240,18 +275,25 @@ def test_intervals_shrink_with_more_images_as_one_over_the_root() -> None:
 
 def test_a_verdict_is_seeded_and_plain_values(good: World, bad: World) -> None:
     first, second = (
-        json.dumps(judge_transfer(bad.outputs, good.outputs, resamples=5, seed=1).as_dict()) for _ in range(2)
+        json.dumps(judge_transfer(bad.outputs, good.outputs, resamples=5, seed=1).as_dict())
+        for _ in range(2)
     )
     assert first == second
     assert set(json.loads(first)) == {"verdict", "sentence", "evidence", "far", "collapsed"}
     assert {e["votes"] for e in json.loads(first)["evidence"]} <= {"helped", "unclear", "hurt"}
 
 
-def test_verdicts_on_several_networks_are_those_of_each_beside_the_others(good: World, bad: World) -> None:
+def test_verdicts_on_several_networks_are_those_of_each_beside_the_others(
+    good: World, bad: World
+) -> None:
     networks = [bad.outputs, good.outputs, blurred(good, 0.8, 2).outputs]
     together = list(judge_transfers(score_networks(networks), resamples=20))
-    alone = [judge_transfer(networks[0], networks[i], [networks[3 - i]], resamples=20) for i in (1, 2)]
+    alone = [
+        judge_transfer(networks[0], networks[i], [networks[3 - i]], resamples=20) for i in (1, 2)
+    ]
     for one, other in zip(together, alone, strict=True):
         assert (one.verdict, one.far, one.collapsed) == (other.verdict, other.far, other.collapsed)
         for e, f in zip(one.evidence, other.evidence, strict=True):
-            assert (e.before, e.after, e.low, e.high) == pytest.approx((f.before, f.after, f.low, f.high))
+            assert (e.before, e.after, e.low, e.high) == pytest.approx(
+                (f.before, f.after, f.low, f.high)
+            )

@@ -1,4 +1,5 @@
-"""Pictures in a stream: the same by threads and by processes, which end when nobody needs them any more."""
+"""Pictures in a stream: the same by threads and by processes, which end when nobody needs them any
+more."""
 
 from __future__ import annotations
 
@@ -40,7 +41,9 @@ def album(tmp_path: Path) -> list[Path]:
     rng = np.random.default_rng(0)
     paths = [tmp_path / f"{i:02}.jpg" for i in range(41)]
     for path in paths:
-        Image.fromarray(rng.integers(0, 256, (*rng.integers(20, 90, 2), 3), dtype=np.uint8)).save(path)
+        Image.fromarray(rng.integers(0, 256, (*rng.integers(20, 90, 2), 3), dtype=np.uint8)).save(
+            path
+        )
     paths[3].write_bytes(paths[3].read_bytes()[:200])
     paths[17].write_text("no picture")
     paths[40].unlink()
@@ -72,7 +75,11 @@ def test_processes_give_the_same_pixels_and_reasons_in_the_same_order(
     album: list[Path], processes: int, most: int
 ) -> None:
     by_threads, by_processes = loaded(album, 0, most), loaded(album, processes, most)
-    assert [name for name, _ in by_processes] == [name for name, _ in by_threads] == list(map(str, album))
+    assert (
+        [name for name, _ in by_processes]
+        == [name for name, _ in by_threads]
+        == list(map(str, album))
+    )
     for (_, x), (_, y) in zip(by_threads, by_processes, strict=True):
         assert np.array_equal(x, y)
     assert [i for i, (_, x) in enumerate(by_processes) if isinstance(x, str)] == [3, 17, 40]
@@ -86,7 +93,9 @@ def test_a_refusal_is_a_reason_in_a_process_too() -> None:
 
 
 @forks
-def test_an_array_stays_as_it_is_until_as_many_others_have_followed_as_are_decoded_ahead(album: list[Path]) -> None:
+def test_an_array_stays_as_it_is_until_as_many_others_have_followed_as_are_decoded_ahead(
+    album: list[Path],
+) -> None:
     inputs = ((i, functools.partial(decode, album[i % 3], SHAPE)) for i in range(90))
     kept: list[Any] = []
     for i, x in load_ahead(inputs, 10, 2, SHAPE):
@@ -121,7 +130,9 @@ def test_processes_wait_for_each_other_until_there_is_room_for_their_pixels() ->
 
 @forks
 def test_stopping_early_leaves_no_process_behind(album: list[Path]) -> None:
-    stream = load_ahead(((path, functools.partial(decode, path, SHAPE)) for path in album), 8, 2, SHAPE)
+    stream = load_ahead(
+        ((path, functools.partial(decode, path, SHAPE)) for path in album), 8, 2, SHAPE
+    )
     next(stream)
     assert len(multiprocessing.active_children()) == 2
     stream.close()
@@ -134,7 +145,8 @@ from pathlib import Path
 from askew.data.decode import decode, decoding
 from askew.inference.decode_ahead import load_ahead
 
-signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell starts in the background
+# ignored in what a shell starts in the background
+signal.signal(signal.SIGINT, signal.default_int_handler)
 with decoding():
     get = functools.partial(decode, Path(sys.argv[1]), (3, 256, 256))
     stream = load_ahead(((i, get) for i in range(10**9)), 20, 3, (3, 256, 256))
@@ -147,7 +159,9 @@ with decoding():
 
 @forks
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_processes_end_quietly_with_the_one_that_started_them(album: list[Path], how: signal.Signals) -> None:
+def test_processes_end_quietly_with_the_one_that_started_them(
+    album: list[Path], how: signal.Signals
+) -> None:
     command = [sys.executable, "-c", SCRIPT, str(album[0])]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
@@ -188,9 +202,13 @@ def test_threads_decode_where_the_system_refuses_processes(
     if lacking == "processes":
         monkeypatch.setattr("os.fork", lambda: refused() if next(tries) else fork())  # the second
     else:
-        monkeypatch.setattr(decode_ahead, {"memory": "mmap", "semaphores": "Room"}[lacking], refused)
+        monkeypatch.setattr(
+            decode_ahead, {"memory": "mmap", "semaphores": "Room"}[lacking], refused
+        )
     found = loaded(album, 3)
-    assert all(a == b and np.array_equal(x, y) for (a, x), (b, y) in zip(found, expected, strict=True))
+    assert all(
+        a == b and np.array_equal(x, y) for (a, x), (b, y) in zip(found, expected, strict=True)
+    )
     assert multiprocessing.active_children() == []
 
 

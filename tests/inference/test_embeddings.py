@@ -1,4 +1,5 @@
-"""Embeddings: found by content wherever pictures lie, views among them, and nothing of the pictures is kept."""
+"""Embeddings: found by content wherever pictures lie, views among them, and nothing of the pictures
+is kept."""
 
 from __future__ import annotations
 
@@ -84,17 +85,24 @@ def test_statistics_are_those_of_the_domain_and_estimated_once(
 ) -> None:
     spec = NetSpec(name="norms:shufflenet_v2_x0_5", crop=32)
     both = embedders(spec, SHAPE, CPU)
-    whole, half = (finish(embed_pictures(place, one)) for place, one in zip((folder, folder / "a"), both, strict=True))
+    whole, half = (
+        finish(embed_pictures(place, one))
+        for place, one in zip((folder, folder / "a"), both, strict=True)
+    )
     assert both.source.statistics is not None
     assert both.target.statistics is not None
     assert not np.allclose(both.source.statistics, both.target.statistics)
-    assert not np.allclose(both.source.rows(whole.x)[:3], both.target.rows(half.x)), "the same pictures, seen otherwise"
+    assert not np.allclose(both.source.rows(whole.x)[:3], both.target.rows(half.x)), (
+        "the same pictures, seen otherwise"
+    )
     norms = domain_norms(both.target.network)
     assert norms is not None
     assert norms.statistics.numpy() == pytest.approx(both.target.statistics)
     monkeypatch.setattr("askew.inference.embeddings.decode", fails)
     again = Embedder(spec, SHAPE, CPU)
-    assert (again.rows(finish(embed_pictures(folder / "a", again)).x) == both.target.rows(half.x)).all()
+    assert (
+        again.rows(finish(embed_pictures(folder / "a", again)).x) == both.target.rows(half.x)
+    ).all()
     later = domain_norms(again.network)
     assert later is not None
     assert later.statistics.equal(norms.statistics), "a network that is made later has them too"
@@ -120,12 +128,15 @@ def test_views_of_a_picture_are_its_own_and_more_of_them_add_to_those_that_are_k
     np.testing.assert_array_equal(calm.rows(domain.x), rows)
 
 
-def test_broken_and_missing_pictures_are_told_and_left_out_if_allowed(folder: Path, own_cache: Path) -> None:
+def test_broken_and_missing_pictures_are_told_and_left_out_if_allowed(
+    folder: Path, own_cache: Path
+) -> None:
     (folder / "a" / "broken.png").write_bytes(b"not a picture")
     listing = folder / "list.csv"
     listing.write_text("path,label\na/0.png,a\na/broken.png,a\nb/gone.png,b\nb/1.png,b\n")
     with pytest.raises(
-        UserError, match=r"2 of the 4 pictures .* cannot be read: a/broken\.png: .*b/gone\.png: No such"
+        UserError,
+        match=r"2 of the 4 pictures .* cannot be read: a/broken\.png: .*b/gone\.png: No such",
     ):
         finish(embed_pictures(listing, Embedder(SPEC, SHAPE, CPU)))
     embedder = Embedder(SPEC, SHAPE, CPU)
@@ -148,11 +159,17 @@ def test_the_embed_command_writes_what_adapt_reads_and_does_nothing_twice(
     assert (made.code, json.loads(made.out)["images"]) == (0, 6)
     with np.load("rows.npz") as arrays:
         assert {name: arrays[name].shape for name in arrays} == {
-            "x": (6, 1024), "names": (6,), "y": (6,), "views": (6, 1, 1024),
-        }  # fmt: skip
+            "x": (6, 1024),
+            "names": (6,),
+            "y": (6,),
+            "views": (6, 1, 1024),
+        }
     monkeypatch.setattr("askew.inference.embeddings.decode", fails)
     assert "embeddings of 6 images in the cache" in cli("embed", folder, *options).err
-    assert "Embeddings are written to a .npz file" in cli("embed", folder, "-o", "rows.csv", *options).err
+    assert (
+        "Embeddings are written to a .npz file"
+        in cli("embed", folder, "-o", "rows.csv", *options).err
+    )
     assert cli("embed", folder, "--backbone", "mini").code == 2
 
 
@@ -161,7 +178,10 @@ def test_what_cannot_be_embedded_is_refused_before_weights_are_fetched(
 ) -> None:
     monkeypatch.setattr("askew.inference.embeddings.picture_embedder", fails)
     (tmp_path / "rows.npy").write_bytes(b"")
-    for name, why in (("nowhere", "does not exist."), ("rows.npy", "is neither a folder nor a list of pictures.")):
+    for name, why in (
+        ("nowhere", "does not exist."),
+        ("rows.npy", "is neither a folder nor a list of pictures."),
+    ):
         answer = cli("embed", name)
         assert_refused(answer)
         assert why in answer.err
@@ -184,7 +204,10 @@ def test_a_journal_has_a_line_per_stage_and_knows_what_is_left(tmp_path: Path) -
             lefts.append(journal.left())
     lines = [line.split("  ", 1)[1] for line in (tmp_path / "log.txt").read_text().splitlines()]
     assert [line.partition(" in ")[0] for line in lines] == [
-        "start", "embeddings by a network: 2 of 2", "source: 10 of 10", "coal: 5 of 10",
-    ]  # fmt: skip
+        "start",
+        "embeddings by a network: 2 of 2",
+        "source: 10 of 10",
+        "coal: 5 of 10",
+    ]
     assert lines[-1].endswith(", then stopped")
     assert lefts[0] > lefts[-1] >= 0

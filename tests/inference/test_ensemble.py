@@ -45,7 +45,9 @@ def rows() -> NDArray[np.float32]:
 
 
 @pytest.mark.parametrize("domain", ["target", "source"])
-def test_it_is_the_weighted_mean_of_calibrated_logits_for_a_uniform_prior(tmp_path: Path, domain: str) -> None:
+def test_it_is_the_weighted_mean_of_calibrated_logits_for_a_uniform_prior(
+    tmp_path: Path, domain: str
+) -> None:
     members = [
         model("mlp", "cosine", (0.2, 0.3, 0.5), seed=1),
         model("mlp", "linear", (1 / 3, 1 / 3, 1 / 3), "split", seed=2),
@@ -66,12 +68,18 @@ def test_it_is_the_weighted_mean_of_calibrated_logits_for_a_uniform_prior(tmp_pa
 
 
 def test_whole_networks_with_backbones_of_their_own_are_joined_too(tmp_path: Path) -> None:
-    shape, x = (3, 32, 32), np.random.default_rng(1).integers(0, 256, (2, 3, 32, 32), dtype=np.uint8)
+    shape, x = (
+        (3, 32, 32),
+        np.random.default_rng(1).integers(0, 256, (2, 3, 32, 32), dtype=np.uint8),
+    )
     members = [
         model("resnet18+bottleneck", "cosine", (0.2, 0.3, 0.5), seed=1, shape=shape),
         model("resnet18+bottleneck", "linear", (1 / 3,) * 3, seed=2, shape=shape),
     ]
-    want = sum((m.logits(x) - np.log(m.card.training_prior)) / t / 2 for m, t in zip(members, (0.5, 2), strict=True))
+    want = sum(
+        (m.logits(x) - np.log(m.card.training_prior)) / t / 2
+        for m, t in zip(members, (0.5, 2), strict=True)
+    )
     join(members, [0.5, 2.0], [1, 1]).save(tmp_path / "model")
     joined = load(tmp_path / "model", "cpu")
     assert joined.card.net.name == "resnet18+bottleneck.unit||resnet18+bottleneck"
@@ -81,16 +89,26 @@ def test_whole_networks_with_backbones_of_their_own_are_joined_too(tmp_path: Pat
 
 @pytest.mark.parametrize(
     "name",
-    ["mlp|nosuch", "mlp|", "|".join(["mlp"] * 17), "resnet18+mlp|nosuch", "||".join(["resnet18+mlp"] * 17),
-     "resnet18+mlp||", "resnet18+mlp||mlp"],
-)  # fmt: skip
+    [
+        "mlp|nosuch",
+        "mlp|",
+        "|".join(["mlp"] * 17),
+        "resnet18+mlp|nosuch",
+        "||".join(["resnet18+mlp"] * 17),
+        "resnet18+mlp||",
+        "resnet18+mlp||mlp",
+    ],
+)
 def test_a_name_that_is_no_ensemble_of_ours_is_refused(name: str) -> None:
     with pytest.raises(UserError, match="There is no network"):
         check(NetSpec(name=name), (3, 32, 32) if "+" in name else (WIDTH,))
 
 
 def test_its_features_are_those_of_its_members_side_by_side() -> None:
-    members = [model("mlp", "linear", (1 / 3,) * 3, seed=1), model("bare", "cosine", (1 / 3,) * 3, seed=2)]
+    members = [
+        model("mlp", "linear", (1 / 3,) * 3, seed=1),
+        model("bare", "cosine", (1 / 3,) * 3, seed=2),
+    ]
     net = join(members, [1.0, 1.0], [1, 1]).classifier.net
     x = torch.from_numpy(rows())
     first, second = members[0].classifier.net["features"](x), x / x.norm(dim=1, keepdim=True)

@@ -1,4 +1,5 @@
-"""A model in other forms gives the same, from raw input on, and says what goes in and what comes out."""
+"""A model in other forms gives the same, from raw input on, and says what goes in and what comes
+out."""
 
 from __future__ import annotations
 
@@ -32,7 +33,9 @@ def test_onnx_takes_raw_pixels_in_batches_of_any_size_and_tells_its_form(tmp_pat
     model = predictor("mini", (3, 32, 32))
     assert export(model, tmp_path / "m.onnx", "onnx", "target") <= 1e-4
     assert [p.name for p in tmp_path.iterdir()] == ["m.onnx"]
-    session = onnxruntime.InferenceSession(str(tmp_path / "m.onnx"), providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        str(tmp_path / "m.onnx"), providers=["CPUExecutionProvider"]
+    )
     for n in (1, 7):
         x = images(n, 3, 32, 32)
         (logits,) = session.run(None, {"x": x})
@@ -53,17 +56,25 @@ def test_torchscript_has_the_centre_crop_and_the_scaling_inside(tmp_path: Path) 
     x = images(3, 3, 5, 5).repeat(8, axis=2).repeat(8, axis=3)
     logits = loaded(torch.from_numpy(x)).detach().numpy()
     assert np.ptp(logits, axis=0).max() > 0.01, "it tells these images apart"
-    exact = model.classifier(torch.from_numpy(x)).detach().numpy()  # `logits` may compute in bfloat16
+    exact = (
+        model.classifier(torch.from_numpy(x)).detach().numpy()
+    )  # `logits` may compute in bfloat16
     assert logits == pytest.approx(exact, abs=1e-3, rel=1e-4)
     edge = x.copy()
     edge[:, :, :4], edge[:, :, 36:], edge[..., :4], edge[..., 36:] = 0, 0, 0, 0
-    assert (loaded(torch.from_numpy(edge)).detach().numpy() == logits).all(), "what the crop leaves out does not matter"
+    assert (loaded(torch.from_numpy(edge)).detach().numpy() == logits).all(), (
+        "what the crop leaves out does not matter"
+    )
     edge[:, :, 4:8] = 0
-    assert np.abs(loaded(torch.from_numpy(edge)).detach().numpy() - logits).max() > 1e-3, "what it leaves in does"
+    assert np.abs(loaded(torch.from_numpy(edge)).detach().numpy() - logits).max() > 1e-3, (
+        "what it leaves in does"
+    )
     assert "all scaling and cropping is inside" in json.loads(about["askew.json"])["input"]["form"]
 
 
-@pytest.mark.parametrize(("form", "looks"), [("torchscript", "corners:norms:gem:"), ("program", "norms:gem:")])
+@pytest.mark.parametrize(
+    ("form", "looks"), [("torchscript", "corners:norms:gem:"), ("program", "norms:gem:")]
+)
 def test_corners_of_an_image_and_statistics_of_its_domain_are_inside_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str, looks: str
 ) -> None:
@@ -108,12 +119,16 @@ def test_a_file_that_gives_other_logits_is_not_kept(
         return lambda x: graph(x).detach().numpy() + off
 
     monkeypatch.setitem(module.WRITERS, "onnx", wrong)
-    assert "gives other logits than the model" in refused(lambda: export(predictor(), tmp_path / "m.onnx", "onnx"))
+    assert "gives other logits than the model" in refused(
+        lambda: export(predictor(), tmp_path / "m.onnx", "onnx")
+    )
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("library", ["onnxruntime", "onnxscript"])
-def test_a_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: str) -> None:
+def test_a_missing_extra_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: str
+) -> None:
     monkeypatch.setitem(sys.modules, library, None)
     assert f"needs {library}, which is not installed" in refused(
         lambda: export(predictor(), tmp_path / "m.onnx", "onnx")
@@ -125,5 +140,6 @@ def test_what_cannot_be_exported_is_refused_before_any_work(tmp_path: Path) -> N
     assert "no form 'tflite'" in refused(lambda: export(predictor(), tmp_path / "m", "tflite"))
     assert "Cannot write" in refused(lambda: export(predictor(), tmp_path / "no" / "m", "onnx"))
     assert "Cannot write" in refused(lambda: export(predictor(), tmp_path, "program"))
-    assert "no prior" in refused(lambda: export(predictor(), tmp_path / "m", "program", "sauce"))  # type: ignore[arg-type]
+    # type: ignore[arg-type]
+    assert "no prior" in refused(lambda: export(predictor(), tmp_path / "m", "program", "sauce"))
     assert not list(tmp_path.iterdir())

@@ -1,4 +1,5 @@
-"""A trained model on disk: the same when loaded, refused when damaged, and a stranger's file runs nothing."""
+"""A trained model on disk: the same when loaded, refused when damaged, and a stranger's file runs
+nothing."""
 
 from __future__ import annotations
 
@@ -30,7 +31,11 @@ from askew.runs.store import RunFolder
 def test_a_saved_model_is_the_same_model(tmp_path: Path) -> None:
     model = predictor()
     model.save(tmp_path / "new" / "model")
-    for path in (tmp_path / "new" / "model", tmp_path / "new", str(tmp_path / "new" / "model" / "model.json")):
+    for path in (
+        tmp_path / "new" / "model",
+        tmp_path / "new",
+        str(tmp_path / "new" / "model" / "model.json"),
+    ):
         again = askew.load(path, "cpu")
         assert again.card == model.card
         assert (again.logits(rows()) == model.logits(rows())).all()
@@ -87,7 +92,9 @@ def test_a_save_that_is_interrupted_leaves_the_old_model(
 
 
 def test_starting_weights_are_not_part_of_a_model() -> None:
-    of = dataclasses.replace(card(), net=NetSpec(name="resnet18", weights="/home/me/w.safetensors", weights_hash="ab"))
+    of = dataclasses.replace(
+        card(), net=NetSpec(name="resnet18", weights="/home/me/w.safetensors", weights_hash="ab")
+    )
     assert "weights" not in json.dumps(of.as_json())
     assert of.net.weights == "none"
 
@@ -97,10 +104,14 @@ def test_a_run_s_model_answers_as_the_run_did(mini_runs: Path) -> None:
     model = Predictor.of_run(folder, "cpu")
     test = load_task("mini/syn-uci").training_data.test_images.x
     stored = load_file(folder / "outputs.safetensors")
-    assert model.logits(test) == pytest.approx(stored["exam"].float().numpy(), abs=2e-2, rel=2e-3)  # kept as fp16
+    assert model.logits(test) == pytest.approx(
+        stored["exam"].float().numpy(), abs=2e-2, rel=2e-3
+    )  # kept as fp16
     assert model.card.training_prior == pytest.approx(stored["seen_mix"].tolist())
     assert model.card.source_prior is not None
-    assert max(model.card.source_prior) > 3 * min(model.card.source_prior), "the source's, not the sampler's"
+    assert max(model.card.source_prior) > 3 * min(model.card.source_prior), (
+        "the source's, not the sampler's"
+    )
     assert model.card.target_prior is not None
     reweighted = json.loads((folder / "reweighted.json").read_text())
     assert model.card.target_prior.prior == pytest.approx(reweighted["target_mix"])
@@ -160,7 +171,9 @@ def change(folder: Path, **values: Any) -> None:
         ({"weights_sha256": "0" * 64}, "lacks its weights"),
     ],
 )
-def test_a_card_with_a_wrong_field_is_refused(saved: Path, values: dict[str, Any], message: str) -> None:
+def test_a_card_with_a_wrong_field_is_refused(
+    saved: Path, values: dict[str, Any], message: str
+) -> None:
     change(saved, **values)
     assert message in refused(lambda: load(saved, "cpu"))
 
@@ -173,7 +186,9 @@ def test_a_card_that_is_no_json_object_is_refused(saved: Path, text: str) -> Non
 
 def test_a_missing_field_is_named(saved: Path) -> None:
     file = saved / "model.json"
-    file.write_text(json.dumps({k: v for k, v in json.loads(file.read_text()).items() if k != "classes"}))
+    file.write_text(
+        json.dumps({k: v for k, v in json.loads(file.read_text()).items() if k != "classes"})
+    )
     assert "'classes'" in refused(lambda: load(saved, "cpu"))
 
 
@@ -200,13 +215,18 @@ def replace_weights(folder: Path, state: dict[str, torch.Tensor]) -> None:
 @pytest.mark.parametrize(
     ("harm", "message"),
     [
-        ({"head.bias": torch.zeros(4)}, "head.bias is torch.float32 (3,), found torch.float32 (4,)"),
+        (
+            {"head.bias": torch.zeros(4)},
+            "head.bias is torch.float32 (3,), found torch.float32 (4,)",
+        ),
         ({"head.bias": torch.zeros(3, dtype=torch.float64)}, "found torch.float64 (3,)"),
         ({"head.bias": torch.tensor([0.0, float("nan"), 0.0])}, "head.bias hold NaN"),
         ({"head.bias": None}, "head.bias is torch.float32 (3,), found none"),
     ],
 )
-def test_weights_that_do_not_fit_are_refused(saved: Path, harm: dict[str, torch.Tensor | None], message: str) -> None:
+def test_weights_that_do_not_fit_are_refused(
+    saved: Path, harm: dict[str, torch.Tensor | None], message: str
+) -> None:
     state = weights(card()) | harm
     replace_weights(saved, {name: t for name, t in state.items() if t is not None})
     assert message in refused(lambda: load(saved, "cpu"))
@@ -291,7 +311,9 @@ def test_what_is_not_there_is_said(tmp_path: Path) -> None:
 
 
 def ours() -> dict[str, Any]:
-    return {name: module for name, module in sys.modules.items() if name.partition(".")[0] == "askew"}
+    return {
+        name: module for name, module in sys.modules.items() if name.partition(".")[0] == "askew"
+    }
 
 
 def test_loading_a_model_imports_nothing_that_trains_launches_or_reports(tmp_path: Path) -> None:

@@ -69,8 +69,12 @@ def table(text: str) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(text)))
 
 
-def test_the_command_predicts_with_a_run_s_model(mini_runs: Path, album: Path, cli: Command, tmp_path: Path) -> None:
-    answer = cli("predict", finished_runs(mini_runs)[0], album, "-o", "answers.csv", "--device", "cpu")
+def test_the_command_predicts_with_a_run_s_model(
+    mini_runs: Path, album: Path, cli: Command, tmp_path: Path
+) -> None:
+    answer = cli(
+        "predict", finished_runs(mini_runs)[0], album, "-o", "answers.csv", "--device", "cpu"
+    )
     assert answer.code == 0, answer.err
     assert answer.out == ""
     found = table((tmp_path / "answers.csv").read_text())
@@ -79,7 +83,9 @@ def test_the_command_predicts_with_a_run_s_model(mini_runs: Path, album: Path, c
     assert "predicted label distribution: " in answer.err
 
 
-def test_a_folder_gives_one_row_per_picture_in_a_stable_order(cli: Command, image_model: Path, album: Path) -> None:
+def test_a_folder_gives_one_row_per_picture_in_a_stable_order(
+    cli: Command, image_model: Path, album: Path
+) -> None:
     answer = cli("predict", image_model, album)
     assert answer.code == 0, answer.err
     found = table(answer.out)
@@ -94,7 +100,9 @@ def test_a_folder_gives_one_row_per_picture_in_a_stable_order(cli: Command, imag
     assert cli("predict", image_model, album, "--batch", 2).out == answer.out
 
 
-def test_broken_pictures_are_named_in_the_table_and_on_stderr(cli: Command, image_model: Path, album: Path) -> None:
+def test_broken_pictures_are_named_in_the_table_and_on_stderr(
+    cli: Command, image_model: Path, album: Path
+) -> None:
     answer = cli("predict", image_model, album)
     broken = [row for row in table(answer.out) if row["problem"]]
     assert [Path(row["path"]).name for row in broken] == BROKEN
@@ -103,14 +111,18 @@ def test_broken_pictures_are_named_in_the_table_and_on_stderr(cli: Command, imag
         assert f"cannot read {album / name}: " in answer.err
 
 
-def test_json_without_a_file_prints_the_predictions_themselves(cli: Command, image_model: Path, album: Path) -> None:
+def test_json_without_a_file_prints_the_predictions_themselves(
+    cli: Command, image_model: Path, album: Path
+) -> None:
     told = json.loads(cli("predict", image_model, album, "--json").out)
     by_table = table(cli("predict", image_model, album).out)
     assert [row["path"] for row in told["predictions"]] == [row["path"] for row in by_table]
     assert [row["class"] or "" for row in told["predictions"]] == [row["class"] for row in by_table]
     assert (told["images"], told["broken"]) == (len(SOUND) + len(BROKEN), len(BROKEN))
     for row in told["predictions"]:
-        assert (row["problem"] is None) == ("probabilities" in row) == (row["probability"] is not None)
+        assert (
+            (row["problem"] is None) == ("probabilities" in row) == (row["probability"] is not None)
+        )
         assert row["problem"] or sum(row["probabilities"].values()) == pytest.approx(1)
 
 
@@ -118,14 +130,18 @@ def test_a_list_may_call_its_column_of_paths_as_it_likes(
     cli: Command, image_model: Path, album: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "list.csv").write_text(f"id;photo\n1;{album / 'cmyk.jpg'}\n2;{album / 'z/1.png'}\n")
-    told = json.loads(cli("predict", image_model, tmp_path / "list.csv", "--path-column", "photo", "--json").out)
+    told = json.loads(
+        cli("predict", image_model, tmp_path / "list.csv", "--path-column", "photo", "--json").out
+    )
     assert [Path(row["path"]).name for row in told["predictions"]] == ["cmyk.jpg", "1.png"]
     answer = cli("predict", image_model, tmp_path / "list.csv", "--path-column", "picture")
     assert_refused(answer)
     assert "has no column 'picture': its first line is id, photo." in answer.err
 
 
-def test_the_summary_as_json_has_the_predicted_distribution(cli: Command, image_model: Path, album: Path) -> None:
+def test_the_summary_as_json_has_the_predicted_distribution(
+    cli: Command, image_model: Path, album: Path
+) -> None:
     answer = cli("predict", image_model, album, "-o", "out.csv", "--json")
     message = json.loads(answer.out)
     found = [row["class"] for row in table(Path("out.csv").read_text()) if row["class"]]
@@ -148,11 +164,17 @@ def test_parquet_holds_the_same_as_csv(cli: Command, image_model: Path, album: P
             k: like[k] for k in ("path", "class", "problem")
         }
         for name in ("probability", *HEAD[4:]):
-            assert row[name] is None if not like[name] else row[name] == pytest.approx(float(like[name]), abs=1e-5)
+            assert (
+                row[name] is None
+                if not like[name]
+                else row[name] == pytest.approx(float(like[name]), abs=1e-5)
+            )
 
 
 def test_lists_files_and_folders_can_be_mixed(cli: Command, image_model: Path, album: Path) -> None:
-    Path("list.csv").write_text(f"path,label\n{album / 'cmyk.jpg'},cat\n{album / 'clear.webp'},dog\n")
+    Path("list.csv").write_text(
+        f"path,label\n{album / 'cmyk.jpg'},cat\n{album / 'clear.webp'},dog\n"
+    )
     np.save("some.npy", images(2, 32, 32, 3))
     answer = cli("predict", image_model, "list.csv", album / "z", "some.npy", album / "text.jpg")
     names = [
@@ -184,7 +206,9 @@ def test_arrays_of_rows_are_predicted(cli: Command, row_model: Path, kind: str) 
     assert [row["path"] for row in found] == [f"rows.{kind}:{i}" for i in range(7)]
 
 
-def test_a_row_with_nan_is_named_and_the_others_are_predicted(cli: Command, row_model: Path) -> None:
+def test_a_row_with_nan_is_named_and_the_others_are_predicted(
+    cli: Command, row_model: Path
+) -> None:
     x = rows(3)
     x[1, 2] = np.nan
     np.save("rows.npy", x)
@@ -205,7 +229,10 @@ def test_memory_does_not_grow_with_the_number_of_pictures(tmp_path: Path) -> Non
 
     def peak(n: int) -> int:
         tracemalloc.start()
-        assert sum(len(p.names) for p in predict_sources(model, [tmp_path / "one.png"] * n, batch=16)) == n
+        assert (
+            sum(len(p.names) for p in predict_sources(model, [tmp_path / "one.png"] * n, batch=16))
+            == n
+        )
         top = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         return top
@@ -216,7 +243,9 @@ def test_memory_does_not_grow_with_the_number_of_pictures(tmp_path: Path) -> Non
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux forks safely")
-def test_processes_that_decode_change_no_prediction(album: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_that_decode_change_no_prediction(
+    album: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model, asked = predictor("mini", (3, 32, 32)), []
 
     def two(pictures: int, device: str) -> int:
@@ -232,13 +261,19 @@ def test_processes_that_decode_change_no_prediction(album: Path, monkeypatch: py
         np.testing.assert_array_equal(one.probabilities, other.probabilities)
 
 
-def test_rows_of_arrays_are_left_to_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("askew.inference.predict_files.processes_for", lambda *_: pytest.fail("processes"))
+def test_rows_of_arrays_are_left_to_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "askew.inference.predict_files.processes_for", lambda *_: pytest.fail("processes")
+    )
     np.save(tmp_path / "rows.npy", rows(3))
     assert len(list(predict_sources(predictor(), [tmp_path / "rows.npy"]))) == 1
 
 
-def test_a_model_moves_from_run_to_safetensors_to_torchscript(cli: Command, mini_runs: Path, album: Path) -> None:
+def test_a_model_moves_from_run_to_safetensors_to_torchscript(
+    cli: Command, mini_runs: Path, album: Path
+) -> None:
     run = finished_runs(mini_runs)[0]
     assert cli("export", run, "-o", "model", "--to", "safetensors").code == 0
     assert cli("predict", "model", album).out == cli("predict", run, album).out
@@ -295,7 +330,12 @@ def beside(*things: Path) -> None:
     ],
 )
 def test_what_cannot_be_predicted_is_explained(
-    cli: Command, image_model: Path, row_model: Path, album: Path, args: tuple[str, ...], message: str
+    cli: Command,
+    image_model: Path,
+    row_model: Path,
+    album: Path,
+    args: tuple[str, ...],
+    message: str,
 ) -> None:
     beside(image_model, row_model, album)
     Path("void").mkdir()
@@ -311,14 +351,18 @@ def test_what_cannot_be_predicted_is_explained(
     assert sorted(Path.cwd().rglob("*")) == before, "nothing is left half-written"
 
 
-def test_a_stream_of_broken_pictures_alone_ends_in_an_error(cli: Command, image_model: Path, album: Path) -> None:
+def test_a_stream_of_broken_pictures_alone_ends_in_an_error(
+    cli: Command, image_model: Path, album: Path
+) -> None:
     answer = cli("predict", image_model, album / "text.jpg")
     assert answer.code == 2
     assert "None of the pictures can be read" in answer.err
     assert [row["class"] for row in table(answer.out)] == [""]
 
 
-def test_a_table_that_was_there_stays_when_prediction_fails(cli: Command, image_model: Path, album: Path) -> None:
+def test_a_table_that_was_there_stays_when_prediction_fails(
+    cli: Command, image_model: Path, album: Path
+) -> None:
     Path("out.csv").write_text("mine")
     wrong(cli, "predict", image_model, album / "text.jpg", "-o", "out.csv")
     assert Path("out.csv").read_text() == "mine"
@@ -338,7 +382,10 @@ def test_parquet_without_its_extra_is_said_before_the_work(
         (("row_model", "-o", "no/m.onnx"), "Cannot write a file no/m.onnx: "),
         (("row_model", "-o", "m.onnx", "--to", "tflite"), "tflite"),
         (("row_model", "-o", "album", "--to", "safetensors"), "holds other things than a model"),
-        (("row_model", "-o", "m", "--to", "safetensors", "--prior", "target"), "gets its prior when it is used"),
+        (
+            ("row_model", "-o", "m", "--to", "safetensors", "--prior", "target"),
+            "gets its prior when it is used",
+        ),
         (("row_model",), "-o"),
     ],
 )
@@ -352,7 +399,10 @@ def test_what_cannot_be_exported_is_explained(
 
 
 def test_a_pipe_that_closes_early_is_no_error(
-    row_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    row_model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     from askew.cli.predict import predict
 
@@ -361,5 +411,7 @@ def test_a_pipe_that_closes_early_is_no_error(
     os.close(reader)
     with os.fdopen(writer, "w") as closed:
         monkeypatch.setattr(sys, "stdout", closed)
-        predict(model=row_model, images=[tmp_path / "rows.npy"], device="cpu", method="", backbone="")
+        predict(
+            model=row_model, images=[tmp_path / "rows.npy"], device="cpu", method="", backbone=""
+        )
     assert capfd.readouterr().err == ""

@@ -9,7 +9,19 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from small_models import CLASSES, SOURCE, TARGET, TRAINING, card, images, predictor, refused, rows, softmax, weights
+from small_models import (
+    CLASSES,
+    SOURCE,
+    TARGET,
+    TRAINING,
+    card,
+    images,
+    predictor,
+    refused,
+    rows,
+    softmax,
+    weights,
+)
 
 from askew.data.decode import decode
 from askew.inference.export import Graph
@@ -24,7 +36,9 @@ def test_a_bare_model_s_logits_are_its_head_s_linear_map() -> None:
     of = card("bare")
     state = weights(of)
     found = Predictor(of, state, "cpu").logits(rows())
-    assert found == pytest.approx(rows() @ state["head.weight"].numpy().T + state["head.bias"].numpy(), abs=1e-5)
+    assert found == pytest.approx(
+        rows() @ state["head.weight"].numpy().T + state["head.bias"].numpy(), abs=1e-5
+    )
 
 
 def test_mcd_s_model_answers_with_the_mean_of_its_two_heads() -> None:
@@ -45,14 +59,18 @@ def test_mcd_s_model_answers_with_the_mean_of_its_two_heads() -> None:
         ([2, 1, 1], (0.5, 0.25, 0.25)),
     ],
 )
-def test_a_prior_moves_each_logit_by_the_log_of_the_ratio_of_shares(prior: Any, shares: tuple[float, ...]) -> None:
+def test_a_prior_moves_each_logit_by_the_log_of_the_ratio_of_shares(
+    prior: Any, shares: tuple[float, ...]
+) -> None:
     model = predictor()
     wanted = softmax(model.logits(rows()) + np.log(np.array(shares) / np.array(TRAINING)))
     assert model.predict_proba(rows(), prior) == pytest.approx(wanted, abs=1e-6)
     assert model.predict(rows(), prior).tolist() == [CLASSES[k] for k in wanted.argmax(axis=1)]
 
 
-def test_a_fine_tuned_network_predicts_channels_last_what_its_stored_weights_say(tmp_path: Path) -> None:
+def test_a_fine_tuned_network_predicts_channels_last_what_its_stored_weights_say(
+    tmp_path: Path,
+) -> None:
     of = card("resnet18", (3, 40, 40))
     state = weights(of)
     model = Predictor(of, state, "cpu")
@@ -67,7 +85,10 @@ def test_a_fine_tuned_network_predicts_channels_last_what_its_stored_weights_say
     exported = Graph(model, "uniform").classifier.net.state_dict()
     for found in (model.weights, again.weights, exported):
         assert found.keys() == state.keys()
-        assert all(torch.equal(value, state[name]) and value.is_contiguous() for name, value in found.items())
+        assert all(
+            torch.equal(value, state[name]) and value.is_contiguous()
+            for name, value in found.items()
+        )
 
 
 def test_a_class_that_training_never_saw_is_not_weighed_up() -> None:
@@ -77,13 +98,17 @@ def test_a_class_that_training_never_saw_is_not_weighed_up() -> None:
 
 
 @pytest.mark.parametrize("prior", ["uniform", "target"])
-def test_a_bias_is_added_to_the_logits_under_every_prior_and_is_saved(prior: Any, tmp_path: Path) -> None:
+def test_a_bias_is_added_to_the_logits_under_every_prior_and_is_saved(
+    prior: Any, tmp_path: Path
+) -> None:
     plain, bias = predictor(temperature=2.0), (1.0, 0.0, -1.0)
     model = predictor(temperature=2.0, bias=bias)
     wanted = softmax(np.log(plain.predict_proba(rows(), prior)) + np.array(bias) / 2)
     assert model.predict_proba(rows(), prior) == pytest.approx(wanted, abs=1e-6)
     model.save(tmp_path / "model")
-    assert load(tmp_path / "model", "cpu").predict_proba(rows(), prior) == pytest.approx(wanted, abs=1e-6)
+    assert load(tmp_path / "model", "cpu").predict_proba(rows(), prior) == pytest.approx(
+        wanted, abs=1e-6
+    )
     assert "bias" not in plain.card.as_json(), "a model without one is stored as before"
 
 
@@ -127,7 +152,9 @@ def test_pictures_are_resized_whether_files_or_in_memory(tmp_path: Path) -> None
     wanted = model.logits(small[None])
     assert (model.logits(picture) == wanted).all()
     assert (model.logits(tmp_path / "é <b>.png") == wanted).all()
-    assert model.logits([str(tmp_path / "é <b>.png"), picture]) == pytest.approx(np.tile(wanted, (2, 1)), abs=1e-5)
+    assert model.logits([str(tmp_path / "é <b>.png"), picture]) == pytest.approx(
+        np.tile(wanted, (2, 1)), abs=1e-5
+    )
 
 
 def test_a_picture_is_decoded_as_in_training(tmp_path: Path) -> None:
@@ -143,7 +170,9 @@ def test_a_grey_network_sees_pictures_in_grey() -> None:
 
 def test_lists_and_whole_numbers_are_rows_too() -> None:
     model = predictor()
-    assert (model.logits([[1] * 8, [2] * 8]) == model.logits(np.array([[1.0] * 8, [2.0] * 8]))).all()
+    assert (
+        model.logits([[1] * 8, [2] * 8]) == model.logits(np.array([[1.0] * 8, [2.0] * 8]))
+    ).all()
 
 
 # --- what is refused ---

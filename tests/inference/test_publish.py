@@ -28,7 +28,8 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "adaptation"
 
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    """The client's cache is in the test's folder, and large files go by LFS: Xet has a protocol of its own."""
+    """The client's cache is in the test's folder, and large files go by LFS: Xet has a protocol of
+    its own."""
     from huggingface_hub import _commit_api, constants
 
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub-cache"))
@@ -53,7 +54,10 @@ def rows() -> np.ndarray:
 def test_a_pushed_model_predicts_as_the_one_at_home(hub: Hub, out: Path, cli: Command) -> None:
     answer = cli("push", out, "lab/trees", "--json")
     assert answer.code == 0, answer.err
-    assert json.loads(answer.out) == {"address": f"{hub.address}/lab/trees", "model": "hf://lab/trees"}
+    assert json.loads(answer.out) == {
+        "address": f"{hub.address}/lab/trees",
+        "model": "hf://lab/trees",
+    }
     assert hub.private == {"lab/trees": True}
     here, there = askew.load(out), askew.load("hf://lab/trees")
     assert there.classes == here.classes == ("ash", "birch", "cedar")
@@ -71,7 +75,10 @@ def test_only_the_model_and_its_card_leave_the_machine(hub: Hub, out: Path) -> N
 
 def test_a_second_push_replaces_the_weights_of_the_first(hub: Hub, out: Path) -> None:
     push(out, "lab/trees")
-    hub.files["models/lab/trees"] |= {"weights-0123456789abcdef.safetensors": b"older", "notes.md": b"mine"}
+    hub.files["models/lab/trees"] |= {
+        "weights-0123456789abcdef.safetensors": b"older",
+        "notes.md": b"mine",
+    }
     push(out, "lab/trees")
     names = set(hub.files["models/lab/trees"])
     assert "weights-0123456789abcdef.safetensors" not in names
@@ -81,7 +88,10 @@ def test_a_second_push_replaces_the_weights_of_the_first(hub: Hub, out: Path) ->
 
 def test_the_card_tells_data_distributions_verdict_and_limits(hub: Hub, out: Path) -> None:
     push(out, "lab/trees")
-    card, summary = hub.files["models/lab/trees"]["README.md"].decode(), json.loads((out / "summary.json").read_text())
+    card, summary = (
+        hub.files["models/lab/trees"]["README.md"].decode(),
+        json.loads((out / "summary.json").read_text()),
+    )
     front, _, text = card.removeprefix("---\n").partition("---\n")
     assert 'library_name: "askew"' in front
     assert "| unlabelled target | 90 |" in text
@@ -94,7 +104,9 @@ def test_the_card_tells_data_distributions_verdict_and_limits(hub: Hub, out: Pat
     assert 'askew.load("hf://lab/trees")' in text
 
 
-def test_the_card_reports_an_audit_where_labels_are_given(hub: Hub, out: Path, tmp_path: Path, cli: Command) -> None:
+def test_the_card_reports_an_audit_where_labels_are_given(
+    hub: Hub, out: Path, tmp_path: Path, cli: Command
+) -> None:
     names = [line.split(",")[0] for line in (out / "predictions.csv").read_text().splitlines()[1:]]
     labels = tmp_path / "labels.csv"
     given = [f"{name},{('ash', 'birch', 'cedar')[i % 3]}\n" for i, name in enumerate(names)]
@@ -117,18 +129,27 @@ def test_a_class_name_cannot_break_the_card(out: Path) -> None:
     assert "\n# d" not in text
 
 
-@pytest.mark.parametrize("content", ["", "{" * 10**5, '{"sentence": 1}', '{"sentence": "", "remarks": [1]}'])
-def test_a_summary_that_is_none_is_refused_before_anything_is_sent(hub: Hub, out: Path, content: str) -> None:
+@pytest.mark.parametrize(
+    "content", ["", "{" * 10**5, '{"sentence": 1}', '{"sentence": "", "remarks": [1]}']
+)
+def test_a_summary_that_is_none_is_refused_before_anything_is_sent(
+    hub: Hub, out: Path, content: str
+) -> None:
     (out / "summary.json").write_text(content)
     with pytest.raises(UserError, match="is not what askew wrote"):
         push(out, "lab/trees")
     assert not hub.files
 
 
-def test_a_model_s_revision_may_be_named_and_a_path_too(hub: Hub, out: Path, tmp_path: Path, cli: Command) -> None:
+def test_a_model_s_revision_may_be_named_and_a_path_too(
+    hub: Hub, out: Path, tmp_path: Path, cli: Command
+) -> None:
     push(out, "lab/trees")
     np.save(tmp_path / "rows.npy", rows())
-    assert cli("predict", "hf://lab/trees@main", tmp_path / "rows.npy", "-o", tmp_path / "p.csv").code == 0
+    assert (
+        cli("predict", "hf://lab/trees@main", tmp_path / "rows.npy", "-o", tmp_path / "p.csv").code
+        == 0
+    )
     assert len((tmp_path / "p.csv").read_text().splitlines()) == 6
 
 
@@ -139,7 +160,9 @@ def test_a_wrong_name_is_refused_before_anything_is_sent(hub: Hub, out: Path, na
     assert not hub.files
 
 
-def test_what_the_hub_refuses_is_one_sentence(hub: Hub, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_hub_refuses_is_one_sentence(
+    hub: Hub, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(UserError, match="shows no repository lab/none"):
         askew.load("hf://lab/none")
     with pytest.raises(UserError, match="no address of the Hub"):
@@ -159,7 +182,8 @@ COUNTS = {"Art": 2, "Real World": 3}
 
 
 def images(features: bool, bad: str = "") -> bytes:
-    """A Parquet file as the Hub's library writes it: pictures as bytes, classes as numbers with their names beside."""
+    """A Parquet file as the Hub's library writes it: pictures as bytes, classes as numbers with
+    their names beside."""
     import pyarrow as pa
     import pyarrow.parquet as parquet
     from PIL import Image
@@ -167,15 +191,26 @@ def images(features: bool, bad: str = "") -> bytes:
     drawn = io.BytesIO()
     Image.new("RGB", (4, 4), "red").save(drawn, "JPEG")
     domains = [name for name, n in COUNTS.items() for _ in range(n)]
-    image = [{"bytes": drawn.getvalue(), "path": f"{i:05}.jpg" if i else None} for i in range(len(domains))]
+    image = [
+        {"bytes": drawn.getvalue(), "path": f"{i:05}.jpg" if i else None}
+        for i in range(len(domains))
+    ]
     names = {"domain": list(COUNTS), "label": ["Alarm_Clock", bad or "Backpack"]}
-    values = {"image": image, "domain": [names["domain"].index(d) for d in domains], "label": [0, 1, 0, 1, 1]}
+    values = {
+        "image": image,
+        "domain": [names["domain"].index(d) for d in domains],
+        "label": [0, 1, 0, 1, 1],
+    }
     if not features:
         values |= {"domain": domains, "label": [names["label"][k] for k in values["label"]]}
     table = pa.table(values)
     if features:
-        described = {c: {"names": n, "_type": "ClassLabel"} for c, n in names.items()} | {"image": {"_type": "Image"}}
-        table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": described}})})
+        described = {c: {"names": n, "_type": "ClassLabel"} for c, n in names.items()} | {
+            "image": {"_type": "Image"}
+        }
+        table = table.replace_schema_metadata(
+            {"huggingface": json.dumps({"info": {"features": described}})}
+        )
     file = io.BytesIO()
     parquet.write_table(table, file)
     return file.getvalue()
@@ -183,18 +218,30 @@ def images(features: bool, bad: str = "") -> bytes:
 
 @pytest.mark.parametrize("features", [True, False], ids=["numbers", "names"])
 def test_a_data_set_of_the_hub_becomes_folders(hub: Hub, tmp_path: Path, features: bool) -> None:
-    hub.files["datasets/lab/home"] = {"data/train-00000-of-00001.parquet": images(features), "README.md": b""}
+    hub.files["datasets/lab/home"] = {
+        "data/train-00000-of-00001.parquet": images(features),
+        "README.md": b"",
+    }
     assert fetch_images("lab/home", tmp_path / "data" / "home", COUNTS, lambda n: None) == COUNTS
-    found = sorted(str(p.relative_to(tmp_path / "data" / "home")) for p in tmp_path.glob("data/home/*/*/*"))
+    found = sorted(
+        str(p.relative_to(tmp_path / "data" / "home")) for p in tmp_path.glob("data/home/*/*/*")
+    )
     assert found == [
-        "Art/Alarm_Clock/00001.jpg", "Art/Backpack/00001.jpg", "Real World/Alarm_Clock/00002.jpg",
-        "Real World/Backpack/00003.jpg", "Real World/Backpack/00004.jpg",
-    ]  # fmt: skip
+        "Art/Alarm_Clock/00001.jpg",
+        "Art/Backpack/00001.jpg",
+        "Real World/Alarm_Clock/00002.jpg",
+        "Real World/Backpack/00003.jpg",
+        "Real World/Backpack/00004.jpg",
+    ]
     assert [p.name for p in (tmp_path / "data").iterdir()] == ["home"]
 
 
-@pytest.mark.parametrize(("bad", "why"), [("", "were published"), ("../../up", "no name of a folder")])
-def test_a_data_set_that_has_changed_leaves_nothing(hub: Hub, tmp_path: Path, bad: str, why: str) -> None:
+@pytest.mark.parametrize(
+    ("bad", "why"), [("", "were published"), ("../../up", "no name of a folder")]
+)
+def test_a_data_set_that_has_changed_leaves_nothing(
+    hub: Hub, tmp_path: Path, bad: str, why: str
+) -> None:
     hub.files["datasets/lab/home"] = {"data/train-00000-of-00001.parquet": images(True, bad)}
     with pytest.raises(UserError, match=why):
         fetch_images("lab/home", tmp_path / "data" / "home", COUNTS | {"Art": 3}, lambda n: None)

@@ -1,4 +1,5 @@
-"""Predictions in shards, by Ray Data: one row per image, only what is missing, the same as on one machine."""
+"""Predictions in shards, by Ray Data: one row per image, only what is missing, the same as on one
+machine."""
 
 from __future__ import annotations
 
@@ -26,7 +27,11 @@ WIDTH, ROWS = 3, 11
 @pytest.fixture
 def predictor() -> Predictor:
     parts, _ = build(NetSpec(name="bare"), (WIDTH,), 2, 0)
-    weights = {f"{name}.{n}": value for name, part in parts.items() for n, value in part.state_dict().items()}
+    weights = {
+        f"{name}.{n}": value
+        for name, part in parts.items()
+        for n, value in part.state_dict().items()
+    }
     card = ModelCard(
         net=NetSpec(name="bare"),
         rule=METHODS["source"](),
@@ -50,16 +55,24 @@ def names(shards: ShardFolder) -> list[str]:
     return [name for file in files for name in parquet.read_table(file)["path"].to_pylist()]
 
 
-def test_shards_hold_every_input_once_and_in_order(predictor: Predictor, rows: Path, tmp_path: Path) -> None:
+def test_shards_hold_every_input_once_and_in_order(
+    predictor: Predictor, rows: Path, tmp_path: Path
+) -> None:
     shards = open_shards([rows], predictor, "uniform", tmp_path / "out", size=4)
     assert len(shards.offsets) == 3
-    assert [predict_shard(predictor, shards, shard, "uniform") for shard in shards.missing()] == [4, 4, 3]
+    assert [predict_shard(predictor, shards, shard, "uniform") for shard in shards.missing()] == [
+        4,
+        4,
+        3,
+    ]
     assert names(shards) == [f"{rows}:{i}" for i in range(ROWS)]
     counts = shards.counts(predictor.classes)
     assert (counts.images, counts.broken, counts.counts.sum()) == (ROWS, 1, ROWS - 1)
 
 
-def test_only_shards_that_are_missing_are_predicted(predictor: Predictor, rows: Path, tmp_path: Path) -> None:
+def test_only_shards_that_are_missing_are_predicted(
+    predictor: Predictor, rows: Path, tmp_path: Path
+) -> None:
     shards = open_shards([rows], predictor, "uniform", tmp_path / "out", size=4)
     for shard in shards.missing():
         predict_shard(predictor, shards, shard, "uniform")
@@ -110,12 +123,30 @@ def test_ray_predicts_what_one_machine_predicts(
 ) -> None:
     pytest.importorskip("ray")
     predictor.save(tmp_path / "model")
-    alone = cli("predict", str(tmp_path / "model"), str(rows), "-o", str(tmp_path / "alone.csv"), "--device", "cpu")
+    alone = cli(
+        "predict",
+        str(tmp_path / "model"),
+        str(rows),
+        "-o",
+        str(tmp_path / "alone.csv"),
+        "--device",
+        "cpu",
+    )
     assert alone.code == 0
     done = shell(  # a process of its own, which Ray ends with
-        "predict", str(tmp_path / "model"), str(rows), "--on", "ray", "--jobs", "1", "-o", str(tmp_path / "parts"),
-        "--device", "cpu", "--json",
-    )  # fmt: skip
+        "predict",
+        str(tmp_path / "model"),
+        str(rows),
+        "--on",
+        "ray",
+        "--jobs",
+        "1",
+        "-o",
+        str(tmp_path / "parts"),
+        "--device",
+        "cpu",
+        "--json",
+    )
     assert done.code == 0, done.err
     assert json.loads(done.out)["images"] == ROWS
     found = parquet.read_table(tmp_path / "parts" / "part-00000.parquet").to_pylist()
@@ -125,7 +156,16 @@ def test_ray_predicts_what_one_machine_predicts(
     for a, b in zip(found, wanted, strict=True):
         assert (a["class"] or "") == b["class"]
         assert a["p_a"] is None or a["p_a"] == pytest.approx(float(b["p_a"]), abs=1e-5)
-    again = cli("predict", str(tmp_path / "model"), str(rows), "--on", "ray", "-o", str(tmp_path / "parts"), "--json")
+    again = cli(
+        "predict",
+        str(tmp_path / "model"),
+        str(rows),
+        "--on",
+        "ray",
+        "-o",
+        str(tmp_path / "parts"),
+        "--json",
+    )
     assert json.loads(again.out) == json.loads(done.out)
 
 

@@ -17,11 +17,17 @@ P = np.array([[0.25, 0.75], [np.nan, np.nan], [1.0, 0.0]])
 NAMES, PROBLEMS = ["x/1.png", "2,\n3.png", "😀.png"], ["", "truncated", ""]
 
 
-def test_a_csv_has_one_row_per_input_and_the_columns_of_every_table_of_predictions(tmp_path: Path) -> None:
+def test_a_csv_has_one_row_per_input_and_the_columns_of_every_table_of_predictions(
+    tmp_path: Path,
+) -> None:
     write_predictions_csv(tmp_path / "p.csv", NAMES, PROBLEMS, P, CLASSES)
     with (tmp_path / "p.csv").open(newline="", encoding="utf-8") as file:
         header, *rows = csv.reader(file)
-    assert header == columns(CLASSES) == ["path", "class", "probability", "problem", "p_cat", 'p_a "dog", <b>']
+    assert (
+        header
+        == columns(CLASSES)
+        == ["path", "class", "probability", "problem", "p_cat", 'p_a "dog", <b>']
+    )
     assert rows == [
         ["x/1.png", CLASSES[1], "0.75", "", "0.25", "0.75"],
         ["2,\n3.png", "", "", "truncated", "", ""],
@@ -37,7 +43,9 @@ def test_an_open_file_gets_the_same_text_as_a_path(tmp_path: Path) -> None:
 
 
 def test_a_name_that_is_not_text_keeps_its_bytes(tmp_path: Path) -> None:
-    write_predictions_csv(tmp_path / "p.csv", [b"\xff.png".decode(errors="surrogateescape")], [""], P[:1], CLASSES)
+    write_predictions_csv(
+        tmp_path / "p.csv", [b"\xff.png".decode(errors="surrogateescape")], [""], P[:1], CLASSES
+    )
     assert b"\n\xff.png," in (tmp_path / "p.csv").read_bytes()
 
 

@@ -37,7 +37,9 @@ def sure(y: list[int]) -> Tensor:
 def perfect(mix: list[float]) -> DomainOutputs:
     """A classifier without fault, on a target of 5, 3 and 2 in ten."""
     y = [0, 0, 0, 1, 1, 2]
-    return DomainOutputs(sure([0] * 5 + [1] * 3 + [2] * 2), sure(y), torch.tensor(y), torch.tensor(mix))
+    return DomainOutputs(
+        sure([0] * 5 + [1] * 3 + [2] * 2), sure(y), torch.tensor(y), torch.tensor(mix)
+    )
 
 
 # The loss
@@ -48,41 +50,61 @@ def test_its_loss_and_gradient_are_those_of_the_formula() -> None:
     net, batch = given(BBSE())
     f = Formula(net, batch)
     w = torch.tensor([RATIO[y] for y in batch.ys], dtype=torch.float64)
-    assert_is(BBSE().losses(net, batch, {"ratio": RATIO}, T), f, {"label": (f.label(w), {"features": 1, "head": 1})})
+    assert_is(
+        BBSE().losses(net, batch, {"ratio": RATIO}, T),
+        f,
+        {"label": (f.label(w), {"features": 1, "head": 1})},
+    )
 
 
 def test_it_does_not_look_at_target_images() -> None:
     net, batch = given(BBSE())
     blind = batch._replace(xt=torch.full_like(batch.xt, torch.nan))
-    assert BBSE().losses(net, blind, {"ratio": RATIO}, T) == BBSE().losses(net, batch, {"ratio": RATIO}, T)
+    assert BBSE().losses(net, blind, {"ratio": RATIO}, T) == BBSE().losses(
+        net, batch, {"ratio": RATIO}, T
+    )
 
 
 # The weights
 
 
-@pytest.mark.parametrize("mix", [[0.5, 1 / 3, 1 / 6], [1 / 3, 1 / 3, 1 / 3]], ids=["natural", "balanced"])
-def test_a_class_is_weighed_by_its_share_in_the_target_over_that_which_the_sampler_delivers(mix: list[float]) -> None:
+@pytest.mark.parametrize(
+    "mix", [[0.5, 1 / 3, 1 / 6], [1 / 3, 1 / 3, 1 / 3]], ids=["natural", "balanced"]
+)
+def test_a_class_is_weighed_by_its_share_in_the_target_over_that_which_the_sampler_delivers(
+    mix: list[float],
+) -> None:
     """Not over that of the held-out images: they are the same in both cases."""
     state = BBSE().refresh(perfect(mix), 0)
     np.testing.assert_allclose(state["ratio"], np.array([0.5, 0.3, 0.2]) / mix, rtol=1e-5)
-    np.testing.assert_allclose(BBSE().training_prior(torch.tensor(mix), state), [0.5, 0.3, 0.2], rtol=1e-5)
+    np.testing.assert_allclose(
+        BBSE().training_prior(torch.tensor(mix), state), [0.5, 0.3, 0.2], rtol=1e-5
+    )
 
 
 def test_a_class_that_the_sampler_never_delivers_has_weight_zero() -> None:
     state = BBSE().refresh(perfect([0.5, 0.5, 0.0]), 0)
-    np.testing.assert_allclose(state["ratio"], [1.25, 0.75, 0.0], rtol=1e-5)  # 5 to 3, of a mean of one
+    np.testing.assert_allclose(
+        state["ratio"], [1.25, 0.75, 0.0], rtol=1e-5
+    )  # 5 to 3, of a mean of one
     np.testing.assert_allclose(
         BBSE().training_prior(torch.tensor([0.5, 0.5, 0.0]), state), [5 / 8, 3 / 8, 0], rtol=1e-5
     )
 
 
 def test_mistakes_of_the_classifier_are_undone() -> None:
-    """It takes half of class 1 for class 0, and says 0, 1 and 2 of 5, 2 and 3 in ten: truly they are 3, 4 and 3."""
+    """It takes half of class 1 for class 0, and says 0, 1 and 2 of 5, 2 and 3 in ten: truly they
+    are 3, 4 and 3."""
     y = [0, 0, 1, 1, 2, 2]
     outputs = DomainOutputs(
-        sure([0] * 5 + [1] * 2 + [2] * 3), sure([0, 0, 0, 1, 2, 2]), torch.tensor(y), torch.full((C,), 1 / C)
+        sure([0] * 5 + [1] * 2 + [2] * 3),
+        sure([0, 0, 0, 1, 2, 2]),
+        torch.tensor(y),
+        torch.full((C,), 1 / C),
     )
-    np.testing.assert_allclose(BBSE().refresh(outputs, 0)["ratio"], np.array([0.3, 0.4, 0.3]) * C, rtol=1e-5)
+    np.testing.assert_allclose(
+        BBSE().refresh(outputs, 0)["ratio"], np.array([0.3, 0.4, 0.3]) * C, rtol=1e-5
+    )
 
 
 def test_later_rounds_change_nothing() -> None:
@@ -92,12 +114,17 @@ def test_later_rounds_change_nothing() -> None:
 def test_its_estimator_and_its_softness_are_options() -> None:
     z = torch.randn(60, C, generator=torch.Generator().manual_seed(0))
     outputs = DomainOutputs(
-        z[:30], z[30:] + 2 * torch.eye(C)[torch.arange(30) % C], torch.arange(30) % C, torch.full((C,), 1 / C)
+        z[:30],
+        z[30:] + 2 * torch.eye(C)[torch.arange(30) % C],
+        torch.arange(30) % C,
+        torch.full((C,), 1 / C),
     )
     methods = [BBSE(estimator=e, soft=s) for e in ("simplex", "ridge") for s in (False, True)]
     ratios = [method.refresh(outputs, 0)["ratio"] for method in methods]
     assert all(r.sum().item() == pytest.approx(C, rel=1e-4) and (r >= 0).all() for r in ratios)
-    assert not any(torch.allclose(a, b, atol=1e-3) for i, a in enumerate(ratios) for b in ratios[:i])
+    assert not any(
+        torch.allclose(a, b, atol=1e-3) for i, a in enumerate(ratios) for b in ratios[:i]
+    )
 
 
 # Training

@@ -29,7 +29,10 @@ def test_its_losses_and_gradients_are_those_of_the_formula(base: str) -> None:
     ws, wt = (1.0, 1.0) if base == "dann" else (f.certainty(f.fs), f.certainty(f.ft))
     want = {
         "label": (f.label(), {"features": 1, "head": 1}),
-        "domain": (0.3 * domain(critic(f.fs), critic(f.ft), ws, wt), {"features": -RAMP, "critic": 1}),
+        "domain": (
+            0.3 * domain(critic(f.fs), critic(f.ft), ws, wt),
+            {"features": -RAMP, "critic": 1},
+        ),
         "spectral": (0.01 * spectral(f), {"features": 1}),
     }
     assert_is(method.losses(net, batch, {}, T), f, want)
@@ -45,7 +48,9 @@ def test_the_weights_of_sure_images_have_mean_one() -> None:
 def test_the_penalty_is_not_reversed_and_does_not_wait_for_the_ramp() -> None:
     method = BSP(hidden=HIDDEN)
     net, batch = given(method)
-    terms = [method.losses(net, batch, {}, torch.tensor(t).double())["spectral"] for t in (0.0, 1.0)]
+    terms = [
+        method.losses(net, batch, {}, torch.tensor(t).double())["spectral"] for t in (0.0, 1.0)
+    ]
     params = list(net["features"].parameters())
     early, late = (torch.autograd.grad(term, params) for term in terms)
     for a, b, p in zip(early, late, params, strict=True):
@@ -56,7 +61,10 @@ def test_the_penalty_is_not_reversed_and_does_not_wait_for_the_ramp() -> None:
 
 def test_on_dann_without_penalty_it_is_dann() -> None:
     net, batch = given(DANN(hidden=HIDDEN))
-    bsp, dann = BSP(base="dann", penalty=0.0).losses(net, batch, {}, T), DANN().losses(net, batch, {}, T)
+    bsp, dann = (
+        BSP(base="dann", penalty=0.0).losses(net, batch, {}, T),
+        DANN().losses(net, batch, {}, T),
+    )
     assert {name: bsp[name].item() for name in dann} == {name: dann[name].item() for name in dann}
     assert bsp["spectral"].item() == 0
 

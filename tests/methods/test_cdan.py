@@ -24,14 +24,19 @@ def test_its_losses_and_gradients_are_those_of_the_formula(entropy: bool) -> Non
     ws, wt = (f.certainty(f.fs), f.certainty(f.ft)) if entropy else (1.0, 1.0)
     want = {
         "label": (f.label(), {"features": 1, "head": 1}),
-        "domain": (0.3 * domain(f.joint_d(f.fs), f.joint_d(f.ft), ws, wt), {"features": -RAMP, "critic": 1}),
+        "domain": (
+            0.3 * domain(f.joint_d(f.fs), f.joint_d(f.ft), ws, wt),
+            {"features": -RAMP, "critic": 1},
+        ),
     }
     assert_is(method.losses(net, batch, {}, T), f, want)
 
 
 def test_bsp_without_its_penalty_is_cdan() -> None:
     net, batch = given(BSP(hidden=HIDDEN))
-    bsp, cdan = (method.losses(net, batch, {}, T) for method in (BSP(hidden=HIDDEN), CDAN(hidden=HIDDEN)))
+    bsp, cdan = (
+        method.losses(net, batch, {}, T) for method in (BSP(hidden=HIDDEN), CDAN(hidden=HIDDEN))
+    )
     assert bsp["domain"].item() == cdan["domain"].item()
 
 

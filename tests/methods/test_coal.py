@@ -28,17 +28,23 @@ class Given(NamedTuple):
 
 @pytest.fixture
 def given() -> Given:
-    """A network without dropout, so that the formula can be written out; half of the target is trusted."""
+    """A network without dropout, so that the formula can be written out; half of the target is
+    trusted."""
     torch.manual_seed(0)
     features = nn.Sequential(nn.Linear(D, W), nn.Tanh())
-    net = Net({"features": features, "head": CosineHead(W, C, TEMPERATURE)}, W, split_norm=False).double()
+    net = Net(
+        {"features": features, "head": CosineHead(W, C, TEMPERATURE)}, W, split_norm=False
+    ).double()
     x = torch.randn(2, N, D, dtype=torch.float64)
     state = {"pseudo": torch.randint(C, (TARGET,)), "mask": (torch.rand(TARGET) < 0.5).double()}
-    return Given(net, Batch(x[0], torch.arange(N) % C, x[1] + 0.5, torch.randperm(TARGET)[:N]), state)
+    return Given(
+        net, Batch(x[0], torch.arange(N) % C, x[1] + 0.5, torch.randperm(TARGET)[:N]), state
+    )
 
 
 class Paper:
-    """L_ST and L_H as the paper has them, from weights alone: h(x) = softmax(f·w/(T‖f‖)), f = tanh(Ax + a)."""
+    """L_ST and L_H as the paper has them, from weights alone: h(x) = softmax(f·w/(T‖f‖)), f =
+    tanh(Ax + a)."""
 
     def __init__(self, given: Given) -> None:
         self.weights = [p.detach().clone().requires_grad_() for p in given.net.parameters()]
@@ -68,7 +74,9 @@ class Paper:
         return -(log_h.exp() * log_h).sum() / N
 
     def gradients(self, of: Tensor) -> list[Tensor]:
-        return list(torch.autograd.grad(of, self.weights, retain_graph=True, materialize_grads=True))
+        return list(
+            torch.autograd.grad(of, self.weights, retain_graph=True, materialize_grads=True)
+        )
 
 
 def gradients(net: Net, losses: Losses) -> list[Tensor]:
@@ -94,7 +102,10 @@ def test_its_losses_are_the_papers(given: Given) -> None:
 
 def test_its_losses_are_the_papers_in_numpy(given: Given) -> None:
     A, a, prototypes = (p.detach().numpy() for p in given.net.parameters())
-    batch, state = (np.asarray(v) for v in given.batch[:4]), {k: v.numpy() for k, v in given.state.items()}
+    batch, state = (
+        (np.asarray(v) for v in given.batch[:4]),
+        {k: v.numpy() for k, v in given.state.items()},
+    )
     xs, ys, xt, it = batch
 
     def h(x: np.ndarray) -> np.ndarray:
@@ -108,10 +119,14 @@ def test_its_losses_are_the_papers_in_numpy(given: Given) -> None:
     assert losses["label"].item() == pytest.approx(np.mean(-np.log(h(xs)[rows, ys])))
     trusted = np.mean(-np.log(h(xt)[rows, state["pseudo"][it]]) * state["mask"][it])
     assert losses["self"].item() == pytest.approx(trusted)
-    assert losses["entropy"].item() == pytest.approx(-0.3 * np.mean(-(h(xt) * np.log(h(xt))).sum(axis=1)))
+    assert losses["entropy"].item() == pytest.approx(
+        -0.3 * np.mean(-(h(xt) * np.log(h(xt))).sum(axis=1))
+    )
 
 
-def test_the_classifier_descends_l_st_minus_l_h_and_the_features_l_st_plus_l_h(given: Given) -> None:
+def test_the_classifier_descends_l_st_minus_l_h_and_the_features_l_st_plus_l_h(
+    given: Given,
+) -> None:
     alpha, paper = 0.3, Paper(given)
     found = gradients(given.net, COAL(alpha=alpha).losses(*given, T))
     st, h = paper.gradients(paper.label() + paper.self_training()), paper.gradients(paper.entropy())
@@ -153,7 +168,9 @@ def test_an_untrusted_image_teaches_no_label(given: Given) -> None:
         ({"self_training": False, "minimax": False}, ["label"]),
     ],
 )
-def test_a_switch_removes_its_term_and_no_other(given: Given, switches: Any, left: list[str]) -> None:
+def test_a_switch_removes_its_term_and_no_other(
+    given: Given, switches: Any, left: list[str]
+) -> None:
     whole, some = COAL().losses(*given, T), COAL(**switches).losses(*given, T)
     assert list(some) == left
     assert all(some[name].item() == whole[name].item() for name in left)
@@ -169,7 +186,9 @@ def test_one_update_has_one_phase_and_two_updates_have_two(given: Given) -> None
     assert list(first.losses(*given, T)) == ["label", "self"]
     assert list(second.losses(*given, T)) == ["entropy"]
     assert first.trains is second.trains is None
-    assert len(COAL(updates="two", minimax=False).phases()) == 1, "there is nothing to do in a second"
+    assert len(COAL(updates="two", minimax=False).phases()) == 1, (
+        "there is nothing to do in a second"
+    )
 
 
 def test_the_terms_of_two_updates_are_those_of_one(given: Given) -> None:
@@ -185,13 +204,19 @@ def test_the_terms_of_two_updates_are_those_of_one(given: Given) -> None:
 
 
 @pytest.mark.parametrize("split", [False, True])
-def test_batch_statistics_are_of_both_domains_together_or_of_each_by_itself(given: Given, split: bool) -> None:
+def test_batch_statistics_are_of_both_domains_together_or_of_each_by_itself(
+    given: Given, split: bool
+) -> None:
     norm = nn.BatchNorm1d(D, affine=False).double()
     net = Net({"features": norm, "head": nn.Identity()}, D, split_norm=split)
     xs, xt = given.batch.xs, given.batch.xt
-    pools = [(xs, xs), (xt, xt)] if split else [(xs, torch.cat([xs, xt])), (xt, torch.cat([xs, xt]))]
+    pools = (
+        [(xs, xs), (xt, xt)] if split else [(xs, torch.cat([xs, xt])), (xt, torch.cat([xs, xt]))]
+    )
     for f, (x, pool) in zip(both(net, given.batch), pools, strict=True):
-        torch.testing.assert_close(f, (x - pool.mean(dim=0)) / (pool.var(dim=0, correction=0) + 1e-5).sqrt())
+        torch.testing.assert_close(
+            f, (x - pool.mean(dim=0)) / (pool.var(dim=0, correction=0) + 1e-5).sqrt()
+        )
 
 
 # Pseudo-labels
@@ -208,7 +233,9 @@ def refreshed(method: COAL, logits: Tensor, round: int) -> State:
 
 
 def test_pseudo_labels_are_the_most_probable_classes_and_masks_the_top_k_of_each() -> None:
-    logits = 3 * torch.randn(200, C, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    logits = 3 * torch.randn(
+        200, C, generator=torch.Generator().manual_seed(0), dtype=torch.float64
+    )
     state = refreshed(COAL(k0=0.2), logits, 0)
     p = np.exp(logits.numpy())
     p /= p.sum(axis=1, keepdims=True)
@@ -216,7 +243,9 @@ def test_pseudo_labels_are_the_most_probable_classes_and_masks_the_top_k_of_each
     assert state["pseudo"].tolist() == pseudo.tolist()
     for k in range(C):
         members = np.flatnonzero(pseudo == k)
-        trusted = set(members[np.argsort(-confidence[members])][: int(np.ceil(0.2 * len(members)))].tolist())
+        trusted = set(
+            members[np.argsort(-confidence[members])][: int(np.ceil(0.2 * len(members)))].tolist()
+        )
         assert set(np.flatnonzero(state["mask"].numpy() * (pseudo == k)).tolist()) == trusted
         assert 0 < len(trusted) < len(members)
 
@@ -229,7 +258,9 @@ def test_a_rare_and_doubtful_class_has_its_share_too() -> None:
 
 
 def test_the_share_grows_by_k_step_a_round_up_to_k_max() -> None:
-    logits = torch.stack([torch.linspace(0, 5, 100), torch.zeros(100), torch.full((100,), -1.0)], dim=1)
+    logits = torch.stack(
+        [torch.linspace(0, 5, 100), torch.zeros(100), torch.full((100,), -1.0)], dim=1
+    )
     method = COAL(k0=0.2, k_step=0.05, k_max=0.5)
     trusted = [int(refreshed(method, logits, round)["mask"].sum()) for round in range(10)]
     assert trusted == [20, 25, 30, 35, 40, 45, 50, 50, 50, 50]
@@ -246,7 +277,14 @@ def test_a_first_share_above_k_max_is_k_max() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"updates": "two"}, {"minimax": False}, {"self_training": False}, {"alpha": 2.0, "k0": 1.0}]
+    "options",
+    [
+        {},
+        {"updates": "two"},
+        {"minimax": False},
+        {"self_training": False},
+        {"alpha": 2.0, "k0": 1.0},
+    ],
 )
 def test_it_keeps_the_contract(options: Any) -> None:
     check_method(COAL(**options))

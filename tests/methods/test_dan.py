@@ -14,9 +14,12 @@ from askew.nets.network import Net
 
 
 def mmd(x: Tensor, n: int, kernels: int) -> Tensor:
-    """Squared distances as differences, one Gaussian after another; the unit is the mean over pairs of two rows."""
+    """Squared distances as differences, one Gaussian after another; the unit is the mean over pairs
+    of two rows."""
     square = (x[:, None] - x[None, :]).pow(2).sum(dim=2)
-    unit = sum(square[i, j].item() for i in range(len(x)) for j in range(len(x)) if i != j) / (len(x) * (len(x) - 1))
+    unit = sum(square[i, j].item() for i in range(len(x)) for j in range(len(x)) if i != j) / (
+        len(x) * (len(x) - 1)
+    )
     k = sum((-square / (unit * 2.0 ** (i - kernels // 2))).exp() for i in range(kernels))
     return k[:n, :n].mean() + k[n:, n:].mean() - k[:n, n:].mean() - k[n:, :n].mean()
 
@@ -42,7 +45,9 @@ def discrepancy(shift: float) -> float:
     return DAN().losses(net, batch, {}, T)["mmd"].item()
 
 
-def test_the_discrepancy_is_small_between_samples_of_one_distribution_and_grows_with_a_shift() -> None:
+def test_the_discrepancy_is_small_between_samples_of_one_distribution_and_grows_with_a_shift() -> (
+    None
+):
     found = [discrepancy(shift) for shift in (0.0, 0.2, 0.5, 1.0, 2.0)]
     assert found == sorted(found)
     assert found[0] < 0.1 < 1 < found[-1]
@@ -52,7 +57,9 @@ def test_equal_batches_have_no_discrepancy_and_nothing_to_learn_from_it() -> Non
     net, batch = given(DAN())
     same = DAN().losses(net, batch._replace(xt=batch.xs), {}, T)["mmd"]
     assert same.item() == pytest.approx(0, abs=1e-12)
-    assert all(g.abs().max() < 1e-12 for g in torch.autograd.grad(same, list(net["features"].parameters())))
+    assert all(
+        g.abs().max() < 1e-12 for g in torch.autograd.grad(same, list(net["features"].parameters()))
+    )
 
 
 def test_features_that_have_collapsed_leave_the_loss_finite() -> None:
@@ -61,4 +68,6 @@ def test_features_that_have_collapsed_leave_the_loss_finite() -> None:
     zero(net, "features.0.weight")
     loss = DAN().losses(net, batch._replace(xs=batch.xs.float(), xt=batch.xt.float()), {}, T)["mmd"]
     assert loss.item() == pytest.approx(0, abs=1e-5)
-    assert all(g.isfinite().all() for g in torch.autograd.grad(loss, list(net["features"].parameters())))
+    assert all(
+        g.isfinite().all() for g in torch.autograd.grad(loss, list(net["features"].parameters()))
+    )

@@ -12,13 +12,18 @@ from askew.methods.dann import DANN
 
 
 @pytest.mark.parametrize("t", [0.0, 0.1, 0.3, 1.0])
-def test_the_critic_descends_the_domain_loss_and_the_features_climb_it_by_the_ramp(t: float) -> None:
+def test_the_critic_descends_the_domain_loss_and_the_features_climb_it_by_the_ramp(
+    t: float,
+) -> None:
     method = DANN(weight=0.3, hidden=HIDDEN)
     net, batch = given(method)
     f = Formula(net, batch)
     want = {
         "label": (f.label(), {"features": 1, "head": 1}),
-        "domain": (0.3 * domain(f.d(f.fs), f.d(f.ft)), {"features": -math.tanh(5 * t), "critic": 1}),
+        "domain": (
+            0.3 * domain(f.d(f.fs), f.d(f.ft)),
+            {"features": -math.tanh(5 * t), "critic": 1},
+        ),
     }
     assert_is(method.losses(net, batch, {}, torch.tensor(t, dtype=torch.float64)), f, want)
 

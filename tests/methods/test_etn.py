@@ -13,7 +13,8 @@ from askew.methods.etn import ETN
 
 
 class Leaky(Formula):
-    """With an auxiliary head on features as they are, whose outputs leak: G_k = e^(z_k)/(Σ e^z + c)."""
+    """With an auxiliary head on features as they are, whose outputs leak: G_k = e^(z_k)/(Σ e^z +
+    c)."""
 
     def G(self, f: Tensor) -> Tensor:
         e = self.linear("auxiliary", f.detach()).exp()
@@ -25,7 +26,11 @@ class Leaky(Formula):
 
     def one_vs_rest(self) -> Tensor:
         G = self.G(self.fs)
-        each = [(G[i, k] if k == y else 1 - G[i, k]).log() for i, y in enumerate(self.ys.tolist()) for k in range(C)]
+        each = [
+            (G[i, k] if k == y else 1 - G[i, k]).log()
+            for i, y in enumerate(self.ys.tolist())
+            for k in range(C)
+        ]
         return -torch.stack(each).sum() / NS
 
     def auxiliary_domain(self) -> Tensor:
@@ -35,7 +40,9 @@ class Leaky(Formula):
 
 def test_its_losses_and_gradients_are_those_of_the_formula() -> None:
     """Among them: no gradient through w, and none from the auxiliary head to the features."""
-    method = ETN(weight=0.3, entropy_weight=0.7, auxiliary_label=0.6, auxiliary_domain=4.0, hidden=HIDDEN)
+    method = ETN(
+        weight=0.3, entropy_weight=0.7, auxiliary_label=0.6, auxiliary_domain=4.0, hidden=HIDDEN
+    )
     net, batch = given(method)
     f = Leaky(net, batch)
     w = f.weight()
@@ -52,7 +59,11 @@ def test_its_losses_and_gradients_are_those_of_the_formula() -> None:
 
 def test_the_authors_weights_are_the_defaults() -> None:
     method = ETN()
-    assert (method.entropy_weight, method.auxiliary_label, method.auxiliary_domain) == (0.2, 1.0, 10.0)
+    assert (method.entropy_weight, method.auxiliary_label, method.auxiliary_domain) == (
+        0.2,
+        1.0,
+        10.0,
+    )
 
 
 def test_its_weights_have_mean_one() -> None:
@@ -66,7 +77,8 @@ def test_its_weights_have_mean_one() -> None:
 
 
 def test_what_looks_like_source_alone_counts_less() -> None:
-    """An image that the auxiliary head is sure to be source has no say; were w = D, it would have all of it."""
+    """An image that the auxiliary head is sure to be source has no say; were w = D, it would have
+    all of it."""
     method = ETN(hidden=HIDDEN)
     net, batch = given(method)
     z = torch.zeros(NS, C, dtype=torch.float64)
@@ -88,14 +100,19 @@ def test_an_auxiliary_head_beyond_all_bounds_leaves_losses_and_gradients_finite(
         assert all(v.isfinite().all() for v in (*losses.values(), *grads))
 
 
-# FAILS with the source as found: 1 − σ(a) is rounded to a multiple of 6e-8 (of 0.004 in bfloat16), and to 0 soon after.
-# σ(−a) is the same number and keeps all its digits: w = mean_one((-leaky_logit(zs)).sigmoid()).
+# FAILS with the source as found: 1 − σ(a) is rounded to a multiple of 6e-8 (of 0.004 in bfloat16),
+# and to 0 soon after. σ(−a) is the same number and keeps all its digits: w =
+# mean_one((-leaky_logit(zs)).sigmoid()).
 def test_source_that_is_surely_source_keeps_its_proportions_in_float32() -> None:
     method = ETN(hidden=HIDDEN)
     net, batch = given(method)
     a = torch.linspace(14, 20, NS)
     z = a[:, None].expand(NS, C)  # a = log Σ e^z − log c
-    net.float()["auxiliary"].register_forward_hook(lambda m, args, out: z if len(args[0]) == NS else out)
+    net.float()["auxiliary"].register_forward_hook(
+        lambda m, args, out: z if len(args[0]) == NS else out
+    )
     f = Formula(net, batch := batch._replace(xs=batch.xs.float(), xt=batch.xt.float()))
     w = (-a).double().exp()
-    assert method.losses(net, batch, {}, T)["label"].item() == pytest.approx(f.label(w / w.mean()).item(), rel=1e-5)
+    assert method.losses(net, batch, {}, T)["label"].item() == pytest.approx(
+        f.label(w / w.mean()).item(), rel=1e-5
+    )

@@ -46,7 +46,9 @@ def test_from_the_set_progress_on_it_is_the_teacher() -> None:
     losses = method.losses(*given(method), {"answers": given_answers()}, late)
     assert losses.pop("answers").item() == 0
     want = plain.losses(*given(plain), {}, late)
-    assert {name: value.item() for name, value in losses.items()} == {n: v.item() for n, v in want.items()}
+    assert {name: value.item() for name, value in losses.items()} == {
+        n: v.item() for n, v in want.items()
+    }
 
 
 @pytest.mark.parametrize("options", [{}, {"until": 1.0}, {"confusion": True, "calm": True}])
@@ -58,7 +60,9 @@ def answered(data: TrainingData) -> TrainingData:
     """With answers that name one class for all images but one."""
     y = np.zeros(len(data.target), dtype=np.int64)
     y[5] = 1
-    return dataclasses.replace(data, answers=np.eye(len(data.classes), dtype=np.float32)[y] * 0.9 + 0.01)
+    return dataclasses.replace(
+        data, answers=np.eye(len(data.classes), dtype=np.float32)[y] * 0.9 + 0.01
+    )
 
 
 def test_the_first_even_draw_goes_by_the_given_answers_and_later_ones_by_its_own(
@@ -82,11 +86,15 @@ def test_answers_of_others_are_followed(training_data: TrainingData, make_run: A
     *_, last = fit(run, data, CPU, start=started(run, data))
     alone = taught_run(make_run, method=GuidedTeacher(guidance=0.0, threshold=1.0))
     *_, other = fit(alone, data, CPU, start=started(alone, data))
-    named, unnamed = ((one.outputs.target.argmax(dim=1) == 0).float().mean() for one in (last, other))
+    named, unnamed = (
+        (one.outputs.target.argmax(dim=1) == 0).float().mean() for one in (last, other)
+    )
     assert named > unnamed + 0.2, "more images are called what they were said to be"
 
 
-def test_without_answers_it_begins_with_those_of_the_network(training_data: TrainingData, make_run: Any) -> None:
+def test_without_answers_it_begins_with_those_of_the_network(
+    training_data: TrainingData, make_run: Any
+) -> None:
     run = taught_run(make_run, method=GuidedTeacher())
     trainer = trainer_of(run, training_data, started(run, training_data))
     before = trainer.outputs().target.softmax(dim=1)

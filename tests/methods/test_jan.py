@@ -58,7 +58,9 @@ def test_images_of_equal_features_are_as_near_as_their_predictions() -> None:
     net, batch = given(method)
     x = batch.xs[:1]
     logits = [torch.tensor([z], dtype=torch.float64) for z in ([1e3, 0.0, 0.0], [0.0, 1e3, 0.0])]
-    net["head"].register_forward_hook(lambda *_: logits.pop(0))  # sure of one class for source, of another for target
+    net["head"].register_forward_hook(
+        lambda *_: logits.pop(0)
+    )  # sure of one class for source, of another for target
     found = method.losses(net, batch._replace(xs=x, ys=batch.ys[:1], xt=x), {}, T)["jmmd"]
     assert found.item() == pytest.approx(5 + 5 - 2 * 5 * math.exp(-2 / 0.7))  # ‖p − p′‖² = 2
 
@@ -67,5 +69,8 @@ def test_equal_batches_have_no_discrepancy() -> None:
     net, batch = given(JAN())
     loss = JAN().losses(net, batch._replace(xt=batch.xs), {}, T)["jmmd"]
     assert loss.item() == pytest.approx(0, abs=1e-12)
-    moved = [JAN().losses(net, batch._replace(xt=batch.xs + s), {}, T)["jmmd"].item() for s in (0.1, 0.3, 1.0)]
+    moved = [
+        JAN().losses(net, batch._replace(xt=batch.xs + s), {}, T)["jmmd"].item()
+        for s in (0.1, 0.3, 1.0)
+    ]
     assert 0 < moved[0] < moved[1] < moved[2]

@@ -21,7 +21,8 @@ from askew.training.trainer import fit
 def domains(
     sizes: list[int], target_sizes: list[int], far: float = 3.0, apart: float = 2.0
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Gaussian classes in six dimensions; the target lies elsewhere, and its classes have other shares."""
+    """Gaussian classes in six dimensions; the target lies elsewhere, and its classes have other
+    shares."""
     rng = np.random.default_rng(0)
     means, spread = apart * rng.normal(size=(len(sizes), 6)), rng.normal(size=(6, 6))
     ys, yt = (np.repeat(np.arange(len(sizes)), n) for n in (sizes, target_sizes))
@@ -49,7 +50,9 @@ def written_out(
 
     def densities() -> np.ndarray:
         ridge = shrinkage * np.trace(within) / len(within) * np.eye(len(within))
-        return np.stack([multivariate_normal(mu[k], within + ridge).logpdf(g) for k in classes], axis=1)
+        return np.stack(
+            [multivariate_normal(mu[k], within + ridge).logpdf(g) for k in classes], axis=1
+        )
 
     for _ in range(steps):
         p = np.exp(densities())
@@ -57,21 +60,31 @@ def written_out(
         found = np.array([np.average(g, axis=0, weights=r[:, k]) for k in classes])
         share = np.array([r[:, k].sum() / (r[:, k].sum() + anchor) for k in classes])
         offset = np.average(found - start, axis=0, weights=share)
-        mu = np.array([s * f + (1 - s) * (m + offset) for s, f, m in zip(share, found, start, strict=True)])
-        apart = [[r[i, k] * np.outer(g[i] - mu[k], g[i] - mu[k]) for k in classes] for i in range(len(g))]
+        mu = np.array(
+            [s * f + (1 - s) * (m + offset) for s, f, m in zip(share, found, start, strict=True)]
+        )
+        apart = [
+            [r[i, k] * np.outer(g[i] - mu[k], g[i] - mu[k]) for k in classes] for i in range(len(g))
+        ]
         within = (source + np.sum(apart, axis=(0, 1)) / len(g)) / 2
     z = densities()
     return z - z[:, :1]
 
 
-@pytest.mark.parametrize(("anchor", "few", "shrinkage", "steps"), [(10, 5, 0.3, 0), (3, 0, 0.1, 1), (10, 5, 1, 6)])
-def test_log_odds_are_those_of_gaussians_fitted_by_em(anchor: float, few: float, shrinkage: float, steps: int) -> None:
+@pytest.mark.parametrize(
+    ("anchor", "few", "shrinkage", "steps"), [(10, 5, 0.3, 0), (3, 0, 0.1, 1), (10, 5, 1, 6)]
+)
+def test_log_odds_are_those_of_gaussians_fitted_by_em(
+    anchor: float, few: float, shrinkage: float, steps: int
+) -> None:
     xs, ys, xt, _ = domains([9, 12, 5], [8, 4, 20])
     method = DiscriminantAnalysis(anchor=anchor, few=few, shrinkage=shrinkage, steps=steps)
     found = method.fit(*map(torch.from_numpy, (xs, ys, xt)), 3)
     assert found.bias is not None
     z = ((torch.from_numpy(xt) - found.target_centre) @ found.weight.T + found.bias).numpy()
-    assert z - z[:, :1] == pytest.approx(written_out(xs, ys, xt, anchor, few, shrinkage, steps), abs=1e-8)
+    assert z - z[:, :1] == pytest.approx(
+        written_out(xs, ys, xt, anchor, few, shrinkage, steps), abs=1e-8
+    )
 
 
 def test_given_the_answers_of_others_it_takes_one_step_from_them() -> None:
@@ -84,11 +97,17 @@ def test_given_the_answers_of_others_it_takes_one_step_from_them() -> None:
     assert z - z[:, :1] == pytest.approx(written_out(xs, ys, xt, 3, 2, 0.1, 1, answers), abs=1e-8)
 
 
-def test_answers_in_the_training_data_reach_it(make_run: MakeRun, training_data: TrainingData) -> None:
+def test_answers_in_the_training_data_reach_it(
+    make_run: MakeRun, training_data: TrainingData
+) -> None:
     run = make_run(DiscriminantAnalysis(), net="centred", head="linear", pretrain=0)
-    answers = np.eye(len(training_data.classes), dtype=np.float32)[np.zeros(len(training_data.target), dtype=np.int64)]
+    answers = np.eye(len(training_data.classes), dtype=np.float32)[
+        np.zeros(len(training_data.target), dtype=np.int64)
+    ]
     given = dataclasses.replace(training_data, answers=answers)
-    first, second = ([*fit(run, data, torch.device("cpu"))][-1].outputs.target for data in (training_data, given))
+    first, second = (
+        [*fit(run, data, torch.device("cpu"))][-1].outputs.target for data in (training_data, given)
+    )
     assert not torch.allclose(first, second)
 
 
@@ -116,10 +135,16 @@ def test_a_class_without_a_source_image_and_rows_that_are_all_alike_are_no_error
     method = DiscriminantAnalysis()
     rows = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
     assert method.fit(rows, torch.tensor([0, 0, 2, 2, 2, 0]), rows, 3).weight.isfinite().all()
-    assert method.fit(torch.ones(6, 4), torch.arange(6) % 3, torch.ones(5, 4), 3).weight.isfinite().all()
+    assert (
+        method.fit(torch.ones(6, 4), torch.arange(6) % 3, torch.ones(5, 4), 3)
+        .weight.isfinite()
+        .all()
+    )
 
 
-def test_a_cosine_head_which_has_no_offset_is_refused(make_run: MakeRun, training_data: TrainingData) -> None:
+def test_a_cosine_head_which_has_no_offset_is_refused(
+    make_run: MakeRun, training_data: TrainingData
+) -> None:
     run = make_run(DiscriminantAnalysis(), net="bare", head="cosine", pretrain=0)
     with pytest.raises(UserError, match="has an offset") as caught:
         list(fit(run, training_data, torch.device("cpu")))
@@ -130,22 +155,30 @@ def test_it_keeps_the_contract() -> None:
     check_method(DiscriminantAnalysis())
 
 
-def test_each_domain_of_a_run_has_its_own_centre(make_run: MakeRun, training_data: TrainingData) -> None:
+def test_each_domain_of_a_run_has_its_own_centre(
+    make_run: MakeRun, training_data: TrainingData
+) -> None:
     run = make_run(DiscriminantAnalysis(), net="centred", head="linear", pretrain=0)
     run = dataclasses.replace(run, net=dataclasses.replace(run.net, norm="split"))
     *_, last = fit(run, training_data, torch.device("cpu"))
-    source, target = (torch.from_numpy(np.asarray(x)) for x in (training_data.source.x, training_data.target.x))
+    source, target = (
+        torch.from_numpy(np.asarray(x)) for x in (training_data.source.x, training_data.target.x)
+    )
     source, target = (torch.nn.functional.normalize(x, dim=1) for x in (source, target))
     wanted = DiscriminantAnalysis().fit(source, torch.from_numpy(training_data.source.y), target, 3)
     found = last.weights()
     assert wanted.target_centre is not None
     assert wanted.source_centre is not None
     torch.testing.assert_close(found["features.1.running_mean"], wanted.target_centre.float())
-    torch.testing.assert_close(found["features.1.source_running_mean"], wanted.source_centre.float())
+    torch.testing.assert_close(
+        found["features.1.source_running_mean"], wanted.source_centre.float()
+    )
     torch.testing.assert_close(found["head.weight"], wanted.weight.float(), rtol=1e-3, atol=1e-4)
 
 
-def test_it_is_an_ordinary_run_on_pre_trained_features(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_an_ordinary_run_on_pre_trained_features(
+    tmp_path: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(str(tmp_path))
     short = {"pretrain": 20, "batch": 16}
     result = run_askew("mini/syn-uci", method="lda", training=short)

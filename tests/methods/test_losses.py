@@ -44,7 +44,9 @@ def grad_of(value: Tensor, x: Tensor) -> Floats:
 
 @steady
 @given(logits_and_labels(), st.randoms(use_true_random=False))
-def test_cross_entropy_is_the_mean_over_all_rows_whatever_their_weights(drawn: tuple[Tensor, Tensor], r: Any) -> None:
+def test_cross_entropy_is_the_mean_over_all_rows_whatever_their_weights(
+    drawn: tuple[Tensor, Tensor], r: Any
+) -> None:
     z, y = drawn
     n, c = z.shape
     log_p = log_softmax(z)
@@ -88,7 +90,9 @@ def test_entropy_is_largest_where_all_logits_are_equal() -> None:
 
 @steady
 @given(st.lists(numbers, min_size=1, max_size=6), st.floats(0, 10))
-def test_reversal_is_the_identity_forward_and_minus_strength_backward(values: list[float], strength: float) -> None:
+def test_reversal_is_the_identity_forward_and_minus_strength_backward(
+    values: list[float], strength: float
+) -> None:
     x = torch.tensor(values, dtype=torch.float64, requires_grad=True)
     for s in (strength, torch.tensor(strength, dtype=torch.float64)):
         y = reverse_grad(x, s)
@@ -106,7 +110,9 @@ def test_reversal_works_in_lanes_of_their_own_strength() -> None:
     strength = torch.tensor([1.0, 0.25])
     y = torch.func.vmap(reverse_grad)(x, strength)
     assert torch.equal(y, x)
-    np.testing.assert_array_equal(grad_of((y * torch.arange(3)).sum(), x), np.outer(-strength, np.arange(3)))
+    np.testing.assert_array_equal(
+        grad_of((y * torch.arange(3)).sum(), x), np.outer(-strength, np.arange(3))
+    )
 
 
 # The most confident of each group
@@ -117,14 +123,18 @@ def top_share(confidence: list[float], group: list[int], share: float) -> list[f
     mask = [0.0] * len(group)
     for g in set(group):
         rows = [i for i in range(len(group)) if group[i] == g]
-        rows.sort(key=lambda i: -confidence[i])  # Python's sort is stable: of equals, the lower row is first
+        rows.sort(
+            key=lambda i: -confidence[i]
+        )  # Python's sort is stable: of equals, the lower row is first
         for i in rows[: math.ceil(Fraction(str(share)) * len(rows))]:
             mask[i] = 1.0
     return mask
 
 
 # Few distinct values, so that ties are common, and a group of nine that is often empty.
-grouped = st.lists(st.tuples(st.sampled_from([0.1, 0.2, 0.25, 0.9]), st.integers(0, 4)), min_size=1, max_size=60)
+grouped = st.lists(
+    st.tuples(st.sampled_from([0.1, 0.2, 0.25, 0.9]), st.integers(0, 4)), min_size=1, max_size=60
+)
 shares = st.integers(0, 100).map(lambda percent: percent / 100)
 
 
@@ -145,13 +155,18 @@ def test_the_mask_is_that_of_a_plain_loop(rows: list[tuple[float, int]], share: 
 def test_a_fifth_of_fifteen_is_three() -> None:
     confidence = torch.linspace(0, 1, 15)
     for share in (0.2, 0.05 + 3 * 0.05, 0.1 + 0.1):
-        assert top_share_mask(confidence, torch.zeros(15, dtype=torch.int64), share, 1).tolist() == [0] * 12 + [1] * 3
+        assert (
+            top_share_mask(confidence, torch.zeros(15, dtype=torch.int64), share, 1).tolist()
+            == [0] * 12 + [1] * 3
+        )
 
 
 @pytest.mark.parametrize("share", [k / 100 for k in range(101)])
 def test_a_share_that_is_whole_loses_and_gains_nothing_by_rounding(share: float) -> None:
     n = 100
-    mask = top_share_mask(torch.rand(n, generator=torch.Generator().manual_seed(0)), torch.arange(n) * 0, share, 1)
+    mask = top_share_mask(
+        torch.rand(n, generator=torch.Generator().manual_seed(0)), torch.arange(n) * 0, share, 1
+    )
     assert mask.sum().item() == round(share * 100)
 
 
@@ -162,7 +177,9 @@ def test_share_zero_trusts_none_and_share_one_all() -> None:
 
 
 def test_ties_go_to_the_lower_row() -> None:
-    mask = top_share_mask(torch.tensor([0.1, 0.5, 0.5, 0.5]), torch.zeros(4, dtype=torch.int64), 0.5, 1)
+    mask = top_share_mask(
+        torch.tensor([0.1, 0.5, 0.5, 0.5]), torch.zeros(4, dtype=torch.int64), 0.5, 1
+    )
     assert mask.tolist() == [0, 1, 1, 0]
 
 

@@ -1,4 +1,5 @@
-"""Weights, adversaries and distances between samples against their formulas, in value and in gradient."""
+"""Weights, adversaries and distances between samples against their formulas, in value and in
+gradient."""
 
 from __future__ import annotations
 
@@ -53,7 +54,9 @@ def sigmoid(d: Floats) -> Floats:
 def matrices(draw: st.DrawFn, least: int = 1) -> Tensor:
     n, d = draw(st.integers(least, 7)), draw(st.integers(1, 5))
     rng = np.random.default_rng(draw(st.integers(0, 10**6)))
-    return leaf(draw(st.sampled_from([0.01, 1.0, 30.0])) * rng.normal(size=(n, d)) + rng.normal(size=d))
+    return leaf(
+        draw(st.sampled_from([0.01, 1.0, 30.0])) * rng.normal(size=(n, d)) + rng.normal(size=d)
+    )
 
 
 # Weights
@@ -83,7 +86,9 @@ def test_weights_of_unit_range_go_from_0_to_1_whatever_their_place_and_scale(
     assume(high - low > 1e-3)
     found = unit_range(leaf(values))
     np.testing.assert_allclose(found.detach(), (np.array(values) - low) / (high - low), atol=1e-12)
-    np.testing.assert_allclose(found.detach(), unit_range(scale * leaf(values) + place).detach(), atol=1e-9)
+    np.testing.assert_allclose(
+        found.detach(), unit_range(scale * leaf(values) + place).detach(), atol=1e-9
+    )
 
 
 def test_weights_of_no_range_become_ones() -> None:
@@ -125,14 +130,20 @@ def test_the_domain_loss_is_half_of_each_side_s_weighed_cross_entropy(
     each_s = [w * math.log1p(math.exp(-d)) for w, d in zip(ws, source, strict=True)]
     each_t = [w * math.log1p(math.exp(d)) for w, d in zip(wt, target, strict=True)]
     assert value.item() == pytest.approx(sum(each_s) / n / 2 + sum(each_t) / m / 2)
-    np.testing.assert_allclose(grad_of(value, s), -np.array(ws) * sigmoid(-np.array(source)) / (2 * n), atol=1e-14)
-    np.testing.assert_allclose(grad_of(value, t), np.array(wt) * sigmoid(np.array(target)) / (2 * m), atol=1e-14)
+    np.testing.assert_allclose(
+        grad_of(value, s), -np.array(ws) * sigmoid(-np.array(source)) / (2 * n), atol=1e-14
+    )
+    np.testing.assert_allclose(
+        grad_of(value, t), np.array(wt) * sigmoid(np.array(target)) / (2 * m), atol=1e-14
+    )
     assert domain_loss(s, t).item() == domain_loss(s, t, torch.ones(n), torch.ones(m)).item()
 
 
 @steady
 @given(rows, rows, st.floats(0, 10))
-def test_the_relaxed_divergence_is_wu_s(source: list[float], target: list[float], beta: float) -> None:
+def test_the_relaxed_divergence_is_wu_s(
+    source: list[float], target: list[float], beta: float
+) -> None:
     s, t = leaf(source), leaf(target)
     σ_s, σ_t = sigmoid(np.array(source)), sigmoid(np.array(target))
     want = np.log(σ_s).mean() + np.log(2 + beta - σ_t).mean() - np.log(1 + beta)
@@ -140,7 +151,9 @@ def test_the_relaxed_divergence_is_wu_s(source: list[float], target: list[float]
         value = relaxed_divergence(s, t, b)
         assert value.item() == pytest.approx(want, abs=1e-9)
         np.testing.assert_allclose(grad_of(value, s), (1 - σ_s) / len(source), atol=1e-12)
-        np.testing.assert_allclose(grad_of(value, t), -σ_t * (1 - σ_t) / (2 + beta - σ_t) / len(target), atol=1e-12)
+        np.testing.assert_allclose(
+            grad_of(value, t), -σ_t * (1 - σ_t) / (2 + beta - σ_t) / len(target), atol=1e-12
+        )
 
 
 kinds = st.lists(st.tuples(st.integers(1, 6), st.integers(0, 6), numbers), min_size=1, max_size=5)
@@ -164,7 +177,9 @@ def test_a_critic_gains_where_the_target_is_denser_than_that() -> None:
     assert relaxed_divergence(source, target, 4.0) < 0
 
 
-@pytest.mark.parametrize("loss", [domain_loss, lambda s, t: relaxed_divergence(s, t, 2.0)], ids=["domain", "relaxed"])
+@pytest.mark.parametrize(
+    "loss", [domain_loss, lambda s, t: relaxed_divergence(s, t, 2.0)], ids=["domain", "relaxed"]
+)
 def test_critics_beyond_all_bounds_leave_losses_and_gradients_finite(loss: Any) -> None:
     s, t = leaf([1e4, -1e4], torch.float32), leaf([1e4, -1e4], torch.float32)
     value = loss(s, t)
@@ -178,13 +193,19 @@ def test_critics_beyond_all_bounds_leave_losses_and_gradients_finite(loss: Any) 
 
 @steady
 @given(matrices())
-def test_the_leaky_softmax_has_c_more_in_its_denominator_and_its_sum_is_the_sigmoid_of_its_logit(z: Tensor) -> None:
+def test_the_leaky_softmax_has_c_more_in_its_denominator_and_its_sum_is_the_sigmoid_of_its_logit(
+    z: Tensor,
+) -> None:
     c = z.shape[1]
     e = np.exp(z.detach().numpy())
-    np.testing.assert_allclose(leaky_softmax(z).detach(), e / (e.sum(axis=1, keepdims=True) + c), rtol=1e-9)
+    np.testing.assert_allclose(
+        leaky_softmax(z).detach(), e / (e.sum(axis=1, keepdims=True) + c), rtol=1e-9
+    )
     total = leaky_softmax(z).sum(dim=1)
     np.testing.assert_allclose(leaky_logit(z).sigmoid().detach(), total.detach(), rtol=1e-9)
-    np.testing.assert_allclose(grad_of(leaky_logit(z).sum(), z), e / e.sum(axis=1, keepdims=True), rtol=1e-9)
+    np.testing.assert_allclose(
+        grad_of(leaky_logit(z).sum(), z), e / e.sum(axis=1, keepdims=True), rtol=1e-9
+    )
     assert (total <= 1 + 1e-12).all()
 
 
@@ -201,15 +222,24 @@ def test_a_leaky_softmax_beyond_all_bounds_is_finite(size: float) -> None:
 
 
 @steady
-@given(st.lists(st.lists(st.floats(0.01, 0.99), min_size=3, max_size=3), min_size=1, max_size=5), st.data())
-def test_one_vs_rest_is_a_binary_cross_entropy_a_class_summed(p: list[list[float]], data: st.DataObject) -> None:
+@given(
+    st.lists(st.lists(st.floats(0.01, 0.99), min_size=3, max_size=3), min_size=1, max_size=5),
+    st.data(),
+)
+def test_one_vs_rest_is_a_binary_cross_entropy_a_class_summed(
+    p: list[list[float]], data: st.DataObject
+) -> None:
     y = [data.draw(st.integers(0, 2)) for _ in p]
     x = leaf(p)
     value = one_vs_rest(x, torch.tensor(y))
-    each = [math.log(p[i][k] if k == y[i] else 1 - p[i][k]) for i in range(len(p)) for k in range(3)]
+    each = [
+        math.log(p[i][k] if k == y[i] else 1 - p[i][k]) for i in range(len(p)) for k in range(3)
+    ]
     assert value.item() == pytest.approx(-sum(each) / len(p))
     own = np.eye(3)[y]
-    np.testing.assert_allclose(grad_of(value, x), (-own / p + (1 - own) / (1 - np.array(p))) / len(p))
+    np.testing.assert_allclose(
+        grad_of(value, x), (-own / p + (1 - own) / (1 - np.array(p))) / len(p)
+    )
 
 
 def test_one_vs_rest_of_certain_mistakes_is_large_and_finite() -> None:
@@ -219,8 +249,9 @@ def test_one_vs_rest_of_certain_mistakes_is_large_and_finite() -> None:
     assert np.isfinite(grad_of(value, p)).all()
 
 
-# FAILS with the source as found: 1 − 1e-6 is 1 in bfloat16, so the clamp lets log(1 − p) be −∞. ETN with
-# `-t precision=bf16` on a CPU, where autocast leaves a softmax in bfloat16, then stops with a loss that is not finite.
+# FAILS with the source as found: 1 − 1e-6 is 1 in bfloat16, so the clamp lets log(1 − p) be −∞. ETN
+# with `-t precision=bf16` on a CPU, where autocast leaves a softmax in bfloat16, then stops with a
+# loss that is not finite.
 def test_one_vs_rest_of_a_mistake_is_finite_in_bfloat16_too() -> None:
     z = leaf([[12.0, 0.0, 0.0]], torch.bfloat16)
     value = one_vs_rest(leaky_softmax(z), torch.tensor([1]))
@@ -242,20 +273,28 @@ def test_squared_distances_are_those_of_differences(x: Tensor, seed: int) -> Non
     found, want = squared_distances(x), plain_squares(x)
     scale = want.max().item() + 1e-9
     np.testing.assert_allclose(found.detach(), want.detach(), atol=1e-10 * scale)
-    mix = torch.from_numpy(np.random.default_rng(seed).normal(size=want.shape))  # any way of adding them up
-    np.testing.assert_allclose(grad_of((mix * found).sum(), x), grad_of((mix * want).sum(), x), atol=1e-9 * scale**0.5)
+    mix = torch.from_numpy(
+        np.random.default_rng(seed).normal(size=want.shape)
+    )  # any way of adding them up
+    np.testing.assert_allclose(
+        grad_of((mix * found).sum(), x), grad_of((mix * want).sum(), x), atol=1e-9 * scale**0.5
+    )
 
 
 def test_squared_distances_stay_exact_far_from_the_origin_and_are_never_negative() -> None:
     x = torch.randn(20, 4, generator=torch.Generator().manual_seed(0))
     far = squared_distances((x + 300).round(decimals=3))
-    torch.testing.assert_close(far, plain_squares((x + 300).round(decimals=3)), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        far, plain_squares((x + 300).round(decimals=3)), rtol=1e-4, atol=1e-4
+    )
     assert (far >= 0).all()
 
 
 @steady
 @given(matrices(least=2), st.sampled_from([1, 2, 5]))
-def test_kernels_are_gaussians_whose_unit_is_the_mean_squared_distance_of_two_rows(x: Tensor, count: int) -> None:
+def test_kernels_are_gaussians_whose_unit_is_the_mean_squared_distance_of_two_rows(
+    x: Tensor, count: int
+) -> None:
     n = len(x)
     square = plain_squares(x)
     unit = square.detach().sum().item() / (n * (n - 1))
@@ -265,17 +304,23 @@ def test_kernels_are_gaussians_whose_unit_is_the_mean_squared_distance_of_two_ro
     slope = unit**0.5
     first = torch.arange(n * n, dtype=torch.float64).view(n, n) / n**2
     np.testing.assert_allclose(
-        slope * grad_of((first * found).sum(), x), slope * grad_of((first * want).sum(), x), atol=1e-8
+        slope * grad_of((first * found).sum(), x),
+        slope * grad_of((first * want).sum(), x),
+        atol=1e-8,
     )
 
 
 @steady
 @given(matrices(least=2), st.floats(0.1, 100), numbers)
 def test_kernels_do_not_see_scale_or_place(x: Tensor, scale: float, place: float) -> None:
-    np.testing.assert_allclose(gaussian_kernels(scale * x + place).detach(), gaussian_kernels(x).detach(), atol=1e-6)
+    np.testing.assert_allclose(
+        gaussian_kernels(scale * x + place).detach(), gaussian_kernels(x).detach(), atol=1e-6
+    )
 
 
-@pytest.mark.parametrize("x", [torch.zeros(4, 3), torch.full((4, 3), 0.1), torch.ones(1, 3)], ids=["0", "0.1", "one"])
+@pytest.mark.parametrize(
+    "x", [torch.zeros(4, 3), torch.full((4, 3), 0.1), torch.ones(1, 3)], ids=["0", "0.1", "one"]
+)
 def test_kernels_of_equal_rows_are_all_ones_with_a_finite_gradient(x: Tensor) -> None:
     x = x.clone().requires_grad_()
     kernel = gaussian_kernels(x)
@@ -285,7 +330,9 @@ def test_kernels_of_equal_rows_are_all_ones_with_a_finite_gradient(x: Tensor) ->
 
 @steady
 @given(st.integers(1, 6), st.integers(1, 6), st.integers(0, 10**6))
-def test_the_mmd_of_inner_products_is_the_squared_distance_of_the_means(n: int, m: int, seed: int) -> None:
+def test_the_mmd_of_inner_products_is_the_squared_distance_of_the_means(
+    n: int, m: int, seed: int
+) -> None:
     x = np.random.default_rng(seed).normal(size=(n + m, 3))
     found = mmd(torch.tensor(x @ x.T), n)
     assert found.item() == pytest.approx(((x[:n].mean(axis=0) - x[n:].mean(axis=0)) ** 2).sum())
@@ -314,7 +361,13 @@ def test_the_mmd_grows_with_a_shift() -> None:
 
 
 @steady
-@given(st.integers(1, 8), st.integers(1, 8), st.floats(0, 0.98), st.sampled_from([1e-3, 1.0, 1e3]), st.integers(0, 99))
+@given(
+    st.integers(1, 8),
+    st.integers(1, 8),
+    st.floats(0, 0.98),
+    st.sampled_from([1e-3, 1.0, 1e3]),
+    st.integers(0, 99),
+)
 def test_the_top_singular_value_s_square_and_its_gradient_are_those_of_svd(
     n: int, d: int, second: float, size: float, seed: int
 ) -> None:
@@ -324,7 +377,9 @@ def test_the_top_singular_value_s_square_and_its_gradient_are_those_of_svd(
     x = leaf(U * σ @ V)
     value = top_singular_square(x)
     assert value.item() == pytest.approx(σ[0] ** 2, rel=1e-9)
-    np.testing.assert_allclose(grad_of(value, x), grad_of(torch.linalg.svdvals(x)[0] ** 2, x), atol=1e-9 * size)
+    np.testing.assert_allclose(
+        grad_of(value, x), grad_of(torch.linalg.svdvals(x)[0] ** 2, x), atol=1e-9 * size
+    )
 
 
 def test_the_top_singular_value_is_found_in_float32_too() -> None:

@@ -53,14 +53,18 @@ def test_a_network_that_knows_nothing_confuses_every_class_with_every_other() ->
 
 
 def test_sure_predictions_confuse_nothing_however_rare_a_class() -> None:
-    p = torch.eye(C)[torch.tensor([0] * 9 + [1])]  # class 2 is never predicted, and so is confused with nothing
+    p = torch.eye(C)[
+        torch.tensor([0] * 9 + [1])
+    ]  # class 2 is never predicted, and so is confused with nothing
     assert class_confusion(p, torch.ones(10)).item() == 0
 
 
 def test_a_rare_class_counts_as_much_as_a_frequent_one() -> None:
     sure, torn = torch.tensor([1.0, 0, 0, 0]), torch.tensor([0, 0, 0.5, 0.5])
     few, many = (torch.stack([sure] * (20 - n) + [torn] * n) for n in (1, 10))
-    assert class_confusion(few, torch.ones(20)).item() == pytest.approx(class_confusion(many, torch.ones(20)).item())
+    assert class_confusion(few, torch.ones(20)).item() == pytest.approx(
+        class_confusion(many, torch.ones(20)).item()
+    )
 
 
 def test_it_keeps_the_contract() -> None:

@@ -21,7 +21,8 @@ CPU = torch.device("cpu")
 
 
 class TwoHeads(Formula):
-    """Both heads on the features, or each behind `depth` layers of linear, batch norm (statistics 0 and 1) and ReLU."""
+    """Both heads on the features, or each behind `depth` layers of linear, batch norm (statistics 0
+    and 1) and ReLU."""
 
     depth = 0
 
@@ -29,7 +30,9 @@ class TwoHeads(Formula):
         neck = "neck1" if head == "head" else "neck2"
         for i in range(self.depth):
             scaled = self.linear(f"{neck}.{2 * i}", f) / (1 + 1e-5) ** 0.5
-            f = (scaled * self.w[f"{neck}.{2 * i + 1}.weight"] + self.w[f"{neck}.{2 * i + 1}.bias"]).clamp(min=0)
+            f = (
+                scaled * self.w[f"{neck}.{2 * i + 1}.weight"] + self.w[f"{neck}.{2 * i + 1}.bias"]
+            ).clamp(min=0)
         return super().p(f, head)
 
     def labels(self) -> Tensor:
@@ -56,8 +59,10 @@ def test_the_losses_and_gradients_of_its_phases_are_those_of_the_formula(depth: 
 
 def test_its_phases_train_all_then_the_heads_then_the_features_four_times() -> None:
     assert [(p.trains, p.repeat) for p in MCD().phases()] == [
-        (None, 1), (("head", "head2"), 1), (("features",), 4),
-    ]  # fmt: skip
+        (None, 1),
+        (("head", "head2"), 1),
+        (("features",), 4),
+    ]
     _, heads, features = MCD(depth=2, feature_steps=3).phases()
     assert set(heads.trains or ()) == {"head", "head2", "neck1", "neck2"}
     assert (features.trains, features.repeat) == (("features",), 3)
@@ -83,11 +88,18 @@ def test_a_phase_moves_those_it_trains_and_no_other(
     weights = {}
     for rate in (0.0, 0.05):
         run = make_run(
-            Only(phase=phase, depth=depth), pretrain=0, rounds=1, round_steps=2, lr=rate, features_lr=rate,
+            Only(phase=phase, depth=depth),
+            pretrain=0,
+            rounds=1,
+            round_steps=2,
+            lr=rate,
+            features_lr=rate,
             weight_decay=0.0,
-        )  # fmt: skip
+        )
         *_, last = fit(run, training_data, CPU)
-        weights[rate] = {n: v.clone() for n, v in last.weights().items() if n.endswith((".weight", ".bias"))}
+        weights[rate] = {
+            n: v.clone() for n, v in last.weights().items() if n.endswith((".weight", ".bias"))
+        }
     fresh, after = weights.values()
     moved = {name.partition(".")[0] for name in fresh if not torch.equal(fresh[name], after[name])}
     assert moved == ({"features"} | heads, heads, {"features"})[phase]
@@ -96,8 +108,13 @@ def test_a_phase_moves_those_it_trains_and_no_other(
 def test_a_step_makes_one_update_of_each_head_in_a_and_b_and_of_the_features_in_a_and_every_c(
     training_data: TrainingData, make_run: Any
 ) -> None:
-    *_, last = fit(make_run(MCD(feature_steps=3), pretrain=0, rounds=1, optimiser="adam"), training_data, CPU)
-    counts = {part: last.checkpoint()[f"optim.count.{part}"].item() for part in ("features", "head", "head2")}
+    *_, last = fit(
+        make_run(MCD(feature_steps=3), pretrain=0, rounds=1, optimiser="adam"), training_data, CPU
+    )
+    counts = {
+        part: last.checkpoint()[f"optim.count.{part}"].item()
+        for part in ("features", "head", "head2")
+    }
     assert counts == {"features": 10 * (1 + 3), "head": 10 * 2, "head2": 10 * 2}
     assert set(last.losses) == {"label", "hold", "disagree", "agree"}
 
@@ -112,7 +129,9 @@ def test_its_prediction_is_the_mean_of_both_heads() -> None:
     net, batch = given(MCD())
     A, a, B, b, B2, b2 = (p.detach().numpy() for p in net.parameters())
     f = np.tanh(batch.xt.numpy() @ A.T + a)
-    np.testing.assert_allclose(MCD().predict(net, batch.xt).detach(), f @ (B + B2).T / 2 + (b + b2) / 2, rtol=1e-9)
+    np.testing.assert_allclose(
+        MCD().predict(net, batch.xt).detach(), f @ (B + B2).T / 2 + (b + b2) / 2, rtol=1e-9
+    )
 
 
 def test_its_prediction_goes_through_each_head_s_own_layers() -> None:
@@ -121,7 +140,9 @@ def test_its_prediction_goes_through_each_head_s_own_layers() -> None:
     f = TwoHeads(net, batch)
     f.depth = 2
     logs = f.p(f.ft, "head").log() + f.p(f.ft, "head2").log()
-    want = logs.exp().sqrt() / logs.exp().sqrt().sum(dim=1, keepdim=True)  # softmax of the mean logit
+    want = logs.exp().sqrt() / logs.exp().sqrt().sum(
+        dim=1, keepdim=True
+    )  # softmax of the mean logit
     torch.testing.assert_close(method.predict(net, batch.xt).softmax(dim=1), want)
 
 

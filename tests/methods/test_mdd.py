@@ -19,7 +19,9 @@ def second(f: Formula, x: Tensor, depth: int) -> Tensor:
     """Logits behind `depth` layers of linear, batch norm (statistics 0 and 1) and ReLU."""
     for i in range(depth):
         scaled = f.linear(f"head2.0.{2 * i}", x) / (1 + 1e-5) ** 0.5
-        x = (scaled * f.w[f"head2.0.{2 * i + 1}.weight"] + f.w[f"head2.0.{2 * i + 1}.bias"]).clamp(min=0)
+        x = (scaled * f.w[f"head2.0.{2 * i + 1}.weight"] + f.w[f"head2.0.{2 * i + 1}.bias"]).clamp(
+            min=0
+        )
     return f.linear("head2.1", x)
 
 
@@ -37,8 +39,12 @@ def disparity(f: Formula, margin: float, classes: list[int], depth: int) -> Tens
 
 
 @pytest.mark.parametrize("depth", [0, 1, 2])
-@pytest.mark.parametrize(("masked", "seen"), [(True, [0, 1, 2]), (True, [0, 2]), (True, [1]), (False, [0, 2])])
-def test_its_losses_and_gradients_are_those_of_the_formula(masked: bool, seen: list[int], depth: int) -> None:
+@pytest.mark.parametrize(
+    ("masked", "seen"), [(True, [0, 1, 2]), (True, [0, 2]), (True, [1]), (False, [0, 2])]
+)
+def test_its_losses_and_gradients_are_those_of_the_formula(
+    masked: bool, seen: list[int], depth: int
+) -> None:
     method = MDD(weight=0.3, margin=2.5, masked=masked, depth=depth)
     net, batch = given(method)
     batch = batch._replace(ys=torch.tensor(seen)[torch.arange(NS) % len(seen)])
@@ -51,7 +57,9 @@ def test_its_losses_and_gradients_are_those_of_the_formula(masked: bool, seen: l
     assert_is(method.losses(net, batch, {}, T), f, want)
 
 
-def test_a_second_head_that_is_the_first_agrees_everywhere_which_costs_it_most_on_the_target() -> None:
+def test_a_second_head_that_is_the_first_agrees_everywhere_which_costs_it_most_on_the_target() -> (
+    None
+):
     method = MDD(margin=0.0, depth=0)
     net, batch = given(method)
     apart = method.losses(net, batch, {}, T)["disparity"]

@@ -55,12 +55,16 @@ class DomainOutputs(NamedTuple):
 
 
 @pytest.mark.parametrize("sharpness", [1.0, 4.0])
-def test_gamma_is_the_mean_of_the_target_s_softmax_and_refreshed_every_round(sharpness: float) -> None:
+def test_gamma_is_the_mean_of_the_target_s_softmax_and_refreshed_every_round(
+    sharpness: float,
+) -> None:
     z = torch.randn(50, C, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     p = np.exp(sharpness * z.numpy())
     want = (p / p.sum(axis=1, keepdims=True)).mean(axis=0)
     for round in (0, 1, 7):
-        np.testing.assert_allclose(PADA(sharpness=sharpness).refresh(DomainOutputs(z), round)["gamma"], want, rtol=1e-9)
+        np.testing.assert_allclose(
+            PADA(sharpness=sharpness).refresh(DomainOutputs(z), round)["gamma"], want, rtol=1e-9
+        )
 
 
 def test_equal_gamma_weighs_nothing() -> None:
@@ -73,5 +77,7 @@ def test_equal_gamma_weighs_nothing() -> None:
 
 
 def test_the_mix_that_it_sees_is_the_sampler_s_times_gamma() -> None:
-    seen = PADA().training_prior(torch.tensor([0.2, 0.2, 0.6]), {"gamma": torch.tensor([0.5, 0.3, 0.1])})
+    seen = PADA().training_prior(
+        torch.tensor([0.2, 0.2, 0.6]), {"gamma": torch.tensor([0.5, 0.3, 0.1])}
+    )
     np.testing.assert_allclose(seen, np.array([10, 6, 6]) / 22, rtol=1e-6)

@@ -1,4 +1,5 @@
-"""Prototypes: spherical k-means from the source's class means, against the same written out in numpy."""
+"""Prototypes: spherical k-means from the source's class means, against the same written out in
+numpy."""
 
 from __future__ import annotations
 
@@ -18,14 +19,18 @@ def unit(x: np.ndarray) -> np.ndarray:
     return x / np.linalg.norm(x, axis=-1, keepdims=True)
 
 
-def written_out(xs: np.ndarray, ys: np.ndarray, xt: np.ndarray, anchor: float, steps: int) -> np.ndarray:
+def written_out(
+    xs: np.ndarray, ys: np.ndarray, xt: np.ndarray, anchor: float, steps: int
+) -> np.ndarray:
     xs, xt = unit(xs), unit(xt)
     means = np.stack([xs[ys == k].mean(axis=0) for k in range(ys.max() + 1)])
     start = unit(means - means.mean(axis=0) + xt.mean(axis=0))
     w = start
     for _ in range(steps):
         near = np.array([max(range(len(w)), key=lambda k: x @ w[k]) for x in xt])
-        w = unit(np.stack([anchor * start[k] + unit(xt[near == k].sum(axis=0)) for k in range(len(w))]))
+        w = unit(
+            np.stack([anchor * start[k] + unit(xt[near == k].sum(axis=0)) for k in range(len(w))])
+        )
     return w
 
 
@@ -38,11 +43,18 @@ def test_the_head_is_that_of_the_formula(anchor: float, steps: int) -> None:
 
 
 @pytest.mark.parametrize("evenness", [0.0, 0.05, 1.0])
-def test_assignments_are_the_optimal_transport_whose_shares_are_free_or_drawn_to_equal_ones(evenness: float) -> None:
+def test_assignments_are_the_optimal_transport_whose_shares_are_free_or_drawn_to_equal_ones(
+    evenness: float,
+) -> None:
     """The objective as it is written, minimised by gradients over all assignments."""
-    near, entropy = torch.rand(12, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) / 2, 0.1
+    near, entropy = (
+        torch.rand(12, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) / 2,
+        0.1,
+    )
     near[:, 0] += 0.2
-    found, _ = Prototypes(entropy=entropy, evenness=evenness)._assigned(near, torch.ones(3, dtype=torch.float64))
+    found, _ = Prototypes(entropy=entropy, evenness=evenness)._assigned(
+        near, torch.ones(3, dtype=torch.float64)
+    )
     z = torch.zeros(12, 3, dtype=torch.float64, requires_grad=True)
 
     def objective(r: torch.Tensor) -> torch.Tensor:
@@ -50,7 +62,12 @@ def test_assignments_are_the_optimal_transport_whose_shares_are_free_or_drawn_to
         plan = (r * (entropy * r.log() - near)).sum(dim=1).mean()
         return plan + evenness * (shares * (3 * shares).log()).sum()
 
-    exactly = {"max_iter": 500, "tolerance_grad": 1e-12, "tolerance_change": 0, "line_search_fn": "strong_wolfe"}
+    exactly = {
+        "max_iter": 500,
+        "tolerance_grad": 1e-12,
+        "tolerance_change": 0,
+        "line_search_fn": "strong_wolfe",
+    }
     by_gradients = torch.optim.LBFGS([z], **exactly)
 
     def closure() -> torch.Tensor:
@@ -68,7 +85,9 @@ def test_with_little_entropy_transport_with_free_shares_is_k_means() -> None:
     rng = np.random.default_rng(0)
     xs, xt, ys = rng.normal(size=(30, 5)), rng.normal(size=(40, 5)) + 0.3, np.arange(30) % 3
     rows = (*map(torch.from_numpy, (xs, ys, xt)), 3)
-    torch.testing.assert_close(Prototypes(entropy=1e-4).fit(*rows).weight, Prototypes().fit(*rows).weight)
+    torch.testing.assert_close(
+        Prototypes(entropy=1e-4).fit(*rows).weight, Prototypes().fit(*rows).weight
+    )
 
 
 def test_a_class_that_the_target_lacks_stays_where_it_began() -> None:
@@ -81,7 +100,8 @@ def test_a_class_that_the_target_lacks_stays_where_it_began() -> None:
 
 
 def test_many_classes_far_from_their_source_keep_their_images_however_few() -> None:
-    """Prototypes held in the source by the number of images would lose all of them to the few that move first."""
+    """Prototypes held in the source by the number of images would lose all of them to the few that
+    move first."""
     rng = np.random.default_rng(0)
     centres, offset = rng.normal(size=(30, 64)), 4 * unit(rng.normal(size=64)) * np.sqrt(64)
     sizes = np.where(np.arange(30) < 3, 40, 6)
@@ -100,13 +120,17 @@ def test_it_keeps_the_contract() -> None:
 def test_a_run_has_the_head_of_its_features(make_run: MakeRun, training_data: TrainingData) -> None:
     run = make_run(Prototypes(), net="bare", pretrain=0)
     *_, last = fit(run, training_data, torch.device("cpu"))
-    source, target = (torch.from_numpy(np.asarray(x)) for x in (training_data.source.x, training_data.target.x))
+    source, target = (
+        torch.from_numpy(np.asarray(x)) for x in (training_data.source.x, training_data.target.x)
+    )
     wanted = Prototypes().fit(source, torch.from_numpy(training_data.source.y), target, 3).weight
     torch.testing.assert_close(last.weights()["head.prototypes.weight"], wanted)
     assert last.training_prior.tolist() == pytest.approx([1 / 3] * 3)
 
 
-def test_it_is_an_ordinary_run_on_pre_trained_features(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_an_ordinary_run_on_pre_trained_features(
+    tmp_path: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(str(tmp_path))
     short = {"pretrain": 20, "batch": 16}
     result = run_askew("mini/syn-uci", method="prototypes", training=short)

@@ -25,7 +25,9 @@ def selective(views: list[Tensor], pseudo: list[int]) -> tuple[Tensor, Counter[i
     found, entropies, votes = [best(p) for p in views], [shannon(p) for p in views], Counter[int]()
     terms = []
     for i, y in enumerate(pseudo):
-        agree, not_agree = ([v for v in range(3) if (found[v][i] == y) == says] for says in (True, False))
+        agree, not_agree = (
+            [v for v in range(3) if (found[v][i] == y) == says] for says in (True, False)
+        )
         votes[len(agree)] += 1
         terms.append(entropies[agree[0]][i] if len(agree) >= 2 else -entropies[not_agree[0]][i])
     return torch.stack(terms).sum() / len(pseudo), votes
@@ -37,10 +39,18 @@ def test_its_losses_and_gradients_are_those_of_the_formula() -> None:
     f = Formula(net, batch)
     plain, *views = (f.p(f.f(x)) for x in batch.target_views)
     entropy, votes = selective(views, best(plain))
-    assert sum(votes[n] for n in (0, 1)) > 0 < sum(votes[n] for n in (2, 3)), "some images are consistent, some not"
+    assert sum(votes[n] for n in (0, 1)) > 0 < sum(votes[n] for n in (2, 3)), (
+        "some images are consistent, some not"
+    )
     last = [*best(plain), *(k % C for k in range(MEMORY - NT))]
-    balance = torch.stack([plain[:, k].mean() * math.log(last.count(k) / MEMORY) for k in range(C)]).sum()
-    want = {"label": (f.label(), BOTH), "selective": (0.3 * entropy, BOTH), "balance": (0.2 * balance, BOTH)}
+    balance = torch.stack(
+        [plain[:, k].mean() * math.log(last.count(k) / MEMORY) for k in range(C)]
+    ).sum()
+    want = {
+        "label": (f.label(), BOTH),
+        "selective": (0.3 * entropy, BOTH),
+        "balance": (0.2 * balance, BOTH),
+    }
     assert_is(method.losses(net, batch, {}, T), f, want)
 
 
@@ -49,7 +59,10 @@ def test_the_majority_of_the_views_decides_and_the_first_on_its_side_is_taken(
     agreeing: tuple[int, ...], sign: int
 ) -> None:
     """Views of one image, each with an entropy of its own."""
-    sure = [torch.tensor([z, 0.0]) if v in agreeing else torch.tensor([0.0, z]) for v, z in enumerate((1.0, 2.0, 3.0))]
+    sure = [
+        torch.tensor([z, 0.0]) if v in agreeing else torch.tensor([0.0, z])
+        for v, z in enumerate((1.0, 2.0, 3.0))
+    ]
     first = agreeing[0] if sign == 1 else next(v for v in range(3) if v not in agreeing)
     p = torch.sigmoid(torch.tensor([1.0, 2.0, 3.0]))[first].item()
     entropy = -p * math.log(p) - (1 - p) * math.log(1 - p)
@@ -59,7 +72,9 @@ def test_the_majority_of_the_views_decides_and_the_first_on_its_side_is_taken(
 
 def test_a_step_makes_consistent_images_surer_and_the_others_less_sure() -> None:
     pseudo = torch.tensor([0, 0])
-    z = torch.tensor([[[1.0, 0, 0], [0, 1.0, 0]]] * 3, requires_grad=True)  # (views, images, classes)
+    z = torch.tensor(
+        [[[1.0, 0, 0], [0, 1.0, 0]]] * 3, requires_grad=True
+    )  # (views, images, classes)
     (g,) = torch.autograd.grad(selective_entropy(z, pseudo), z)
     before, after = (x.softmax(dim=-1).amax(dim=-1)[0] for x in (z, z - 0.1 * g))
     assert after[0] > before[0]
@@ -71,7 +86,9 @@ def test_shares_are_of_the_last_256_labels_and_even_at_first() -> None:
     torch.testing.assert_close(recent(torch.zeros(0, dtype=torch.int64)), torch.full((4,), 0.25))
     for labels in (torch.full((200,), 1), torch.full((100,), 2)):
         shares = recent(labels)
-    torch.testing.assert_close(shares, torch.tensor([1, 156, 100, 1]) / 256)  # a class that is missing counts as one
+    torch.testing.assert_close(
+        shares, torch.tensor([1, 156, 100, 1]) / 256
+    )  # a class that is missing counts as one
     torch.testing.assert_close(recent(torch.full((300,), 3)), torch.tensor([1, 1, 1, 256]) / 256)
 
 

@@ -50,7 +50,9 @@ def test_its_loss_and_gradient_are_those_of_the_formula_in_numpy(net: Net, batch
 
 def test_it_does_not_look_at_the_target(net: Net, batch: Batch) -> None:
     blind = batch._replace(xt=torch.full_like(batch.xt, torch.nan))
-    torch.testing.assert_close(SourceOnly().losses(net, batch, {}, T), SourceOnly().losses(net, blind, {}, T))
+    torch.testing.assert_close(
+        SourceOnly().losses(net, batch, {}, T), SourceOnly().losses(net, blind, {}, T)
+    )
 
 
 def test_it_needs_no_state_no_parts_and_one_phase() -> None:

@@ -21,7 +21,8 @@ from askew.training.trainer import fit
 def domains(
     sizes: list[int], target_sizes: list[int], far: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Classes in ten dimensions that vary most where they do not differ; the target lies elsewhere."""
+    """Classes in ten dimensions that vary most where they do not differ; the target lies
+    elsewhere."""
     rng = np.random.default_rng(0)
     means, noise = 3 * rng.normal(size=(len(sizes), 10)), np.diag([9.0, 9, 9, 1, 1, 1, 1, 1, 1, 1])
     means[:, :3] = 0
@@ -42,7 +43,9 @@ def written_out(xs: np.ndarray, ys: np.ndarray, xt: np.ndarray, method: Subspace
 
     def scatter(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         own = [x[y == k] for k in classes if (y == k).any()]
-        return np.mean([x.T @ x / len(x) for x in own], axis=0), np.mean([np.cov(x.T, bias=True) for x in own], axis=0)
+        return np.mean([x.T @ x / len(x) for x in own], axis=0), np.mean(
+            [np.cov(x.T, bias=True) for x in own], axis=0
+        )
 
     def moved(start: np.ndarray, g: np.ndarray, y: np.ndarray) -> np.ndarray:
         found = []
@@ -68,13 +71,19 @@ def written_out(xs: np.ndarray, ys: np.ndarray, xt: np.ndarray, method: Subspace
             rows = np.flatnonzero(labels == k)
             best = sorted(rows, key=lambda i: -near[i].max())
             chosen[best[: math.ceil(Fraction(len(rows) * number, method.rounds))]] = True
-        in_all, within = ((a + b) / 2 for a, b in zip(of_source, scatter(t[chosen], labels[chosen]), strict=True))
+        in_all, within = (
+            (a + b) / 2 for a, b in zip(of_source, scatter(t[chosen], labels[chosen]), strict=True)
+        )
     return t @ w @ prototypes.T
 
 
 @pytest.mark.parametrize(
     "method",
-    [Subspace(), Subspace(rounds=1), Subspace(rounds=3, dimensions=2, anchor=0.3, few=0, shrinkage=2, steps=2)],
+    [
+        Subspace(),
+        Subspace(rounds=1),
+        Subspace(rounds=3, dimensions=2, anchor=0.3, few=0, shrinkage=2, steps=2),
+    ],
 )
 def test_logits_are_those_of_the_rounds_written_out(method: Subspace) -> None:
     xs, ys, xt, _ = domains([9, 12, 5], [8, 14, 20], far=2.0)
@@ -104,10 +113,16 @@ def test_a_class_without_a_source_image_and_rows_that_are_all_alike_are_no_error
     rows = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
     for method in (Subspace(), Subspace(anchor=0, few=0)):
         assert method.fit(rows, torch.tensor([0, 0, 2, 2, 2, 0]), rows, 3).weight.isfinite().all()
-        assert method.fit(torch.ones(6, 4), torch.arange(6) % 3, torch.ones(5, 4), 3).weight.isfinite().all()
+        assert (
+            method.fit(torch.ones(6, 4), torch.arange(6) % 3, torch.ones(5, 4), 3)
+            .weight.isfinite()
+            .all()
+        )
 
 
-def test_a_cosine_head_which_would_scale_classes_is_refused(make_run: MakeRun, training_data: TrainingData) -> None:
+def test_a_cosine_head_which_would_scale_classes_is_refused(
+    make_run: MakeRun, training_data: TrainingData
+) -> None:
     run = make_run(Subspace(), net="centred", head="cosine", pretrain=0)
     with pytest.raises(UserError, match="has an offset"):
         list(fit(run, training_data, torch.device("cpu")))

@@ -40,9 +40,13 @@ EVEN = float(np.float32(1 / C))
 # --- the losses ---
 
 
-def aligned(q: np.ndarray[Any, Any], shares: np.ndarray[Any, Any], floor: float) -> np.ndarray[Any, Any]:
+def aligned(
+    q: np.ndarray[Any, Any], shares: np.ndarray[Any, Any], floor: float
+) -> np.ndarray[Any, Any]:
     """q′ of one batch, row by row and class by class."""
-    even = np.array([[q[i, k] / max(shares[k], floor / C) for k in range(C)] for i in range(len(q))])
+    even = np.array(
+        [[q[i, k] / max(shares[k], floor / C) for k in range(C)] for i in range(len(q))]
+    )
     return np.array([row / row.sum() for row in even])
 
 
@@ -60,7 +64,9 @@ def test_its_losses_and_gradients_are_those_of_the_formula(align: bool, floor: f
     apart = [sum((p[i, k] - q[i, k]) ** 2 for k in range(C)) for i in sure]
     agree = 1.7 / NT * torch.stack([torch.as_tensor(term) for term in apart]).sum()
     both = {"features": 1, "head": 1}
-    assert_is(method.losses(net, batch, {}, T), f, {"label": (f.label(), both), "agree": (agree, both)})
+    assert_is(
+        method.losses(net, batch, {}, T), f, {"label": (f.label(), both), "agree": (agree, both)}
+    )
 
 
 def test_the_student_sees_one_view_and_the_teacher_the_other() -> None:
@@ -87,13 +93,17 @@ def test_an_image_of_which_the_teacher_is_not_sure_does_not_count() -> None:
 
 
 @pytest.mark.parametrize("floor", [0.01, 0.9])
-def test_moving_shares_and_aligned_answers_are_those_of_the_formula_over_three_batches(floor: float) -> None:
+def test_moving_shares_and_aligned_answers_are_those_of_the_formula_over_three_batches(
+    floor: float,
+) -> None:
     layer, shares = ClassShares(C).double(), np.full(C, EVEN)
     rng = np.random.default_rng(0)
     for _ in range(3):
         q = rng.dirichlet([5.0, 1.0, 0.02], size=8)
         shares = 0.95 * shares + 0.05 * np.array([q[:, k].sum() / 8 for k in range(C)])
-        np.testing.assert_allclose(layer(torch.from_numpy(q), floor), aligned(q, shares, floor), rtol=1e-9)
+        np.testing.assert_allclose(
+            layer(torch.from_numpy(q), floor), aligned(q, shares, floor), rtol=1e-9
+        )
         np.testing.assert_allclose(layer.shares, shares, rtol=1e-9)
 
 
@@ -103,7 +113,9 @@ def test_a_class_that_is_never_answered_is_not_weighed_up_without_bound() -> Non
     for _ in range(400):
         answer = layer(q, 0.01)
     np.testing.assert_allclose(answer[0], aligned(q.numpy(), q[0].numpy(), 0.01)[0], rtol=1e-3)
-    assert answer[0, 2] < 0.02, "0.0001/(0.01/c) is 0.03; without a floor it would be 1, as much as the other classes"
+    assert answer[0, 2] < 0.02, (
+        "0.0001/(0.01/c) is 0.03; without a floor it would be 1, as much as the other classes"
+    )
 
 
 @pytest.mark.parametrize("options", [{}, {"threshold": 0.0}, {"aligned": False, "memory": 1}])
@@ -114,9 +126,13 @@ def test_it_keeps_the_contract(options: Any) -> None:
 # --- the teacher ---
 
 
-def taught_run(make_run: Any, norm: str = "joint", method: Method | None = None, **more: Any) -> Run:
+def taught_run(
+    make_run: Any, norm: str = "joint", method: Method | None = None, **more: Any
+) -> Run:
     """Short and quick to learn, with random views of rows and an even target."""
-    run = make_run(method or PriorAwareTeacher(threshold=0.4), head="linear", target_sampler="even", **more)
+    run = make_run(
+        method or PriorAwareTeacher(threshold=0.4), head="linear", target_sampler="even", **more
+    )
     net = dataclasses.replace(run.net, norm=norm)
     return dataclasses.replace(run, net=net, views=Views(views="rows"))
 
@@ -144,7 +160,9 @@ def test_it_starts_as_the_pre_trained_student_with_its_batch_statistics(
         assert torch.equal(state[name], value)
 
 
-def test_neither_gradients_nor_optimiser_slots_are_made_for_it(training_data: TrainingData, make_run: Any) -> None:
+def test_neither_gradients_nor_optimiser_slots_are_made_for_it(
+    training_data: TrainingData, make_run: Any
+) -> None:
     run = taught_run(make_run, optimiser="adam")
     trainer = trainer_of(run, training_data, None)
     assert not list(trainer.net["teacher"].parameters())
@@ -160,7 +178,9 @@ def step_by_step(run: Run, data: TrainingData, monkeypatch: pytest.MonkeyPatch) 
     return [copied(s.weights()) for s in fit(run, data, CPU, start=started(run, data))]
 
 
-@pytest.mark.parametrize("large", [1, 100, 1 << 30], ids=["one by one", "some of each", "all together"])
+@pytest.mark.parametrize(
+    "large", [1, 100, 1 << 30], ids=["one by one", "some of each", "all together"]
+)
 def test_it_is_the_average_of_the_student_over_as_many_steps_as_it_remembers(
     training_data: TrainingData, make_run: Any, monkeypatch: pytest.MonkeyPatch, large: int
 ) -> None:
@@ -168,15 +188,21 @@ def test_it_is_the_average_of_the_student_over_as_many_steps_as_it_remembers(
     run = taught_run(make_run, "split", PriorAwareTeacher(memory=3), rounds=2, round_steps=4)
     steps = step_by_step(run, training_data, monkeypatch)
     assert len(steps) == 8
-    weights = [name for name in steps[0] if name.startswith(("features.", "head.")) and "_" not in name]
-    statistics = [name for name in steps[0] if name.startswith("features.") and ".source_running_" in name]
+    weights = [
+        name for name in steps[0] if name.startswith(("features.", "head.")) and "_" not in name
+    ]
+    statistics = [
+        name for name in steps[0] if name.startswith("features.") and ".source_running_" in name
+    ]
     assert (len(weights), len(statistics)) == (10, 4)
     for name in weights + statistics:  # the target's statistics are the teacher's own
         mean = np.zeros(steps[0][name].shape)
         for i, after in enumerate(steps):
             d = 1 - 1 / min(i + 1, 3)
             mean = d * mean + (1 - d) * after[name].double().numpy()
-            np.testing.assert_allclose(after[f"teacher.{name}"], mean, rtol=1e-5, atol=1e-7, err_msg=f"{name} {i}")
+            np.testing.assert_allclose(
+                after[f"teacher.{name}"], mean, rtol=1e-5, atol=1e-7, err_msg=f"{name} {i}"
+            )
 
 
 def test_one_that_remembers_one_step_has_the_student_s_weights(
@@ -193,18 +219,27 @@ def test_under_joint_statistics_it_takes_the_student_s_and_under_split_ones_it_k
     training_data: TrainingData, make_run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for norm in ("joint", "split"):
-        after = step_by_step(taught_run(make_run, norm, rounds=1, round_steps=3), training_data, monkeypatch)[-1]
+        after = step_by_step(
+            taught_run(make_run, norm, rounds=1, round_steps=3), training_data, monkeypatch
+        )[-1]
         for name in ("features.1.running_mean", "features.1.running_var"):
             assert torch.equal(after[f"teacher.{name}"], after[name]) == (norm == "joint")
 
 
-def test_it_drops_other_features_than_the_student_in_the_same_step(training_data: TrainingData, make_run: Any) -> None:
+def test_it_drops_other_features_than_the_student_in_the_same_step(
+    training_data: TrainingData, make_run: Any
+) -> None:
     net = trainer_of(taught_run(make_run), training_data, None).net
     masks = []
     for step in (1, 2):
         net.set_step_key(torch.tensor(random.key("step", step)))
         pairs = zip(net["features"].modules(), net["teacher"].features.modules(), strict=True)
-        masks += [layer(torch.ones(20, 512)) > 0 for pair in pairs for layer in pair if isinstance(layer, Dropout)]
+        masks += [
+            layer(torch.ones(20, 512)) > 0
+            for pair in pairs
+            for layer in pair
+            if isinstance(layer, Dropout)
+        ]
     assert len(masks) == 4
     for i, one in enumerate(masks):
         for other in masks[:i]:
@@ -216,8 +251,12 @@ def plain_logits(run: Run, weights: Checkpoint, prefix: str, x: Tensor) -> Tenso
     parts, _ = build(run.net, tuple(x.shape[1:]), 3, 0)
     for part, module in parts.items():
         start = f"{prefix}{part}."
-        named = {name.removeprefix(start): v for name, v in weights.items() if name.startswith(start)}
-        module.load_state_dict({name: v for name, v in named.items() if "source_running" not in name})
+        named = {
+            name.removeprefix(start): v for name, v in weights.items() if name.startswith(start)
+        }
+        module.load_state_dict(
+            {name: v for name, v in named.items() if "source_running" not in name}
+        )
     with torch.no_grad():
         logits: Tensor = parts["head"].eval()(parts["features"].eval()(x))
     return logits
@@ -231,15 +270,20 @@ def test_its_predictions_are_the_teacher_s(training_data: TrainingData, make_run
         (training_data.test_images, last.outputs.test),
     ):
         x = torch.from_numpy(np.asarray(domain.x))
-        torch.testing.assert_close(outputs, plain_logits(run, last.weights(), "teacher.", x), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(
+            outputs, plain_logits(run, last.weights(), "teacher.", x), rtol=1e-4, atol=1e-4
+        )
         assert (outputs - plain_logits(run, last.weights(), "", x)).abs().max() > 0.01
 
 
-def test_the_teacher_of_the_round_before_labels_the_target(training_data: TrainingData, make_run: Any) -> None:
+def test_the_teacher_of_the_round_before_labels_the_target(
+    training_data: TrainingData, make_run: Any
+) -> None:
     run = taught_run(make_run, rounds=2, round_steps=5)
     start = started(run, training_data)
     first, second = (
-        (copied(s.checkpoint()), s.outputs.target.argmax(dim=1)) for s in fit(run, training_data, CPU, start=start)
+        (copied(s.checkpoint()), s.outputs.target.argmax(dim=1))
+        for s in fit(run, training_data, CPU, start=start)
     )
     x = torch.from_numpy(np.asarray(training_data.target.x))
     assert torch.equal(first[0]["pseudo"], plain_logits(run, start, "", x).argmax(dim=1))
@@ -253,7 +297,11 @@ def test_the_teacher_of_the_round_before_labels_the_target(training_data: Traini
 def test_a_finished_run_loads_as_a_plain_model_that_predicts_what_the_run_did(
     task: Task, make_run: Any, tmp_path: Path, norm: str
 ) -> None:
-    run, data, root = taught_run(make_run, norm, rounds=2, round_steps=5), task.training_data, open_root(tmp_path / "r")
+    run, data, root = (
+        taught_run(make_run, norm, rounds=2, round_steps=5),
+        task.training_data,
+        open_root(tmp_path / "r"),
+    )
     list(execute(run, task, Execution(root, CPU)))
     outputs = read_tensors(root / run.key / "outputs.safetensors")[0]
     of_run = Predictor.of_run(root / run.key, "cpu")
@@ -261,6 +309,8 @@ def test_a_finished_run_loads_as_a_plain_model_that_predicts_what_the_run_did(
     for model in (of_run, askew.load(root / run.key, "cpu"), askew.load(tmp_path / "model", "cpu")):
         assert not any(name.startswith(("teacher.", "shares.")) for name in model.weights)
         for name, x in (("target", data.target.x), ("exam", data.test_images.x)):
-            np.testing.assert_allclose(model.logits(x), outputs[name].float(), rtol=2e-3, atol=2e-3, err_msg=name)
+            np.testing.assert_allclose(
+                model.logits(x), outputs[name].float(), rtol=2e-3, atol=2e-3, err_msg=name
+            )
         held_out = model.logits(data.source_val.x, domain="source")
         np.testing.assert_allclose(held_out, outputs["source_val"].float(), rtol=2e-3, atol=2e-3)

@@ -19,7 +19,8 @@ from askew.testing import check_method
 
 @dataclass(frozen=True, kw_only=True)
 class Sound(Method):
-    """A method with all there is: a part of its own, a state, two phases, a float and a whole number."""
+    """A method with all there is: a part of its own, a state, two phases, a float and a whole
+    number."""
 
     id = "sound"
 
@@ -29,7 +30,11 @@ class Sound(Method):
     """Width of the critic."""
 
     def parts(self, shape: Shape) -> dict[str, nn.Module]:
-        return {"critic": nn.Sequential(nn.Linear(shape.width, self.hidden), nn.ReLU(), nn.Linear(self.hidden, 1))}
+        return {
+            "critic": nn.Sequential(
+                nn.Linear(shape.width, self.hidden), nn.ReLU(), nn.Linear(self.hidden, 1)
+            )
+        }
 
     def phases(self) -> tuple[Phase, ...]:
         return Phase(self.losses), Phase(self.critic, trains=("critic",))
@@ -128,7 +133,10 @@ class Item(Changed):
 class Indexing(Changed):
     def losses(self, net: Net, batch: Batch, state: State, t: Tensor) -> Losses:
         logits = net["head"](net["features"](batch.xt))
-        return {"label": self.label(net, batch), "sure": entropy(logits[logits.softmax(-1).amax(-1) > 0.2])}
+        return {
+            "label": self.label(net, batch),
+            "sure": entropy(logits[logits.softmax(-1).amax(-1) > 0.2]),
+        }
 
 
 class FloatBranch(Changed):
@@ -152,7 +160,10 @@ class TorchRandom(Changed):
 
     def losses(self, net: Net, batch: Batch, state: State, t: Tensor) -> Losses:
         ft = net["features"](batch.xt)
-        return {"label": self.label(net, batch), "own": entropy(net["head"](ft + 0.1 * torch.randn(ft.shape)))}
+        return {
+            "label": self.label(net, batch),
+            "own": entropy(net["head"](ft + 0.1 * torch.randn(ft.shape))),
+        }
 
 
 class OtherUnderVmap(Changed):
@@ -209,7 +220,11 @@ BREACHES: list[tuple[type[Method], str]] = [
     (Indexing, "losses of phase 0 under torch.func.vmap.* raised"),
     (FloatBranch, "losses of phase 0 under torch.func.vmap.* raised"),
     (Remembering, "the loss 'label' of phase 0 differs between two calls with the same arguments"),
-    (TorchRandom, "the loss 'own' of phase 0 differs between two calls.*torch.randn.*bit for bit; .*askew.core.random"),
+    (
+        TorchRandom,
+        "the loss 'own' of phase 0 differs between two calls.*torch.randn.*bit for bit; "
+        ".*askew.core.random",
+    ),
     (TorchRandomInRefresh, "the same seed does not give the same weights; .*askew.core.random"),
     (OtherUnderVmap, "label of phase 0 differs under torch.func.vmap from a run by itself"),
     (BadState, "the entry 'prior' of refresh is not a finite tensor"),
@@ -235,7 +250,9 @@ def test_a_draft_may_lack_help_texts_and_have_parts_that_do_not_learn() -> None:
     check_method(Idle(), strict=False)
 
 
-@pytest.mark.parametrize(("cls", "sentence"), BREACHES, ids=lambda value: getattr(value, "__name__", ""))
+@pytest.mark.parametrize(
+    ("cls", "sentence"), BREACHES, ids=lambda value: getattr(value, "__name__", "")
+)
 def test_a_breach_is_told_in_one_sentence_that_names_the_method(cls: Any, sentence: str) -> None:
     with pytest.raises(AssertionError, match=sentence) as told:
         check_method(cls())

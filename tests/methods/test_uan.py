@@ -6,7 +6,22 @@ import math
 
 import pytest
 import torch
-from formula import HIDDEN, NS, NT, RAMP, C, Formula, T, assert_is, domain, given, shannon, sigmoid, softmax, zero
+from formula import (
+    HIDDEN,
+    NS,
+    NT,
+    RAMP,
+    C,
+    Formula,
+    T,
+    assert_is,
+    domain,
+    given,
+    shannon,
+    sigmoid,
+    softmax,
+    zero,
+)
 from torch import Tensor
 
 from askew.methods.uan import UAN
@@ -19,7 +34,8 @@ def scaled(w: Tensor) -> Tensor:
 
 
 def weights(f: Formula, temperature: float) -> tuple[Tensor, Tensor]:
-    """H(z/T)/log c − d′ on source, d′ − H(z)/log c on target; numbers, not functions of the network."""
+    """H(z/T)/log c − d′ on source, d′ − H(z)/log c on target; numbers, not functions of the
+    network."""
     zs, zt = (f.linear("head", x).detach() for x in (f.fs, f.ft))
     ds, dt = (sigmoid(f.d(x, "similarity")).detach() for x in (f.fs, f.ft))
     ws = shannon(softmax(zs / temperature)) / math.log(C) - ds
@@ -29,14 +45,18 @@ def weights(f: Formula, temperature: float) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize("temperature", [10.0, 2.0])
 def test_its_losses_and_gradients_are_those_of_the_formula(temperature: float) -> None:
-    """Among them: no gradient through the weights, and d′ descends its own loss, to which the features are blind."""
+    """Among them: no gradient through the weights, and d′ descends its own loss, to which the
+    features are blind."""
     method = UAN(weight=0.3, source_temperature=temperature, hidden=HIDDEN)
     net, batch = given(method)
     f = Formula(net, batch)
     similarity = domain(*(f.d(x.detach(), "similarity") for x in (f.fs, f.ft)))
     want = {
         "label": (f.label(), {"features": 1, "head": 1}),
-        "domain": (0.3 * domain(f.d(f.fs), f.d(f.ft), *weights(f, temperature)), {"features": -RAMP, "critic": 1}),
+        "domain": (
+            0.3 * domain(f.d(f.fs), f.d(f.ft), *weights(f, temperature)),
+            {"features": -RAMP, "critic": 1},
+        ),
         "similarity": (similarity, {"similarity": 1}),
     }
     assert_is(method.losses(net, batch, {}, T), f, want)
@@ -54,7 +74,8 @@ def test_its_weights_have_mean_one() -> None:
 
 
 def test_the_least_common_image_of_each_domain_has_no_say() -> None:
-    """Source that d′ is surest of, and target that it is: their row in the critic does not matter."""
+    """Source that d′ is surest of, and target that it is: their row in the critic does not
+    matter."""
     method = UAN(hidden=HIDDEN)
     net, batch = given(method)
     sure = torch.tensor([9.0] + [-9.0] * (NS - 1) + [-9.0] + [9.0] * (NT - 1)).double()

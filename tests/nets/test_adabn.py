@@ -1,4 +1,5 @@
-"""Batch statistics of a domain: estimated as AdaBN does, and averaged with those that a network came with."""
+"""Batch statistics of a domain: estimated as AdaBN does, and averaged with those that a network
+came with."""
 
 from __future__ import annotations
 
@@ -23,11 +24,15 @@ def small(seed: int = 0) -> TwoNorms:
     body = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(1))
     body[1].running_mean.normal_()
     body[1].running_var.uniform_(0.5, 2)
-    return TwoNorms(Backbone(body, Pixels((0.0,) * 3, (1.0,) * 3, channels=3), 0, (8, 8), False)).eval()
+    return TwoNorms(
+        Backbone(body, Pixels((0.0,) * 3, (1.0,) * 3, channels=3), 0, (8, 8), False)
+    ).eval()
 
 
 def images(n: int, seed: int = 1) -> Tensor:
-    return torch.randint(256, (n, 3, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed))
+    return torch.randint(
+        256, (n, 3, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed)
+    )
 
 
 def by_hand(net: TwoNorms, x: Tensor, mean: Tensor, var: Tensor) -> Tensor:
@@ -39,7 +44,9 @@ def by_hand(net: TwoNorms, x: Tensor, mean: Tensor, var: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def test_features_are_the_mean_over_the_domains_statistics_and_those_that_the_network_came_with() -> None:
+def test_features_are_the_mean_over_the_domains_statistics_and_those_that_the_network_came_with() -> (
+    None
+):
     net, x = small(), images(6)
     norm = net.body.body[1]
     kept = norm.running_mean.clone(), norm.running_var.clone()
@@ -54,7 +61,9 @@ def test_features_are_the_mean_over_the_domains_statistics_and_those_that_the_ne
     wanted = (by_hand(net, x, mean, var) + by_hand(net, x, *kept)) / 2
     torch.testing.assert_close(net(x), wanted, rtol=1e-4, atol=1e-5)
     assert not norm.training
-    assert (norm.momentum, int(norm.num_batches_tracked)) == (0.1, 0), "nothing else of it has changed"
+    assert (norm.momentum, int(norm.num_batches_tracked)) == (0.1, 0), (
+        "nothing else of it has changed"
+    )
 
 
 @torch.no_grad()
@@ -89,10 +98,15 @@ def test_corners_are_seen_by_one_set_of_statistics_each(how: str) -> None:
     net, _ = backbone(NetSpec(name=f"{how}:norms:resnet18", crop=32), SHAPE)
     two = domain_norms(net.eval())
     assert two is not None
-    x = torch.randint(256, (4, *SHAPE), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    x = torch.randint(
+        256, (4, *SHAPE), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
+    )
     two.estimate([x])
     first, second, third, last = corners(x, (32, 32))
-    by_domain, by_own = {"corners": ((x, second), (x, third)), "crops": ((x, second, third), (x, first, last))}[how]
+    by_domain, by_own = {
+        "corners": ((x, second), (x, third)),
+        "crops": ((x, second, third), (x, first, last)),
+    }[how]
     looks = [two.body(view) for view in by_domain]
     with two.kept():
         looks += [two.body(view) for view in by_own]
@@ -105,7 +119,9 @@ def test_a_fast_network_has_both_statistics_too(monkeypatch: pytest.MonkeyPatch)
     net, _ = backbone(NetSpec(name="norms:resnet18", crop=32), SHAPE)
     two = domain_norms(net.eval())
     assert two is not None
-    x = torch.randint(256, (32, *SHAPE), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    x = torch.randint(
+        256, (32, *SHAPE), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
+    )
     two.estimate([x, 255 - x // 2])
     exact = net(x)
     with two.kept():

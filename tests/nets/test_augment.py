@@ -1,4 +1,5 @@
-"""Random views, held against transforms written out in plain numpy, and against the distributions that are stated."""
+"""Random views, held against transforms written out in plain numpy, and against the distributions
+that are stated."""
 
 from __future__ import annotations
 
@@ -82,18 +83,23 @@ def test_no_views_and_strength_nought_leave_images_as_they_are() -> None:
     for views in ("affine", "affine+intensity", "picture", "rows"):
         x = inputs(views)
         assert make_view(x, keys(6), NO_VIEWS) is x
-        assert torch.equal(make_view(x, keys(6), Views(views=views), 0.0), x)  # type: ignore[arg-type]
+        # type: ignore[arg-type]
+        assert torch.equal(make_view(x, keys(6), Views(views=views), 0.0), x)
 
 
 def test_a_picture_at_strength_nought_is_its_centre() -> None:
     x = inputs("picture")
-    assert torch.equal(make_view(x, keys(6), Views(views="picture"), 0.0, side=8), x[:, :, 2:10, 2:10])
+    assert torch.equal(
+        make_view(x, keys(6), Views(views="picture"), 0.0, side=8), x[:, :, 2:10, 2:10]
+    )
 
 
 @pytest.mark.parametrize("views", KINDS)
 def test_a_weak_view_is_near_its_image(views: str) -> None:
     x, how = inputs(views).float(), Views(views=views)  # type: ignore[arg-type]
-    how = dataclasses.replace(how, inversion=0.0, feature_dropout=0.0, noise=0.01)  # all or nothing, not scaled
+    how = dataclasses.replace(
+        how, inversion=0.0, feature_dropout=0.0, noise=0.01
+    )  # all or nothing, not scaled
     if views == "picture":  # half of them are flipped, at any strength
         weak = torch.stack([make_view(v, keys(6), how, 1e-4) for v in (x, x.flip(-1))])
         apart = (weak - x).flatten(2).norm(dim=2).min(dim=0).values
@@ -106,7 +112,8 @@ def test_a_weak_view_is_near_its_image(views: str) -> None:
 
 
 def sampled(image: np.ndarray[Any, Any], theta: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Bilinear samples at θ·(x, y, 1), pixel by pixel; beyond the border its pixels are repeated. (k, h, w)"""
+    """Bilinear samples at θ·(x, y, 1), pixel by pixel; beyond the border its pixels are repeated.
+    (k, h, w)"""
     k, h, w = image.shape
     out = np.zeros((k, h, w))
     for r in range(h):
@@ -127,24 +134,34 @@ def test_an_affine_view_is_a_turn_of_a_shear_of_a_stretch_and_a_shift(strength: 
     x, k = inputs("affine"), keys(6)
     how = Views(views="affine", rotation=30, stretch=0.2, shear=0.3, shift=3, noise=0)
     drawn = strength * (2 * random.uniform(k, "view affine", 6).double().numpy() - 1)
-    for image, u, view in zip(x.numpy(), drawn, make_view(x, k, how, strength).numpy(), strict=True):
+    for image, u, view in zip(
+        x.numpy(), drawn, make_view(x, k, how, strength).numpy(), strict=True
+    ):
         angle = np.radians(30 * u[0])
         turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
-        linear = turn @ np.array([[1, 0.3 * u[3]], [0, 1]]) @ np.diag([1 + 0.2 * u[1], 1 + 0.2 * u[2]])
+        linear = (
+            turn @ np.array([[1, 0.3 * u[3]], [0, 1]]) @ np.diag([1 + 0.2 * u[1], 1 + 0.2 * u[2]])
+        )
         shift = np.array([[2 * 3 * u[4] / 12], [2 * 3 * u[5] / 10]])
-        np.testing.assert_allclose(view, sampled(image.astype(float), np.hstack([linear, shift])), atol=0.02)
+        np.testing.assert_allclose(
+            view, sampled(image.astype(float), np.hstack([linear, shift])), atol=0.02
+        )
 
 
 def drawing(monkeypatch: pytest.MonkeyPatch, *u: float) -> None:
     """All uniform numbers of a row are these from now on, in −1 … 1."""
     row = (torch.tensor(u) + 1) / 2
-    monkeypatch.setattr(augment.draws, "uniform", lambda k, stream, *shape: row.expand(len(k), *shape))
+    monkeypatch.setattr(
+        augment.draws, "uniform", lambda k, stream, *shape: row.expand(len(k), *shape)
+    )
 
 
 def test_the_middle_of_every_range_is_the_identity(monkeypatch: pytest.MonkeyPatch) -> None:
     drawing(monkeypatch, 0, 0, 0, 0, 0, 0)
     x = inputs("affine").float()
-    torch.testing.assert_close(make_view(x, keys(6), Views(views="affine", noise=0)), x, rtol=0, atol=0.01)
+    torch.testing.assert_close(
+        make_view(x, keys(6), Views(views="affine", noise=0)), x, rtol=0, atol=0.01
+    )
 
 
 def test_a_quarter_turn_is_that_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,7 +195,9 @@ def test_noise_has_the_stated_size(strength: float) -> None:
 
 
 @pytest.mark.parametrize(("strength", "inversion"), [(1.0, 0.5), (1.0, 0.0), (0.4, 0.5)])
-def test_intensity_views_keep_to_gain_offset_and_share_of_negatives(strength: float, inversion: float) -> None:
+def test_intensity_views_keep_to_gain_offset_and_share_of_negatives(
+    strength: float, inversion: float
+) -> None:
     n = 4000
     x = torch.full((n, 1, 4, 8), 127.5 - 100)
     x[..., 4:] = 127.5 + 100
@@ -198,9 +217,11 @@ def test_intensity_views_keep_to_gain_offset_and_share_of_negatives(strength: fl
 
 
 def places(n: int, how: Views, side: int) -> Tensor:
-    """Where n crops of a picture of 40 x 40 pixels lie: middle and extent along each axis. (n, axis, 2)
+    """Where n crops of a picture of 40 x 40 pixels lie: middle and extent along each axis. (n,
+    axis, 2)
 
-    The picture's pixels hold their own column (channel 0) and row (channel 1), so a crop tells where it was taken.
+    The picture's pixels hold their own column (channel 0) and row (channel 1), so a crop tells
+    where it was taken.
     """
     ramp = torch.arange(40.0)
     picture = torch.stack([ramp.expand(40, 40), ramp[:, None].expand(40, 40), torch.zeros(40, 40)])
@@ -208,7 +229,9 @@ def places(n: int, how: Views, side: int) -> Tensor:
     assert view.shape == (n, 3, side, side)
     half = side // 2
     columns, rows = view[:, 0, half], view[:, 1, :, half]
-    ends = torch.stack([torch.stack([v[:, half - 1], v[:, half]], dim=1) for v in (columns, rows)], dim=1)
+    ends = torch.stack(
+        [torch.stack([v[:, half - 1], v[:, half]], dim=1) for v in (columns, rows)], dim=1
+    )
     return torch.stack([ends.mean(dim=2), side * (ends[..., 1] - ends[..., 0])], dim=2)
 
 
@@ -224,7 +247,10 @@ def test_crops_stay_inside_the_picture_and_keep_area_and_ratio() -> None:
     assert (ratio > 3 / 4 - 1e-2).all()
     assert (ratio < 4 / 3 + 1e-2).all()
     small = area < 0.7  # such a crop fits at any ratio, so its ratio and place are as drawn
-    assert abs(ratio[small].log().mean().item()) < 5 * math.log(4 / 3) / (3 * small.sum().item()) ** 0.5
+    assert (
+        abs(ratio[small].log().mean().item())
+        < 5 * math.log(4 / 3) / (3 * small.sum().item()) ** 0.5
+    )
     room = (40 - extent[small]) / 2
     place = (middle[small] - 19.5) / room
     assert place.min() < -0.95
@@ -244,7 +270,9 @@ def test_style_makes_a_quarter_of_the_pictures_grey(style: float, grey: float) -
     red = torch.zeros(n, 3, 12, 12)
     red[:, 0] = torch.linspace(50, 200, 12)
     view = make_view(red, keys(n), Views(views="picture", style=style))
-    slope = (view[..., -1] - view[..., 0]).abs().mean(dim=2)  # an offset of each colour does not show in it
+    slope = (
+        (view[..., -1] - view[..., 0]).abs().mean(dim=2)
+    )  # an offset of each colour does not show in it
     is_grey = (slope[:, 0] - slope[:, 1]).abs() < 1e-2 * slope[:, 0]
     assert is_grey.double().mean().item() == pytest.approx(grey, abs=spread(grey, n))
 
@@ -258,8 +286,13 @@ def test_style_is_grey_contrast_sharpness_colour_and_polarity_one_after_the_othe
         p = p.mean() + (0.5 + u[1]) * (p - p.mean())
         if u[2] < 0.3:
             high, wide = p.shape[1:]
-            around = [[p[:, max(i - 1, 0) : i + 2, max(j - 1, 0) : j + 2] for j in range(wide)] for i in range(high)]
-            blurred = torch.stack([torch.stack([a.mean(dim=(1, 2)) for a in row], dim=1) for row in around], dim=1)
+            around = [
+                [p[:, max(i - 1, 0) : i + 2, max(j - 1, 0) : j + 2] for j in range(wide)]
+                for i in range(high)
+            ]
+            blurred = torch.stack(
+                [torch.stack([a.mean(dim=(1, 2)) for a in row], dim=1) for row in around], dim=1
+            )
             p = p + (2 * u[3] - 1) * (p - blurred)
         p = (0.8 + 0.4 * u[4]) * p + 0.2 * 255 / 4 * (2 * u[5:8] - 1)[:, None, None]
         torch.testing.assert_close(view.double(), 255 - p if u[11] < 0.15 else p, rtol=0, atol=1e-3)
@@ -291,13 +324,21 @@ def test_row_views_keep_the_expectation_and_drop_the_stated_share() -> None:
 
 
 @pytest.mark.parametrize(
-    ("views", "shape", "found"), [("affine", (8,), "8"), ("picture", (8,), "8"), ("rows", (3, 32, 32), "3 x 32 x 32")]
+    ("views", "shape", "found"),
+    [("affine", (8,), "8"), ("picture", (8,), "8"), ("rows", (3, 32, 32), "3 x 32 x 32")],
 )
-def test_views_that_do_not_fit_the_inputs_are_refused(views: Any, shape: tuple[int, ...], found: str) -> None:
+def test_views_that_do_not_fit_the_inputs_are_refused(
+    views: Any, shape: tuple[int, ...], found: str
+) -> None:
     with pytest.raises(UserError, match=f"{views} are for .*, found inputs of shape {found}"):
         check_views(Views(views=views), shape)
 
 
 def test_views_that_fit_are_not_refused() -> None:
-    for views, shape in (("none", (8,)), ("rows", (8,)), ("affine", (1, 28, 28)), ("picture", (3, 32, 32))):
+    for views, shape in (
+        ("none", (8,)),
+        ("rows", (8,)),
+        ("affine", (1, 28, 28)),
+        ("picture", (3, 32, 32)),
+    ):
         check_views(Views(views=views), shape)  # type: ignore[arg-type]

@@ -1,4 +1,5 @@
-"""Backbones that people have: any timm model at a size it takes, weights from any file, and none of another variant."""
+"""Backbones that people have: any timm model at a size it takes, weights from any file, and none of
+another variant."""
 
 from __future__ import annotations
 
@@ -31,14 +32,18 @@ def features_of(name: str, shape: tuple[int, ...]) -> tuple[Any, int]:
         ("test_efficientnet_gn", 224, 256),
     ],
 )
-def test_a_timm_model_gives_as_many_numbers_as_a_pass_through_it_finds(name: str, size: int, width: int) -> None:
+def test_a_timm_model_gives_as_many_numbers_as_a_pass_through_it_finds(
+    name: str, size: int, width: int
+) -> None:
     features, found = features_of(name, PICTURE)
     assert (features.size, found) == ((size, size), width)
     assert features.eval()(torch.zeros(2, *PICTURE, dtype=torch.uint8)).shape == (2, width)
 
 
 def test_a_model_that_takes_no_other_size_sees_pictures_at_its_own() -> None:
-    features, width = features_of("vit_tiny_patch16_224", (3, 64, 64))  # 64 pixels would be 4 x 4 patches
+    features, width = features_of(
+        "vit_tiny_patch16_224", (3, 64, 64)
+    )  # 64 pixels would be 4 x 4 patches
     assert features.size == (224, 224)
     assert features.eval()(torch.zeros(2, 3, 64, 64, dtype=torch.uint8)).shape == (2, width)
     assert seen_side(NetSpec(name="timm:swinv2_cr_tiny_384")) == 384
@@ -62,11 +67,15 @@ def test_crops_are_an_image_and_its_corners_two_of_them_mirrored() -> None:
     for image, first in ((ramp, (0, 0, 7, 5, 2)), (ramp.mT, (0, 0, 0, 2, 2))):
         assert Crops(FirstPixel(), (6, 6))(image).tolist() == [[pytest.approx(sum(first) / 5)] * 3]
         opposite = (first[0], *first[2:4])
-        assert Crops(FirstPixel(), (6, 6), four=False)(image).tolist() == [[pytest.approx(sum(opposite) / 3)] * 3]
+        assert Crops(FirstPixel(), (6, 6), four=False)(image).tolist() == [
+            [pytest.approx(sum(opposite) / 3)] * 3
+        ]
 
 
 @pytest.mark.parametrize(("how", "looks"), [("corners", 3), ("crops", 5)])
-def test_a_network_of_crops_is_the_mean_of_the_plain_one_at_the_size_that_it_sees(how: str, looks: int) -> None:
+def test_a_network_of_crops_is_the_mean_of_the_plain_one_at_the_size_that_it_sees(
+    how: str, looks: int
+) -> None:
     spec, shape = NetSpec(name="resnet18", crop=32), (3, 40, 40)
     torch.manual_seed(0)
     plain, width = backbone(spec, shape)
@@ -92,7 +101,9 @@ def test_a_resnet_pools_by_a_generalised_mean_if_asked_to(name: str) -> None:
     gem, _ = backbone(NetSpec(name=f"gem:{name}"), shape)
     assert isinstance(plain, Backbone)
     maps: list[Tensor] = []
-    plain.eval().body.get_submodule("layer4").register_forward_hook(lambda _, inputs, f: maps.append(f))
+    plain.eval().body.get_submodule("layer4").register_forward_hook(
+        lambda _, inputs, f: maps.append(f)
+    )
     x = torch.randint(256, (2, *shape), dtype=torch.uint8)
     with torch.no_grad():
         plain(x)
@@ -133,8 +144,12 @@ def saved_with_torch(path: Path, wrap: Any) -> dict[str, Tensor]:
 )
 def test_weights_saved_by_torch_load_however_they_are_wrapped(tmp_path: Path, wrap: Any) -> None:
     saved = saved_with_torch(tmp_path / "own.pth", wrap)
-    features, _ = backbone(NetSpec(name="shufflenet_v2_x0_5", weights=str(tmp_path / "own.pth")), (3, 32, 32))
-    assert all(torch.equal(value, saved[name]) for name, value in features.body.state_dict().items())
+    features, _ = backbone(
+        NetSpec(name="shufflenet_v2_x0_5", weights=str(tmp_path / "own.pth")), (3, 32, 32)
+    )
+    assert all(
+        torch.equal(value, saved[name]) for name, value in features.body.state_dict().items()
+    )
 
 
 class _Trap:
@@ -147,7 +162,9 @@ class _Trap:
 def test_a_pickle_that_would_run_code_is_refused(tmp_path: Path) -> None:
     torch.save({"state_dict": _Trap()}, tmp_path / "trap.pth")
     with pytest.raises(UserError, match="holds no plain weights"):
-        backbone(NetSpec(name="shufflenet_v2_x0_5", weights=str(tmp_path / "trap.pth")), (3, 32, 32))
+        backbone(
+            NetSpec(name="shufflenet_v2_x0_5", weights=str(tmp_path / "trap.pth")), (3, 32, 32)
+        )
     assert not _Trap.ran
 
 
@@ -155,13 +172,17 @@ def test_a_pickle_that_would_run_code_is_refused(tmp_path: Path) -> None:
 def test_a_file_of_torch_without_weights_is_told(tmp_path: Path, content: Any) -> None:
     torch.save(content, tmp_path / "other.pt")
     with pytest.raises(UserError, match="holds no weights by name"):
-        backbone(NetSpec(name="shufflenet_v2_x0_5", weights=str(tmp_path / "other.pt")), (3, 32, 32))
+        backbone(
+            NetSpec(name="shufflenet_v2_x0_5", weights=str(tmp_path / "other.pt")), (3, 32, 32)
+        )
 
 
 @pytest.fixture
 def small_photographs(monkeypatch: pytest.MonkeyPatch) -> Tensor:
     smooth = torch.nn.functional.interpolate(
-        torch.randn(8, 3, 12, 12, generator=torch.Generator().manual_seed(0)), (96, 96), mode="bilinear"
+        torch.randn(8, 3, 12, 12, generator=torch.Generator().manual_seed(0)),
+        (96, 96),
+        mode="bilinear",
     )
     monkeypatch.setattr(starting_weights, "_photographs", lambda: smooth)
     return smooth
@@ -169,27 +190,40 @@ def small_photographs(monkeypatch: pytest.MonkeyPatch) -> Tensor:
 
 @pytest.fixture
 def shallow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """ResNets of bottlenecks with one of them a stage, whose stride is all that the test below is about."""
+    """ResNets of bottlenecks with one of them a stage, whose stride is all that the test below is
+    about."""
     from torchvision.models import resnet
 
     monkeypatch.setattr(
-        "torchvision.models.get_model", lambda name, weights: resnet.ResNet(resnet.Bottleneck, [1, 1, 1, 1])
+        "torchvision.models.get_model",
+        lambda name, weights: resnet.ResNet(resnet.Bottleneck, [1, 1, 1, 1]),
     )
 
 
 @pytest.mark.usefixtures("shallow")
-@pytest.mark.parametrize(("name", "other"), [("resnet50", "resnet50.v1"), ("resnet50.v1", "resnet50")])
+@pytest.mark.parametrize(
+    ("name", "other"), [("resnet50", "resnet50.v1"), ("resnet50.v1", "resnet50")]
+)
 def test_weights_of_the_same_shapes_and_other_strides_are_refused(
-    tmp_path: Path, small_photographs: Tensor, monkeypatch: pytest.MonkeyPatch, name: str, other: str
+    tmp_path: Path,
+    small_photographs: Tensor,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    other: str,
 ) -> None:
     features, _ = backbone(NetSpec(name=name), PICTURE)
     for module in features.modules():
         if isinstance(module, torch.nn.BatchNorm2d):
             module.momentum = 1.0
     with torch.no_grad():
-        features.body(small_photographs)  # in training: the statistics become those of these photographs
+        features.body(
+            small_photographs
+        )  # in training: the statistics become those of these photographs
     path = tmp_path / "weights.safetensors"
-    for init in ("kaiming_normal_", "kaiming_uniform_"):  # weights that are loaded need no others before
+    for init in (
+        "kaiming_normal_",
+        "kaiming_uniform_",
+    ):  # weights that are loaded need no others before
         monkeypatch.setattr(torch.nn.init, init, lambda tensor, *_, **__: tensor)
 
     def load(name: str) -> None:

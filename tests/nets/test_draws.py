@@ -19,13 +19,17 @@ def keys(device: str) -> Tensor:
     return random.hash64(random.key("draws"), torch.arange(10, device=device)).view(2, 5)
 
 
-def all_kinds(of: ModuleType, keys: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
+def all_kinds(
+    of: ModuleType, keys: Tensor, shape: tuple[int, ...]
+) -> tuple[Tensor, Tensor, Tensor]:
     return of.bits(keys, "a", *shape), of.uniform(keys, "a", *shape), of.normal(keys, "a", *shape)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_they_are_the_same_by_themselves_and_under_vmap(device: str, shape: tuple[int, ...]) -> None:
+def test_they_are_the_same_by_themselves_and_under_vmap(
+    device: str, shape: tuple[int, ...]
+) -> None:
     wanted = all_kinds(random, keys("cpu"), shape)
     alone = all_kinds(draws, keys(device), shape)
     lanes = vmap(lambda lane: all_kinds(draws, lane, shape))(keys(device))
@@ -39,4 +43,6 @@ def test_they_are_the_same_by_themselves_and_under_vmap(device: str, shape: tupl
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_gpu_draws_them_by_the_kernel(shape: tuple[int, ...]) -> None:
     pytest.importorskip("triton", reason="Triton is missing")
-    assert all(draws._trusted(kind, keys("cuda"), shape) for kind in random.DRAWS), "the kernel was refused"
+    assert all(draws._trusted(kind, keys("cuda"), shape) for kind in random.DRAWS), (
+        "the kernel was refused"
+    )

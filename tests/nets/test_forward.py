@@ -41,7 +41,9 @@ def test_rows_that_are_read_only_or_picked_from_an_array_pass_without_a_warning(
     fixed = X.copy()
     fixed.flags.writeable = False
     assert (forward_in_chunks(nn.Identity(), fixed, CPU) == X).all()
-    assert (forward_in_chunks(nn.Identity(), RowSubset(fixed, np.array([7, 2])), CPU) == X[[7, 2]]).all()
+    assert (
+        forward_in_chunks(nn.Identity(), RowSubset(fixed, np.array([7, 2])), CPU) == X[[7, 2]]
+    ).all()
 
 
 def test_a_chunk_is_bounded_by_rows_by_numbers_and_by_lanes() -> None:
@@ -51,10 +53,16 @@ def test_a_chunk_is_bounded_by_rows_by_numbers_and_by_lanes() -> None:
     assert chunk_rows((4,), lanes=8) == LANE_ROWS // 8
 
 
-def test_a_backbone_in_bfloat16_says_what_it_says_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forward, "fast_bfloat16", lambda device: True)  # which every processor can imitate
+def test_a_backbone_in_bfloat16_says_what_it_says_in_float32(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        forward, "fast_bfloat16", lambda device: True
+    )  # which every processor can imitate
     features: Any = build(NetSpec(name="resnet18"), (3, 64, 64), 2, 0)[0]["features"].eval()
-    x = torch.randint(0, 256, (4, 3, 64, 64), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    x = torch.randint(
+        0, 256, (4, 3, 64, 64), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
+    )
     with torch.inference_mode():
         exact = features(x)
         for rows in (0, 4):
@@ -67,10 +75,14 @@ def test_a_backbone_in_bfloat16_says_what_it_says_in_float32(monkeypatch: pytest
         assert torch.equal(features(x), exact), "afterwards it is as it was"
 
 
-def test_fused_layers_in_float32_say_what_the_backbone_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fused_layers_in_float32_say_what_the_backbone_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(forward, "fast_bfloat16", lambda device: False)
     features: Any = build(NetSpec(name="resnet18"), (3, 64, 64), 2, 0)[0]["features"].eval()
-    x = torch.randint(0, 256, (4, 3, 64, 64), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    x = torch.randint(
+        0, 256, (4, 3, 64, 64), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
+    )
     with torch.inference_mode():
         exact = features(x)
         with fast_backbones(features, (3, 64, 64)):
@@ -78,11 +90,15 @@ def test_fused_layers_in_float32_say_what_the_backbone_says(monkeypatch: pytest.
         with fast_backbones(features, (3, 64, 64), 4):
             assert features.fast is not None
             for part in (x, x[:3]):  # a batch of the size that was prepared for, and another
-                assert (features(part) - exact[: len(part)]).norm() < 1e-4 * exact[: len(part)].norm()
+                assert (features(part) - exact[: len(part)]).norm() < 1e-4 * exact[
+                    : len(part)
+                ].norm()
 
 
 def last_in_memory(features: nn.Module) -> list[bool]:
-    weights = [m.weight for m in features.modules() if isinstance(m, nn.Conv2d) and m.kernel_size != (1, 1)]
+    weights = [
+        m.weight for m in features.modules() if isinstance(m, nn.Conv2d) and m.kernel_size != (1, 1)
+    ]
     return [weight.is_contiguous(memory_format=torch.channels_last) for weight in weights]
 
 
@@ -95,7 +111,9 @@ def test_backbones_are_laid_out_channels_last_wherever_they_stand(name: str) -> 
 
 
 def test_a_network_of_somebody_s_own_and_our_small_ones_keep_the_usual_order() -> None:
-    own = backbone_name(nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3), nn.AdaptiveAvgPool2d(1)))
+    own = backbone_name(
+        nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3), nn.AdaptiveAvgPool2d(1))
+    )
     for name in (own, "digits-32"):
         features = build(NetSpec(name=name), (3, 32, 32), 2, 0)[0]["features"]
         channels_last(features)

@@ -14,7 +14,11 @@ from askew.nets.kernels.kept_norm import KeptNorm2d, quicken_norms
 def network() -> nn.Sequential:
     torch.manual_seed(0)
     body = nn.Sequential(
-        nn.Conv2d(3, 70, 3), nn.BatchNorm2d(70), nn.ReLU(), nn.Conv2d(70, 8, 3), nn.BatchNorm2d(8, affine=False)
+        nn.Conv2d(3, 70, 3),
+        nn.BatchNorm2d(70),
+        nn.ReLU(),
+        nn.Conv2d(70, 8, 3),
+        nn.BatchNorm2d(8, affine=False),
     )
     for norm in (body[1], body[4]):
         norm.running_mean = torch.randn_like(norm.running_mean)

@@ -1,4 +1,5 @@
-"""Layers in lanes compute what each lane's layer computes by itself: value, gradient and running statistics."""
+"""Layers in lanes compute what each lane's layer computes by itself: value, gradient and running
+statistics."""
 
 from __future__ import annotations
 
@@ -47,39 +48,54 @@ def told(layer: nn.Module) -> nn.Module:
 
 
 def stacked(layers: list[nn.Module]) -> tuple[Tensors, Tensors]:
-    params = {n: torch.stack([dict(own.named_parameters())[n].detach() for own in layers]).requires_grad_()
-              for n, _ in layers[0].named_parameters()}  # fmt: skip
-    buffers = {n: torch.stack([dict(own.named_buffers())[n] for own in layers]) for n, _ in layers[0].named_buffers()}
+    params = {
+        n: torch.stack(
+            [dict(own.named_parameters())[n].detach() for own in layers]
+        ).requires_grad_()
+        for n, _ in layers[0].named_parameters()
+    }
+    buffers = {
+        n: torch.stack([dict(own.named_buffers())[n] for own in layers])
+        for n, _ in layers[0].named_buffers()
+    }
     return params, buffers
 
 
 @pytest.mark.parametrize("shared", [False, True], ids=["own images", "shared images"])
 @pytest.mark.parametrize("training", [True, False], ids=["training", "eval"])
 @pytest.mark.parametrize("name", LAYERS)
-def test_a_layer_in_lanes_is_the_layer_of_each_lane(name: str, training: bool, shared: bool) -> None:
+def test_a_layer_in_lanes_is_the_layer_of_each_lane(
+    name: str, training: bool, shared: bool
+) -> None:
     make, shape = LAYERS[name]
     torch.manual_seed(0)
     layers = [make().double().train(training) for _ in range(LANES)]
     for layer in layers:
         for value in layer.parameters():
             nn.init.normal_(value)
-    x = torch.randn(*(() if shared else (LANES,)), N, *shape, dtype=torch.float64, requires_grad=True)
+    x = torch.randn(
+        *(() if shared else (LANES,)), N, *shape, dtype=torch.float64, requires_grad=True
+    )
     params, buffers = stacked(layers)
     one = told(make().double().train(training))
-    out = vmap(lambda p, b, x: functional_call(one, (p, b), (x,)), in_dims=(0, 0, None if shared else 0))(
-        params, buffers, x
-    )
+    out = vmap(
+        lambda p, b, x: functional_call(one, (p, b), (x,)), in_dims=(0, 0, None if shared else 0)
+    )(params, buffers, x)
     weigh = torch.randn_like(out)
     grads = torch.autograd.grad((out * weigh).sum(), [x, *params.values()])
     alone = [layer(x if shared else x[i]) for i, layer in enumerate(layers)]
     own = [p for layer in layers for p in layer.parameters()]
-    wanted = torch.autograd.grad(sum(((a * w).sum() for a, w in zip(alone, weigh, strict=True))), [x, *own])
+    wanted = torch.autograd.grad(
+        sum(((a * w).sum() for a, w in zip(alone, weigh, strict=True))), [x, *own]
+    )
     torch.testing.assert_close(out, torch.stack(alone))
     torch.testing.assert_close(grads[0], wanted[0])
     for i, value in enumerate(grads[1:]):
         torch.testing.assert_close(value, torch.stack(wanted[1 + i :: len(params)]))
     for n, value in buffers.items():
-        torch.testing.assert_close(value, torch.stack([dict(layer.named_buffers())[n] for layer in layers]))
+        torch.testing.assert_close(
+            value, torch.stack([dict(layer.named_buffers())[n] for layer in layers])
+        )
 
 
 def test_dense_layers_in_lanes_do_not_round_to_bfloat16() -> None:
@@ -94,7 +110,8 @@ def test_dense_layers_in_lanes_do_not_round_to_bfloat16() -> None:
 
 
 def test_gradients_of_stacked_weights_lie_in_memory_as_the_weights_do() -> None:
-    """Else the optimiser has to lay them out anew, which costs as much as the step itself in a large layer."""
+    """Else the optimiser has to lay them out anew, which costs as much as the step itself in a
+    large layer."""
     for name in ("convolution and norm", "linear"):
         make, shape = LAYERS[name]
         layers = [make() for _ in range(LANES)]
@@ -103,24 +120,36 @@ def test_gradients_of_stacked_weights_lie_in_memory_as_the_weights_do() -> None:
         out = vmap(lambda p, b, x, one=one: functional_call(one, (p, b), (x,)))(
             params, buffers, torch.randn(LANES, N, *shape)
         )
-        for grad, value in zip(torch.autograd.grad(out.sum(), list(params.values())), params.values(), strict=True):
+        for grad, value in zip(
+            torch.autograd.grad(out.sum(), list(params.values())), params.values(), strict=True
+        ):
             assert grad.stride() == value.stride(), name
 
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
-@pytest.mark.parametrize("used", ["twice", "and elsewhere", "with shared weights", "by a part of the phases"])
+@pytest.mark.parametrize(
+    "used", ["twice", "and elsewhere", "with shared weights", "by a part of the phases"]
+)
 @pytest.mark.parametrize("device", DEVICES)
-def test_gradients_of_dense_weights_are_the_sum_over_all_that_they_do(used: str, device: str) -> None:
+def test_gradients_of_dense_weights_are_the_sum_over_all_that_they_do(
+    used: str, device: str
+) -> None:
     torch.manual_seed(0)
     layers = [Linear(5, 3).double() for _ in range(LANES)]
-    params = {name: value.detach().to(device).requires_grad_() for name, value in stacked(layers)[0].items()}
+    params = {
+        name: value.detach().to(device).requires_grad_()
+        for name, value in stacked(layers)[0].items()
+    }
     xs, xt = torch.randn(2, LANES, N, 5, dtype=torch.float64, device=device)
     layer = told(Linear(5, 3).double().to(device))
     lanes = 0
     if used == "with shared weights":
-        params, lanes = {name: value[0].detach().requires_grad_() for name, value in params.items()}, None
+        params, lanes = (
+            {name: value[0].detach().requires_grad_() for name, value in params.items()},
+            None,
+        )
 
     def loss(call: Callable[[Tensors, Tensor], Tensor]) -> Tensor:
         total = call(params, xs).sin().sum() + call(params, xt).cos().sum()
@@ -130,9 +159,9 @@ def test_gradients_of_dense_weights_are_the_sum_over_all_that_they_do(used: str,
         return vmap(lambda own, x: functional_call(layer, own, x), in_dims=(lanes, 0))(own, x)
 
     def written_out(own: Tensors, x: Tensor) -> Tensor:
-        return torch.einsum("lnd,ed->lne" if lanes is None else "lnd,led->lne", x, own["weight"]) + (
-            own["bias"] if lanes is None else own["bias"][:, None]
-        )
+        return torch.einsum(
+            "lnd,ed->lne" if lanes is None else "lnd,led->lne", x, own["weight"]
+        ) + (own["bias"] if lanes is None else own["bias"][:, None])
 
     trained = [params["bias"]] if used == "by a part of the phases" else list(params.values())
     found = gradients(loss(in_lanes), trained)
@@ -145,7 +174,9 @@ def test_gradients_of_several_passes_are_the_factors_of_one_product() -> None:
     params, _ = stacked([Linear(5, 3) for _ in range(LANES)])
     layer = told(Linear(5, 3))
     x = torch.randn(LANES, N, 5)
-    total = sum(vmap(lambda own, x: functional_call(layer, own, x))(params, x).sum() for _ in range(3))
+    total = sum(
+        vmap(lambda own, x: functional_call(layer, own, x))(params, x).sum() for _ in range(3)
+    )
     with factored_gradients([params["weight"]]) as kept:
         (by_autograd,) = torch.autograd.grad(total, [params["weight"]], allow_unused=True)
     assert by_autograd is None
@@ -162,20 +193,26 @@ def test_a_stacked_layer_outside_of_lanes_says_so() -> None:
 
 
 @pytest.mark.parametrize("form", [grouped, one_by_one, by_products])
-def test_every_form_of_a_stacked_convolution_is_the_convolution(form: Callable[..., Tensor]) -> None:
+def test_every_form_of_a_stacked_convolution_is_the_convolution(
+    form: Callable[..., Tensor],
+) -> None:
     torch.manual_seed(0)
     x = torch.randn(LANES, 2, N, 9, 9, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(LANES, 5, 2, 5, 5, dtype=torch.float64, requires_grad=True)
     bias = torch.randn(LANES, 5, dtype=torch.float64, requires_grad=True)
     out = form(x, weight, bias, 2)
     weigh = torch.randn_like(out)
-    wanted = torch.stack([
-        F.conv2d(x[i].transpose(0, 1), weight[i], bias[i], padding=2).transpose(0, 1) for i in range(LANES)
-    ])  # fmt: skip
+    wanted = torch.stack(
+        [
+            F.conv2d(x[i].transpose(0, 1), weight[i], bias[i], padding=2).transpose(0, 1)
+            for i in range(LANES)
+        ]
+    )
     torch.testing.assert_close(out, wanted)
     inputs = [x, weight, bias]
     torch.testing.assert_close(
-        torch.autograd.grad((out * weigh).sum(), inputs), torch.autograd.grad((wanted * weigh).sum(), inputs)
+        torch.autograd.grad((out * weigh).sum(), inputs),
+        torch.autograd.grad((wanted * weigh).sum(), inputs),
     )
 
 
@@ -202,12 +239,23 @@ class WrongGradient(torch.autograd.Function):
 
 @pytest.mark.parametrize("gradients", [True, False])
 def test_forms_that_agree_are_no_distance_apart(gradients: bool) -> None:
-    assert distance(one_by_one, by_products, SHAPES, [2], torch.device("cpu"), gradients=gradients) < 1e-5
+    assert (
+        distance(one_by_one, by_products, SHAPES, [2], torch.device("cpu"), gradients=gradients)
+        < 1e-5
+    )
 
 
 def test_a_form_with_a_wrong_gradient_is_a_distance_apart() -> None:
-    assert distance(WrongGradient.apply, by_products, SHAPES, [2], torch.device("cpu"), gradients=False) < 1e-5
-    assert distance(WrongGradient.apply, by_products, SHAPES, [2], torch.device("cpu")) > 10 * TOLERATED
+    assert (
+        distance(
+            WrongGradient.apply, by_products, SHAPES, [2], torch.device("cpu"), gradients=False
+        )
+        < 1e-5
+    )
+    assert (
+        distance(WrongGradient.apply, by_products, SHAPES, [2], torch.device("cpu"))
+        > 10 * TOLERATED
+    )
 
 
 def with_convolution(monkeypatch: pytest.MonkeyPatch, form: Callable[..., Tensor]) -> None:
@@ -233,7 +281,9 @@ def forgotten() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("forgotten")
-def test_a_kernel_that_is_wrong_on_this_machine_is_not_used_and_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_that_is_wrong_on_this_machine_is_not_used_and_that_is_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with_convolution(monkeypatch, one_by_one)
     assert is_used()
     with_convolution(monkeypatch, WrongGradient.apply)

@@ -55,7 +55,12 @@ def masks(number: int, step_key: int = 0) -> list[Tensor]:
 
 
 def test_layers_critics_and_moments_have_masks_of_their_own() -> None:
-    again, (first, second), (third, fourth), (later, _) = masks(0), masks(0), masks(1), masks(0, step_key=12345)
+    again, (first, second), (third, fourth), (later, _) = (
+        masks(0),
+        masks(0),
+        masks(1),
+        masks(0, step_key=12345),
+    )
     assert torch.equal(again[0], first)
     different = [first, second, third, fourth, later]
     for i, a in enumerate(different):
@@ -84,7 +89,10 @@ def joint(critic: ConditionalCritic, f: Tensor, p: Tensor) -> Tensor:
 
 
 def test_a_conditional_critic_sees_each_feature_times_each_probability() -> None:
-    f, p = torch.tensor([[2.0, 3.0], [1.0, -1.0]]), torch.tensor([[0.1, 0.9, 0.0], [0.5, 0.25, 0.25]])
+    f, p = (
+        torch.tensor([[2.0, 3.0], [1.0, -1.0]]),
+        torch.tensor([[0.1, 0.9, 0.0], [0.5, 0.25, 0.25]]),
+    )
     seen = joint(ConditionalCritic(2, 3, hidden=4), f, p)
     want = [[0.2, 0.3, 1.8, 2.7, 0, 0], [0.5, -0.5, 0.25, -0.25, 0.25, -0.25]]
     np.testing.assert_allclose(seen, want, rtol=1e-6)
@@ -99,7 +107,9 @@ def test_a_conditional_critic_is_a_critic_of_that() -> None:
 
 
 @pytest.mark.parametrize(("width", "classes", "columns"), [(512, 8, 4096), (241, 17, 1024)])
-def test_above_4096_numbers_a_random_map_to_1024_takes_their_place(width: int, classes: int, columns: int) -> None:
+def test_above_4096_numbers_a_random_map_to_1024_takes_their_place(
+    width: int, classes: int, columns: int
+) -> None:
     critic = ConditionalCritic(width, classes, hidden=2)
     assert critic.random == (columns == 1024)
     assert critic(torch.randn(3, width), torch.rand(3, classes)).shape == (3,)
@@ -171,13 +181,19 @@ def test_a_crop_in_training_is_a_square_of_the_picture_flipped_or_not() -> None:
         assert torch.equal(xs, columns.expand(9, 9))
 
 
-def test_a_view_that_has_the_size_already_is_left_as_it_is_and_a_picture_is_flipped_half_the_time() -> None:
+def test_a_view_that_has_the_size_already_is_left_as_it_is_and_a_picture_is_flipped_half_the_time() -> (
+    None
+):
     x, crop = pictures(64, 9), Crop(9).train()
     view = x.float()
     assert crop(view) is view
     flipped = [not torch.equal(one, other) for one, other in zip(crop(x), x, strict=True)]
     assert 16 < sum(flipped) < 48
-    assert all(torch.equal(one, other.flip(2)) for one, other, f in zip(crop(x), x, flipped, strict=True) if f)
+    assert all(
+        torch.equal(one, other.flip(2))
+        for one, other, f in zip(crop(x), x, flipped, strict=True)
+        if f
+    )
 
 
 def test_every_place_is_as_likely_and_half_are_flipped() -> None:

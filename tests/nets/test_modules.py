@@ -41,7 +41,9 @@ def test_a_module_is_known_by_its_source_and_its_weights() -> None:
 
     other = Other()
     other.load_state_dict(module.state_dict())
-    assert backbone_name(other).partition("@")[2] != backbone_name(module).partition("@")[2], "other source"
+    assert backbone_name(other).partition("@")[2] != backbone_name(module).partition("@")[2], (
+        "other source"
+    )
 
 
 def test_it_sees_pixels_from_0_to_1_and_its_width_is_found() -> None:
@@ -57,7 +59,10 @@ def test_it_sees_pixels_from_0_to_1_and_its_width_is_found() -> None:
 
 def test_a_function_in_a_file_makes_the_same_network_each_time(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
-    file.write_text("from torch import nn\n\ndef small():\n    return nn.Sequential(nn.Flatten(), nn.Linear(12, 5))\n")
+    file.write_text(
+        "from torch import nn\n\ndef small():\n    return nn.Sequential(nn.Flatten(), "
+        "nn.Linear(12, 5))\n"
+    )
     name = backbone_name(f"{file}:small")
     assert backbone_name(f"{file}:small") == name
     assert build(NetSpec(name=name), (3, 2, 2), 2, 0)[1] == 5

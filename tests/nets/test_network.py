@@ -1,4 +1,5 @@
-"""Networks: sizes, normalisation, heads, dropout by hash, backbones by name, weights from a file."""
+"""Networks: sizes, normalisation, heads, dropout by hash, backbones by name, weights from a
+file."""
 
 from __future__ import annotations
 
@@ -39,7 +40,9 @@ def dense(win: int, wout: int) -> int:
 
 
 def images(n: int, shape: tuple[int, ...], seed: int = 0) -> Tensor:
-    return torch.randint(256, (n, *shape), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed))
+    return torch.randint(
+        256, (n, *shape), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed)
+    )
 
 
 def same(one: dict[str, nn.Module], two: dict[str, nn.Module]) -> bool:
@@ -53,7 +56,12 @@ def same(one: dict[str, nn.Module], two: dict[str, nn.Module]) -> bool:
 @pytest.mark.parametrize(
     ("name", "shape", "size", "width"),
     [
-        ("digits-28", (1, 28, 28), conv(1, 32) + conv(32, 48) + dense(768, 100) + dense(100, 100), 100),
+        (
+            "digits-28",
+            (1, 28, 28),
+            conv(1, 32) + conv(32, 48) + dense(768, 100) + dense(100, 100),
+            100,
+        ),
         (
             "digits-32",
             (3, 32, 32),
@@ -108,9 +116,9 @@ def test_pixels_go_from_0_to_255_onto_minus_one_to_one() -> None:
 @pytest.mark.parametrize(("name", "shape"), [("digits-28", (1, 28, 28)), ("mini", (3, 32, 32))])
 def test_our_networks_see_minus_one_to_one(name: str, shape: tuple[int, ...]) -> None:
     first = next(build(NetSpec(name=name), shape, 10, 0)[0]["features"].children())
-    assert first(torch.tensor([0, 255], dtype=torch.uint8).view(2, 1, 1, 1)).flatten().tolist() == pytest.approx(
-        [-1, 1]
-    )
+    assert first(
+        torch.tensor([0, 255], dtype=torch.uint8).view(2, 1, 1, 1)
+    ).flatten().tolist() == pytest.approx([-1, 1])
 
 
 def test_pixels_are_normalised_by_channel_and_grey_is_repeated() -> None:
@@ -143,7 +151,9 @@ def test_contrast_of_a_plain_picture_is_zero() -> None:
 
 
 @steady
-@given(st.integers(1, 5), st.integers(1, 6), st.integers(2, 4), st.floats(0.01, 2), st.integers(0, 99))
+@given(
+    st.integers(1, 5), st.integers(1, 6), st.integers(2, 4), st.floats(0.01, 2), st.integers(0, 99)
+)
 def test_a_cosine_head_is_f_w_over_t_norm_f_in_value_and_gradient(
     n: int, d: int, c: int, temperature: float, seed: int
 ) -> None:
@@ -160,7 +170,9 @@ def test_a_cosine_head_is_f_w_over_t_norm_f_in_value_and_gradient(
     np.testing.assert_allclose(dw, up.T @ (f / norm) / temperature, rtol=1e-9, atol=1e-9)
     g = up @ w / temperature  # at the unit vector u = f/‖f‖; then through it: (g − u(u·g))/‖f‖
     u = f / norm
-    np.testing.assert_allclose(df, (g - u * (u * g).sum(axis=1, keepdims=True)) / norm, rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(
+        df, (g - u * (u * g).sum(axis=1, keepdims=True)) / norm, rtol=1e-7, atol=1e-9
+    )
 
 
 def test_the_head_is_the_one_asked_for() -> None:
@@ -193,7 +205,9 @@ def dropped(p: float, step_key: int, layer: int = 1, shape: tuple[int, ...] = (2
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.8])
 def test_dropout_drops_a_share_p_and_scales_the_rest(p: float) -> None:
     x = dropped(p, key("now"))
-    assert (x == 0).double().mean().item() == pytest.approx(p, abs=5 * (p * (1 - p) / x.numel()) ** 0.5)
+    assert (x == 0).double().mean().item() == pytest.approx(
+        p, abs=5 * (p * (1 - p) / x.numel()) ** 0.5
+    )
     torch.testing.assert_close(x[x != 0], torch.full_like(x[x != 0], 3 / (1 - p)))
     assert x.mean().item() == pytest.approx(3, rel=0.02)
 
@@ -245,13 +259,17 @@ def test_one_clock_drives_all_dropouts_of_a_network() -> None:
 
 
 @pytest.mark.parametrize("shape", [PHOTO, (1, 64, 64)])
-def test_a_torchvision_model_by_name_has_its_width_and_takes_grey_images(shape: tuple[int, ...]) -> None:
+def test_a_torchvision_model_by_name_has_its_width_and_takes_grey_images(
+    shape: tuple[int, ...],
+) -> None:
     parts, width = build(NetSpec(name="resnet18"), shape, 7, 0)
     assert width == 512
     f = parts["features"](images(2, shape))
     assert f.shape == (2, 512)
     assert parts["head"](f).shape == (2, 7)
-    assert parameters(parts["features"]) == 11_689_512 - (512 * 1000 + 1000), "all but the classifier"
+    assert parameters(parts["features"]) == 11_689_512 - (512 * 1000 + 1000), (
+        "all but the classifier"
+    )
 
 
 @pytest.mark.parametrize(("name", "width"), [(SMALL, 1024), ("mobilenet_v3_small", 1024)])
@@ -266,8 +284,10 @@ def test_resnet50_v1_moves_the_strides_to_the_first_convolution() -> None:
         with torch.device("meta"):
             body = build(NetSpec(name=name), PHOTO, 7, 0)[0]["features"].body
         return [
-            (block.conv1.stride, block.conv2.stride, block.downsample[0].stride)  # type: ignore[union-attr, index]
-            for block in (body.layer2[0], body.layer3[0], body.layer4[0])  # type: ignore[union-attr, index]
+            # type: ignore[union-attr, index]
+            (block.conv1.stride, block.conv2.stride, block.downsample[0].stride)
+            # type: ignore[union-attr, index]
+            for block in (body.layer2[0], body.layer3[0], body.layer4[0])
         ]
 
     one, two = (1, 1), (2, 2)
@@ -292,7 +312,8 @@ def test_a_timm_model_by_name_has_its_width() -> None:
 
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The state of another network of the same make, with its classifier, as torchvision saves it."""
+    """The state of another network of the same make, with its classifier, as torchvision saves
+    it."""
     from torchvision import models
 
     torch.manual_seed(5)
@@ -321,13 +342,17 @@ def test_kept_statistics_stay_as_they_came_and_no_image_sees_its_batch(weights: 
         features = build(spec, PHOTO, 7, 0)[0]["features"].train()
         before = {n: b.clone() for n, b in features.named_buffers() if "running" in n}
         alone, among = features(images(2, PHOTO)), features(images(8, PHOTO))[:2]
-        moved = any(not torch.equal(b, before[n]) for n, b in features.named_buffers() if n in before)
+        moved = any(
+            not torch.equal(b, before[n]) for n, b in features.named_buffers() if n in before
+        )
         seen[norm] = (torch.allclose(alone, among, atol=1e-4), moved)
         assert any(p.requires_grad for p in features.parameters())
     assert seen == {"kept": (True, False), "joint": (False, True)}
 
 
-@pytest.mark.parametrize("spec", [NetSpec(name="mini", norm="kept"), NetSpec(name=SMALL, norm="kept")])
+@pytest.mark.parametrize(
+    "spec", [NetSpec(name="mini", norm="kept"), NetSpec(name=SMALL, norm="kept")]
+)
 def test_a_network_that_starts_from_nothing_has_no_statistics_to_keep(spec: NetSpec) -> None:
     with pytest.raises(UserError, match="has no statistics to keep") as error:
         check(spec, (3, 32, 32))
@@ -344,7 +369,9 @@ def test_a_file_with_a_tensor_of_another_shape_is_refused(weights: Path, tmp_pat
 
     changed = load_file(weights) | {"conv1.0.weight": torch.zeros(1, 3, 3, 3)}
     save_file(changed, tmp_path / "changed.safetensors")
-    with pytest.raises(UserError, match=r"0 tensors are missing, 1 differ in shape \(first: conv1.0.weight\)"):
+    with pytest.raises(
+        UserError, match=r"0 tensors are missing, 1 differ in shape \(first: conv1.0.weight\)"
+    ):
         with_weights(tmp_path / "changed.safetensors")
 
 
@@ -355,7 +382,9 @@ def test_a_file_that_is_missing_is_told(tmp_path: Path) -> None:
 
 def test_a_file_that_is_cut_short_or_something_else_is_told(weights: Path, tmp_path: Path) -> None:
     whole = weights.read_bytes()
-    for i, content in enumerate((b"", b"not weights at all", whole[:-10], whole[: len(whole) // 2])):
+    for i, content in enumerate(
+        (b"", b"not weights at all", whole[:-10], whole[: len(whole) // 2])
+    ):
         path = tmp_path / f"{i}.safetensors"
         path.write_bytes(content)
         with pytest.raises(UserError, match="is not a safetensors file"):
@@ -377,10 +406,20 @@ def test_a_weights_file_is_known_by_what_it_holds(weights: Path, tmp_path: Path)
         ("digit-28", (1, 28, 28), "There is no network 'digit-28'.", "did you mean 'digits-28'?"),
         ("resnet5O", PHOTO, "There is no network 'resnet5O'.", "did you mean 'resnet50'?"),
         ("resnet50.v3", PHOTO, "There is no network 'resnet50.v3'.", "did you mean 'resnet50'?"),
-        ("digits-28", (3, 32, 32), "The network digits-28 takes 1 x 28 x 28, found 3 x 32 x 32.", "of any size"),
+        (
+            "digits-28",
+            (3, 32, 32),
+            "The network digits-28 takes 1 x 28 x 28, found 3 x 32 x 32.",
+            "of any size",
+        ),
         ("mlp", (3, 32, 32), "The network mlp takes any width, found 3 x 32 x 32.", "of any size"),
         ("mini", (64,), "The network mini takes 3 x 32 x 32, found 64.", "use mlp or bare."),
-        ("resnet18", (64,), "The network resnet18 takes images, found rows of 64 numbers.", "use mlp or bare."),
+        (
+            "resnet18",
+            (64,),
+            "The network resnet18 takes images, found rows of 64 numbers.",
+            "use mlp or bare.",
+        ),
     ],
 )
 def test_a_network_that_does_not_exist_or_fit_is_told(

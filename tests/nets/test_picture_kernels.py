@@ -33,7 +33,9 @@ def pictures(n: int, channels: int, sides: tuple[int, int], device: str) -> Tens
 def test_interpreted_kernels_make_the_views_that_torch_makes() -> None:
     """Of one and three channels, odd sides, uint8 and floats, at all styles and strengths."""
     pytest.importorskip("triton", reason="Triton is missing")
-    done = subprocess.run([sys.executable, str(PROGRAM)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM)], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     apart = [float(line) for line in done.stdout.split()]
     assert len(apart) == 7 + 2
@@ -44,7 +46,9 @@ def test_interpreted_kernels_make_the_views_that_torch_makes() -> None:
 def test_under_vmap_and_in_odd_forms_views_are_those_of_plain_images(device: str) -> None:
     x, k, how = pictures(6, 3, (20, 24), device), keys(6, device), Views(views="picture")
     wanted = make_view(x, k, how, side=16)
-    lanes = vmap(lambda x, k: make_view(x, k, how, side=16))(x.view(2, 3, *x.shape[1:]), k.view(2, 3))
+    lanes = vmap(lambda x, k: make_view(x, k, how, side=16))(
+        x.view(2, 3, *x.shape[1:]), k.view(2, 3)
+    )
     last = x.contiguous(memory_format=torch.channels_last)
     wide = torch.cat([x, x], dim=3)[..., :24]
     for found in (
@@ -58,12 +62,23 @@ def test_under_vmap_and_in_odd_forms_views_are_those_of_plain_images(device: str
 @pytest.mark.gpu
 @pytest.mark.parametrize("style", [0.0, 1.0])
 @pytest.mark.parametrize("kind", [torch.uint8, torch.float32])
-@pytest.mark.parametrize(("channels", "sides", "side"), [(3, (256, 256), 224), (1, (45, 61), 37), (3, (33, 32), 32)])
+@pytest.mark.parametrize(
+    ("channels", "sides", "side"), [(3, (256, 256), 224), (1, (45, 61), 37), (3, (33, 32), 32)]
+)
 def test_a_gpu_makes_them_by_kernels_channels_last(
-    channels: int, sides: tuple[int, int], side: int, kind: torch.dtype, style: float, monkeypatch: pytest.MonkeyPatch
+    channels: int,
+    sides: tuple[int, int],
+    side: int,
+    kind: torch.dtype,
+    style: float,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pytest.importorskip("triton", reason="Triton is missing")
-    x, k, how = pictures(48, channels, sides, "cuda").to(kind), keys(48, "cuda"), Views(views="picture", style=style)
+    x, k, how = (
+        pictures(48, channels, sides, "cuda").to(kind),
+        keys(48, "cuda"),
+        Views(views="picture", style=style),
+    )
     assert augment._by_kernels(x, k, style, side), "the kernels were refused"
     found = [make_view(x, k, how, strength, side) for strength in (1.0, 0.4)]
     assert all(view.is_contiguous(memory_format=torch.channels_last) for view in found)

@@ -69,7 +69,12 @@ def test_weights_that_hold_code_are_refused_even_with_the_right_hash(
     tmp_path: Path, checkpoints: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch.save(Evil(tmp_path / "ran"), tmp_path / "evil.pth")
-    for content in ((tmp_path / "evil.pth").read_bytes(), pickle.dumps(Evil(tmp_path / "ran")), b"", b"PK\x03\x04"):
+    for content in (
+        (tmp_path / "evil.pth").read_bytes(),
+        pickle.dumps(Evil(tmp_path / "ran")),
+        b"",
+        b"PK\x03\x04",
+    ):
         publish(content, checkpoints, monkeypatch)
         with pytest.raises(UserError, match="cannot be loaded"):
             backbone(HUB, SHAPE)
@@ -86,7 +91,9 @@ def test_a_network_starts_from_the_weights_that_were_published_first(
         return models.resnet18()
 
     monkeypatch.setattr(models, "get_model", get_model)
-    (checkpoints / "resnet50-0676ba61.pth").write_bytes(b"cut off")  # the first; the default has another name
+    (checkpoints / "resnet50-0676ba61.pth").write_bytes(
+        b"cut off"
+    )  # the first; the default has another name
     with pytest.raises(UserError, match="are not those that were published"):
         backbone(NetSpec(name="resnet50", weights="hub"), SHAPE)
     (checkpoints / "resnet50-0676ba61.pth").unlink()
@@ -94,7 +101,10 @@ def test_a_network_starts_from_the_weights_that_were_published_first(
     assert asked == [models.ResNet50_Weights.IMAGENET1K_V1]
     for name in models.list_models(module=models):
         published = models.get_model_weights(name)
-        assert first_weights(name).name == "IMAGENET1K_V1" or "IMAGENET1K_V1" not in published.__members__
+        assert (
+            first_weights(name).name == "IMAGENET1K_V1"
+            or "IMAGENET1K_V1" not in published.__members__
+        )
 
 
 NO_NETWORK = [
@@ -114,7 +124,9 @@ def test_weights_that_cannot_be_downloaded_are_one_sentence(
         raise error
 
     monkeypatch.setattr(torch.hub, "download_url_to_file", offline)
-    with pytest.raises(UserError, match=r"^The weights of resnet18 could not be fetched: [^<>]+\.\n") as caught:
+    with pytest.raises(
+        UserError, match=r"^The weights of resnet18 could not be fetched: [^<>]+\.\n"
+    ) as caught:
         backbone(HUB, SHAPE)
     assert "-t weights=FILE" in caught.value.hint
 
@@ -131,11 +143,16 @@ def test_weights_of_timm_s_that_cannot_be_downloaded_are_one_sentence(
 
     monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_: None)
     monkeypatch.setattr("timm.models._hub.hf_hub_download", offline)
-    with pytest.raises(UserError, match=r"^The weights of timm:resnet18 could not be fetched: there is no network\."):
+    with pytest.raises(
+        UserError,
+        match=r"^The weights of timm:resnet18 could not be fetched: there is no network\.",
+    ):
         backbone(NetSpec(name="timm:resnet18", weights="hub"), SHAPE)
 
 
-def test_a_damaged_file_in_the_cache_of_hugging_face_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_file_in_the_cache_of_hugging_face_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("timm", reason="needs timm")
     blob = tmp_path / "blobs" / hashlib.sha256(b"whole").hexdigest()
     blob.parent.mkdir()

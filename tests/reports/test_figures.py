@@ -38,7 +38,9 @@ def test_mix_and_samples_need_no_runs_where_tasks_are_named(cli: Command, tmp_pa
     assert sorted(p.name for p in tmp_path.iterdir()) == ["mix.png", "samples.png"]
 
 
-def test_accuracy_by_class_is_drawn_from_the_scores_alone(cli: Command, mini_runs: Path, tmp_path: Path) -> None:
+def test_accuracy_by_class_is_drawn_from_the_scores_alone(
+    cli: Command, mini_runs: Path, tmp_path: Path
+) -> None:
     assert cli("figure", "classes", mini_runs, "-o", "classes.svg").code == 0
     text = (tmp_path / "classes.svg").read_text()
     assert text.startswith("<?xml")
@@ -50,7 +52,10 @@ def test_features_are_those_that_the_trained_head_was_given(mini_runs: Path) -> 
     (row,) = [r for r in collect(finished_runs(mini_runs)) if r.method == "source"]
     task, folder = task_of(row.run, None), row.folders[0]
     found = features_of(folder, row.run, task, most=10_000)
-    tensors, outputs = read_tensors(folder / "weights.safetensors")[0], read_tensors(folder / "outputs.safetensors")[0]
+    tensors, outputs = (
+        read_tensors(folder / "weights.safetensors")[0],
+        read_tensors(folder / "outputs.safetensors")[0],
+    )
     (weight,) = [t.numpy() for n, t in tensors.items() if n.startswith("head.") and t.ndim == 2]
     (bias,) = [t.numpy() for n, t in tensors.items() if n.startswith("head.") and t.ndim == 1]
     wanted = outputs["exam"].float().numpy()[task.test.paper]
@@ -58,7 +63,9 @@ def test_features_are_those_that_the_trained_head_was_given(mini_runs: Path) -> 
     assert np.array_equal(found.target_y, task.test.y[task.test.paper])
 
 
-def test_features_are_mapped_with_few_images_a_domain(cli: Command, mini_runs: Path, tmp_path: Path) -> None:
+def test_features_are_mapped_with_few_images_a_domain(
+    cli: Command, mini_runs: Path, tmp_path: Path
+) -> None:
     answer = cli("figure", "features", mini_runs, "--images", 40, "--seed", 1, "-o", "features.png")
     assert answer.code == 0, answer.err
     assert drawn(tmp_path / "features.png")
@@ -83,7 +90,9 @@ def test_rows_of_numbers_have_no_images_to_show(task: Task) -> None:
 
 def tiles(task: Task, how: Views, domain: int) -> list[np.ndarray]:
     """The columns of one domain's half of a sheet: the images as they are, and one per view."""
-    picture = np.asarray(view_sheet("mini", task.training_data, how).axes[domain].images[0].get_array())
+    picture = np.asarray(
+        view_sheet("mini", task.training_data, how).axes[domain].images[0].get_array()
+    )
     return np.split(picture, 8, axis=1)
 
 
@@ -93,7 +102,9 @@ def mini() -> Task:
 
 
 @pytest.mark.parametrize("domain", [0, 1], ids=["source", "target"])
-def test_a_sheet_shows_images_as_they_are_and_seven_different_views_of_each(mini: Task, domain: int) -> None:
+def test_a_sheet_shows_images_as_they_are_and_seven_different_views_of_each(
+    mini: Task, domain: int
+) -> None:
     first, *views = tiles(mini, Views(views="affine+intensity"), domain)
     data = mini.training_data
     image = np.asarray((data.source, data.target)[domain].x[0]).transpose(1, 2, 0)
@@ -108,7 +119,9 @@ def test_views_without_any_change_are_the_image_itself(mini: Task) -> None:
     assert all(np.abs(view.astype(int) - first).max() <= 1 for view in views)
 
 
-def test_the_command_draws_the_views_of_the_settings_or_those_that_it_is_given(cli: Command, tmp_path: Path) -> None:
+def test_the_command_draws_the_views_of_the_settings_or_those_that_it_is_given(
+    cli: Command, tmp_path: Path
+) -> None:
     answer = cli("data", "show", "mini/syn-uci", "--views", "--json")
     assert answer.code == 0, answer.err
     assert json.loads(answer.out) == {
@@ -120,7 +133,9 @@ def test_the_command_draws_the_views_of_the_settings_or_those_that_it_is_given(c
     for name in ("weak.png", "again.png"):
         assert cli("data", "show", "mini/syn-uci", "--views", *weak, "-o", name).code == 0
     weak_sheet = (tmp_path / "weak.png").read_bytes()
-    assert weak_sheet == (tmp_path / "again.png").read_bytes() != (tmp_path / "views.png").read_bytes()
+    assert (
+        weak_sheet == (tmp_path / "again.png").read_bytes() != (tmp_path / "views.png").read_bytes()
+    )
     assert sorted(p.name for p in tmp_path.iterdir()) == ["again.png", "views.png", "weak.png"]
 
 
@@ -156,7 +171,9 @@ def test_a_figure_that_cannot_be_drawn_is_refused_and_nothing_is_written(
     assert_refuses(cli, tmp_path, ("figure", kind, mini_runs, *rest), sentence)
 
 
-def test_other_data_and_missing_weights_are_refused(cli: Command, mini_runs: Path, tmp_path: Path) -> None:
+def test_other_data_and_missing_weights_are_refused(
+    cli: Command, mini_runs: Path, tmp_path: Path
+) -> None:
     root = tmp_path / "runs"
     shutil.copytree(mini_runs, root)
     for folder in finished_runs(root):

@@ -86,6 +86,12 @@ def test_a_run_stands_beside_the_paper_s_number_of_the_same_experiment_or_none(
 
 
 def test_degrees_are_read_from_shifts() -> None:
-    assert [degree_of(s) for s in ("bs-bt", "rs-ut", "degree:0.2", "natural", "dirichlet:1")] == [0, 1, 0.2, None, None]
+    assert [degree_of(s) for s in ("bs-bt", "rs-ut", "degree:0.2", "natural", "dirichlet:1")] == [
+        0,
+        1,
+        0.2,
+        None,
+        None,
+    ]
     assert degree_curve("digits/usps-mnist")["mcd"] == {0.0: 91.45, 1.0: 77.18}
     assert degree_curve("mini/syn-uci") == {}

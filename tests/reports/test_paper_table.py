@@ -32,13 +32,27 @@ def tables(root: Path, **options: Any) -> list[Layout]:
     return layouts(collect(finished_runs(root), **options))
 
 
-def fill(root: Path, scores: dict[str, float], tasks: tuple[str, ...] = TASKS, seeds: int = 2, **changes: Any) -> None:
+def fill(
+    root: Path,
+    scores: dict[str, float],
+    tasks: tuple[str, ...] = TASKS,
+    seeds: int = 2,
+    **changes: Any,
+) -> None:
     """Runs of these methods, a point more each seed, and ten less on each further task."""
     for method, score in scores.items():
         for t, task in enumerate(tasks):
             for seed in range(seeds):
                 name = f"{len(list(root.iterdir()))}"
-                put(root, name, score - 10 * t + seed, method=method, task=f"digits/{task}", seed=seed, **changes)
+                put(
+                    root,
+                    name,
+                    score - 10 * t + seed,
+                    method=method,
+                    task=f"digits/{task}",
+                    seed=seed,
+                    **changes,
+                )
 
 
 def test_methods_are_rows_and_tasks_are_columns_in_the_paper_s_order(root: Path) -> None:
@@ -46,11 +60,23 @@ def test_methods_are_rows_and_tasks_are_columns_in_the_paper_s_order(root: Path)
     (table,) = tables(root)
     assert table.columns == TASKS
     assert [line.label for line in table.lines] == ["source", "dann", "coal"]
-    assert formats.heading(table) == ["method", *TASKS, "average", "paper, same tasks", "paper, printed"]
+    assert formats.heading(table) == [
+        "method",
+        *TASKS,
+        "average",
+        "paper, same tasks",
+        "paper, printed",
+    ]
     assert formats.body(table)[2] == [
-        "coal", "90.50 ± 0.71 (88.12)", "80.50 ± 0.71 (93.04)", "70.50 ± 0.71 (65.67)", "60.50 ± 0.71 (90.60)",
-        "75.50 ± 0.71", "84.36", "84.33",
-    ]  # fmt: skip
+        "coal",
+        "90.50 ± 0.71 (88.12)",
+        "80.50 ± 0.71 (93.04)",
+        "70.50 ± 0.71 (65.67)",
+        "60.50 ± 0.71 (90.60)",
+        "75.50 ± 0.71",
+        "84.36",
+        "84.33",
+    ]
 
 
 def test_what_is_missing_is_shown_as_missing_and_has_no_average(root: Path) -> None:
@@ -58,7 +84,15 @@ def test_what_is_missing_is_shown_as_missing_and_has_no_average(root: Path) -> N
     fill(root, {"dann": 80}, TASKS[:1], seeds=2)
     (table,) = tables(root)
     dann = formats.body(table)[1]
-    assert dann[1:] == ["80.50 ± 0.71 n=2 (77.28)", "– (91.88)", "– (57.16)", "– (77.60)", "–", "75.98", "75.98"]
+    assert dann[1:] == [
+        "80.50 ± 0.71 n=2 (77.28)",
+        "– (91.88)",
+        "– (57.16)",
+        "– (77.60)",
+        "–",
+        "75.98",
+        "75.98",
+    ]
     summary = table.summary()[0]
     assert "over n = 3 seeds" in summary
     assert "1 of 8 cells have fewer seeds" in summary
@@ -85,7 +119,9 @@ def test_what_later_papers_print_stands_below_the_whole_benchmark_alone(root: Pa
     for i, task in enumerate(tasks):
         put(root, f"{i}", 50.0, method="sentry", task=task)
     (table,) = tables(root)
-    assert table.summary()[-1].endswith("average over these tasks: sentry 65.3 (Prabhu et al., ICCV 2021).")
+    assert table.summary()[-1].endswith(
+        "average over these tasks: sentry 65.3 (Prabhu et al., ICCV 2021)."
+    )
     (part,) = layouts(collect(finished_runs(root)[:2]))
     assert "Published since" not in " ".join(part.summary())
 
@@ -100,10 +136,17 @@ def test_a_variant_is_a_row_of_its_own_with_the_same_name_on_every_task(root: Pa
     fill(root, {"source": 85, "dann": 80}, TASKS[:2], sampler="balanced")
     fill(root, {"source": 70, "dann": 60}, TASKS[:1], sampler="natural")
     (table,) = tables(root)
-    assert [line.label for line in table.lines] == ["source", "dann", "source sampler=natural", "dann sampler=natural"]
+    assert [line.label for line in table.lines] == [
+        "source",
+        "dann",
+        "source sampler=natural",
+        "dann sampler=natural",
+    ]
     paper = [line.cells[0].paper for line in table.lines]
     assert paper == [(75.31, 0.09), (77.28, 2.13), (71.35, None), (42.77, None)]
-    assert any("[sampler=natural]: on usps-mnist: 1 of 1 (dann)" in line for line in table.summary())
+    assert any(
+        "[sampler=natural]: on usps-mnist: 1 of 1 (dann)" in line for line in table.summary()
+    )
 
 
 def test_degrees_of_label_shift_are_columns_and_not_averaged(root: Path) -> None:
@@ -114,12 +157,17 @@ def test_degrees_of_label_shift_are_columns_and_not_averaged(root: Path) -> None
     assert main.columns == ("usps-mnist",)
     assert degrees.columns == ("0", "0.4", "1")
     assert degrees.degree_points() == (
-        {"mcd": [(0.0, 90.5), (0.4, 90.5), (1.0, 90.5)]}, {"mcd": [(0.0, 91.45), (1.0, 77.18)]}
-    )  # fmt: skip
-    assert formats.body(degrees) == [["mcd", "90.50 ± 0.71 (91.45)", "90.50 ± 0.71", "90.50 ± 0.71 (77.18)"]]
+        {"mcd": [(0.0, 90.5), (0.4, 90.5), (1.0, 90.5)]},
+        {"mcd": [(0.0, 91.45), (1.0, 77.18)]},
+    )
+    assert formats.body(degrees) == [
+        ["mcd", "90.50 ± 0.71 (91.45)", "90.50 ± 0.71", "90.50 ± 0.71 (77.18)"]
+    ]
 
 
-def test_the_best_of_our_numbers_is_bold_in_markdown_and_names_cannot_break_the_table(root: Path) -> None:
+def test_the_best_of_our_numbers_is_bold_in_markdown_and_names_cannot_break_the_table(
+    root: Path,
+) -> None:
     fill(root, {"source": 85, "a|b<i>*": 90}, TASKS[:1])
     text = formats.markdown(tables(root))
     rows = [line for line in text.splitlines() if line.startswith("| ")]
@@ -145,12 +193,20 @@ def test_csv_has_one_line_a_cell_with_plain_numbers(root: Path) -> None:
 
 def test_reweighted_scores_stand_below_and_have_no_number_of_the_paper(mini_runs: Path) -> None:
     (table,) = tables(mini_runs, reweight=True)
-    assert [line.label for line in table.lines] == ["source", "coal", "source reweighted", "coal reweighted"]
+    assert [line.label for line in table.lines] == [
+        "source",
+        "coal",
+        "source reweighted",
+        "coal reweighted",
+    ]
 
 
 def test_a_table_is_printed_in_every_format(cli: Command, root: Path) -> None:
     fill(root, {"source": 85, "coal": 90})
-    told = {f: cli("table", root, "--format", f) for f in ("long", "wide", "markdown", "csv", "latex", "json")}
+    told = {
+        f: cli("table", root, "--format", f)
+        for f in ("long", "wide", "markdown", "csv", "latex", "json")
+    }
     assert {answer.code for answer in told.values()} == {0}
     assert told["long"].out == cli("table", root).out
     assert "90.50 ± 0.71 (88.12)" in told["wide"].out

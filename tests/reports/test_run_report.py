@@ -1,4 +1,5 @@
-"""The page about a folder of runs: what it says, and that it works and cannot be broken into, in a real browser."""
+"""The page about a folder of runs: what it says, and that it works and cannot be broken into, in a
+real browser."""
 
 from __future__ import annotations
 
@@ -21,7 +22,10 @@ from askew.reports.run_report import make_report
 from askew.runs.root import finished_runs, open_root
 from askew.runs.store import RunFolder
 
-EVIL = "\"'><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">{{script}}"
+EVIL = (
+    "\"'><script>document.title='owned'</script><img src=x "
+    "onerror=\"document.title='owned'\">{{script}}"
+)
 VOID = {"meta", "br", "img"}
 
 
@@ -108,15 +112,21 @@ def test_a_report_is_the_same_twice(page: str, mini_runs: Path) -> None:
     assert make_report(mini_runs) == page
 
 
-def test_the_command_writes_one_file(cli: Command, mini_runs: Path, tmp_path: Path, page: str) -> None:
+def test_the_command_writes_one_file(
+    cli: Command, mini_runs: Path, tmp_path: Path, page: str
+) -> None:
     answer = cli("report", mini_runs, "-o", "page.html")
     assert (answer.code, answer.out) == (0, "")
     assert (tmp_path / "page.html").read_text() == page
     assert [p.name for p in tmp_path.iterdir()] == ["page.html"]
-    assert json.loads(cli("report", mini_runs, "-o", "page.html", "--json").out) == {"report": "page.html"}
+    assert json.loads(cli("report", mini_runs, "-o", "page.html", "--json").out) == {
+        "report": "page.html"
+    }
 
 
-def test_a_report_of_nothing_or_to_nowhere_is_refused(cli: Command, mini_runs: Path, tmp_path: Path) -> None:
+def test_a_report_of_nothing_or_to_nowhere_is_refused(
+    cli: Command, mini_runs: Path, tmp_path: Path
+) -> None:
     assert_refused(cli("report", "no"))
     assert_refused(cli("report", mini_runs, "-o", "no/page.html"))
     open_root(tmp_path / "empty")
@@ -191,12 +201,17 @@ def test_a_trace_that_no_hash_protects_is_named_where_it_is_damaged(
 
 def test_too_few_seeds_and_an_oracle_s_curve_are_found(mini_runs: Path) -> None:
     found = codes(mini_runs)
-    assert found["A001"] == ("mini/syn-uci (rs-ut), source: n = 2", "mini/syn-uci (rs-ut), coal: n = 2")
+    assert found["A001"] == (
+        "mini/syn-uci (rs-ut), source: n = 2",
+        "mini/syn-uci (rs-ut), coal: n = 2",
+    )
     assert len(found["A002"]) == 2
     assert not {"A003", "A004", "A007", "A008"} & found.keys()
 
 
-def test_a_row_without_a_seed_that_another_row_of_the_task_has_is_found(mini_runs: Path, tmp_path: Path) -> None:
+def test_a_row_without_a_seed_that_another_row_of_the_task_has_is_found(
+    mini_runs: Path, tmp_path: Path
+) -> None:
     root = rewritten(mini_runs, tmp_path / "runs", lambda _: None)
     for folder in finished_runs(root):
         run = json.loads((folder / "run.json").read_text())["run"]
@@ -252,8 +267,16 @@ def test_a_lead_within_the_standard_deviation_is_found(
 
 @pytest.fixture
 def browse(tmp_path: Path) -> Callable[..., str]:
-    """The page as headless Chromium leaves it, after a script of the test's own where one is given."""
-    program = next((p for name in ("chromium", "chromium-browser", "google-chrome") if (p := shutil.which(name))), None)
+    """The page as headless Chromium leaves it, after a script of the test's own where one is
+    given."""
+    program = next(
+        (
+            p
+            for name in ("chromium", "chromium-browser", "google-chrome")
+            if (p := shutil.which(name))
+        ),
+        None,
+    )
     if program is None:
         pytest.skip("needs Chromium: apt-get install chromium")
 
@@ -263,11 +286,18 @@ def browse(tmp_path: Path) -> Callable[..., str]:
         file = tmp_path / "page.html"
         file.write_text(text.replace("</body>", f"<script>{script}</script></body>"))
         options = (
-            "headless no-sandbox disable-gpu disable-background-networking disable-component-update disable-sync "
+            "headless no-sandbox disable-gpu disable-background-networking "
+            "disable-component-update disable-sync "
             "no-first-run disable-extensions dump-dom virtual-time-budget=3000"
         )
-        ask = [program, *(f"--{option}" for option in options.split()), f"--user-data-dir={tmp_path / 'profile'}"]
-        done = subprocess.run([*ask, file.as_uri()], capture_output=True, text=True, timeout=90, check=False)
+        ask = [
+            program,
+            *(f"--{option}" for option in options.split()),
+            f"--user-data-dir={tmp_path / 'profile'}",
+        ]
+        done = subprocess.run(
+            [*ask, file.as_uri()], capture_output=True, text=True, timeout=90, check=False
+        )
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -282,7 +312,9 @@ def told(dom: str) -> Any:
     return json.loads(text.replace("&quot;", '"').replace("&amp;", "&"))
 
 
-def test_a_click_on_a_heading_sorts_and_another_turns_it_around(page: str, browse: Callable[..., str]) -> None:
+def test_a_click_on_a_heading_sorts_and_another_turns_it_around(
+    page: str, browse: Callable[..., str]
+) -> None:
     script = f"""{TELL}
 const table = document.querySelector('table.sortable');
 const head = table.tHead.rows[0].cells[1];

@@ -24,29 +24,51 @@ class Sharp(askew.Method):
     weight: float = 0.1
     """Of the entropy."""
 
-    def losses(self, net: askew.Net, batch: askew.Batch, state: askew.State, t: Tensor) -> askew.Losses:
+    def losses(
+        self, net: askew.Net, batch: askew.Batch, state: askew.State, t: Tensor
+    ) -> askew.Losses:
         fs, ft = askew.both(net, batch)
-        return {"label": cross_entropy(net["head"](fs), batch.ys), "entropy": self.weight * entropy(net["head"](ft))}
+        return {
+            "label": cross_entropy(net["head"](fs), batch.ys),
+            "entropy": self.weight * entropy(net["head"](ft)),
+        }
 
 
 def test_a_benchmark_takes_objects_and_gives_a_table(tmp_path: Path) -> None:
     pytest.importorskip("pandas", reason="a table is a DataFrame")
-    call: Any = {"tasks": ["syn-uci"], "seeds": 2, "training": TRAINING, "out": tmp_path, "device": "cpu"}
+    call: Any = {
+        "tasks": ["syn-uci"],
+        "seeds": 2,
+        "training": TRAINING,
+        "out": tmp_path,
+        "device": "cpu",
+    }
     found = askew.bench("mini", ["source", Sharp(weight=0.2)], **call)
     table = found.table
     assert table[["method", "hyper", "seed"]].values.tolist() == [
-        ["source", "", 0], ["source", "", 1], ["sharp", "weight=0.2", 0], ["sharp", "weight=0.2", 1],
-    ]  # fmt: skip
+        ["source", "", 0],
+        ["source", "", 1],
+        ["sharp", "weight=0.2", 0],
+        ["sharp", "weight=0.2", 1],
+    ]
     assert table["per_class_mean"].between(0, 100).all()
     assert "sharp" in repr(found)
     assert "<td>weight=0.2</td>" in found._repr_html_()
-    one = askew.run("mini/syn-uci", Sharp(weight=0.2), seed=1, training=TRAINING, out=tmp_path, device="cpu")
+    one = askew.run(
+        "mini/syn-uci", Sharp(weight=0.2), seed=1, training=TRAINING, out=tmp_path, device="cpu"
+    )
     assert one.key == table["key"].tolist()[-1], "the same run, which is read"
 
 
 def test_under_natural_shift_the_papers_test_split_is_the_whole_one(tmp_path: Path) -> None:
     pytest.importorskip("pandas", reason="a table is a DataFrame")
-    call: Any = {"seeds": 1, "shift": "natural", "training": TRAINING, "out": tmp_path, "device": "cpu"}
+    call: Any = {
+        "seeds": 1,
+        "shift": "natural",
+        "training": TRAINING,
+        "out": tmp_path,
+        "device": "cpu",
+    }
     table = askew.bench("mini", ["source"], ["syn-uci"], **call).table
     assert table["paper_split"].tolist() == table["per_class_mean"].tolist()
 

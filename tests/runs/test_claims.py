@@ -32,7 +32,16 @@ def names(folder: Path) -> list[str]:
 
 def elsewhere(folder: Path, number: int = 1, **values: Any) -> Path:
     """A claim as a worker on another machine has it; its lock is not seen from here."""
-    claim = {"id": "abc", "machine": "other", "host": "far", "pid": 7, "beat": 1, "label": "", "step": 0, "steps": 0}
+    claim = {
+        "id": "abc",
+        "machine": "other",
+        "host": "far",
+        "pid": 7,
+        "beat": 1,
+        "label": "",
+        "step": 0,
+        "steps": 0,
+    }
     file = folder / f"claim.{number}"
     file.write_text(json.dumps(claim | values))
     (folder / ".lock").touch()
@@ -67,7 +76,12 @@ def test_one_holds_and_others_learn_who(tmp_path: Path, any_lock: None) -> None:
         claim(tmp_path)
     holder = holder_of(tmp_path)
     assert holder is not None
-    assert (holder.pid, holder.label, holder.step, holder.steps) == (os.getpid(), "mini/syn-uci coal seed 0", 3, 10)
+    assert (holder.pid, holder.label, holder.step, holder.steps) == (
+        os.getpid(),
+        "mini/syn-uci coal seed 0",
+        3,
+        10,
+    )
     held.release()
     assert holder_of(tmp_path) is None
     assert names(tmp_path) == [".lock"]
@@ -118,7 +132,9 @@ def test_a_claim_from_another_machine_holds_though_its_lock_is_not_seen(tmp_path
     assert holder.host == "far"
 
 
-def test_a_holder_is_taken_for_dead_after_silence_by_the_watcher_s_own_clock(tmp_path: Path) -> None:
+def test_a_holder_is_taken_for_dead_after_silence_by_the_watcher_s_own_clock(
+    tmp_path: Path,
+) -> None:
     clock, file = Clock(), elsewhere(tmp_path)
     watch = Watch(clock=clock)
     for beat in (2, 3, 4):  # whatever the file's own times say: there, it may be next year or last
@@ -209,7 +225,8 @@ def test_a_full_disk_does_not_stop_heartbeats(tmp_path: Path) -> None:
 
 @settings(max_examples=60)
 @given(
-    st.binary(max_size=300) | st.dictionaries(st.text(max_size=8), st.integers()).map(lambda d: json.dumps(d).encode())
+    st.binary(max_size=300)
+    | st.dictionaries(st.text(max_size=8), st.integers()).map(lambda d: json.dumps(d).encode())
 )
 def test_no_content_of_a_claim_is_an_error(content: bytes) -> None:
     import tempfile

@@ -1,4 +1,5 @@
-"""What may be asked for: seeds, draws, numbers of steps, and the order in which settings override each other."""
+"""What may be asked for: seeds, draws, numbers of steps, and the order in which settings override
+each other."""
 
 from __future__ import annotations
 
@@ -21,9 +22,13 @@ from askew.training.run import key_before
 
 
 @pytest.mark.parametrize("name", ["seed", "draw"])
-@pytest.mark.parametrize("value", [float("nan"), 1.5, "x", "1", None, True, -1, 2**63, np.float64(1), [0]])
+@pytest.mark.parametrize(
+    "value", [float("nan"), 1.5, "x", "1", None, True, -1, 2**63, np.float64(1), [0]]
+)
 def test_a_seed_or_draw_that_is_no_whole_number_is_refused(name: str, value: Any) -> None:
-    with pytest.raises(UserError, match=f"^The {name} must be (a whole number|0 or more|less than)"):
+    with pytest.raises(
+        UserError, match=f"^The {name} must be (a whole number|0 or more|less than)"
+    ):
         RunRequest("mini/syn-uci", "coal", **{name: value})
 
 
@@ -47,7 +52,10 @@ def test_a_request_is_named_by_task_method_and_seed() -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("bench", "mini", "--seeds", 10**9), "The number of seeds must be between 1 and 10,000, found 1,000,000,000."),
+        (
+            ("bench", "mini", "--seeds", 10**9),
+            "The number of seeds must be between 1 and 10,000, found 1,000,000,000.",
+        ),
         (
             ("tune", "mini/syn-uci", "--draw", 1, "--seeds", 10**9),
             "The number of seeds must be between 1 and 10,000, found 1,000,000,000.",
@@ -56,7 +64,10 @@ def test_a_request_is_named_by_task_method_and_seed() -> None:
             ("tune", "mini/syn-uci", "--draw", 1, "--trials", 10**9),
             "The number of trials must be at most 10,000, found 1,000,000,000.",
         ),
-        (("run", "mini/syn-uci", "-t", "rounds=1e21"), "The option 'rounds' of training must be a whole number"),
+        (
+            ("run", "mini/syn-uci", "-t", "rounds=1e21"),
+            "The option 'rounds' of training must be a whole number",
+        ),
         (
             ("run", "mini/syn-uci", "-t", f"rounds={10**21}"),
             "The option 'rounds' of training must be between 1 and 1,000,000,000",
@@ -65,7 +76,10 @@ def test_a_request_is_named_by_task_method_and_seed() -> None:
             ("run", "mini/syn-uci", "-t", "rounds=1000000", "-t", "round=1000000"),
             "1,000,000 rounds of 1,000,000 steps are more than 1,000,000,000 steps.",
         ),
-        (("run", "mini/syn-uci", "-t", "batch=1000000000"), "The option 'batch' of training must be between 2 and"),
+        (
+            ("run", "mini/syn-uci", "-t", "batch=1000000000"),
+            "The option 'batch' of training must be between 2 and",
+        ),
     ],
 )
 def test_numbers_without_sense_are_refused_at_once_and_leave_nothing(
@@ -115,9 +129,13 @@ train = {rounds = 4}
 """
 
 
-def test_a_task_s_settings_override_those_of_all_and_a_method_s_those_of_all_methods(tmp_path: Path) -> None:
+def test_a_task_s_settings_override_those_of_all_and_a_method_s_those_of_all_methods(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "my.toml").write_text(SETTINGS)
-    run, _ = prepare(RunRequest("mini/syn-uci", "coal", settings=tmp_path / "my.toml", training={"round": 7}))
+    run, _ = prepare(
+        RunRequest("mini/syn-uci", "coal", settings=tmp_path / "my.toml", training={"round": 7})
+    )
     stage = run.plan[-1]
     assert (run.batch, stage.optim.lr, stage.rounds, stage.round_steps) == (20, 3.0, 4, 7)
     options = run.describe()["plan"][-1]["method"]["options"]
@@ -127,15 +145,22 @@ def test_a_task_s_settings_override_those_of_all_and_a_method_s_those_of_all_met
 
 
 @pytest.mark.parametrize("method", ["lda", "prototypes", "subspace"])
-def test_what_is_computed_takes_one_step_after_the_pre_training_however_long_others_train(method: str) -> None:
-    runs = [prepare(RunRequest("mini/syn-uci", method, training={"pretrain": 20, "round": n}))[0] for n in (2, 7)]
+def test_what_is_computed_takes_one_step_after_the_pre_training_however_long_others_train(
+    method: str,
+) -> None:
+    runs = [
+        prepare(RunRequest("mini/syn-uci", method, training={"pretrain": 20, "round": n}))[0]
+        for n in (2, 7)
+    ]
     assert [stage.steps for stage in runs[0].plan] == [20, 1]
     assert runs[0].key == runs[1].key
 
 
 @pytest.mark.parametrize("training", [{}, {"pretrain": 20}], ids=["as set", "asked for"])
 @pytest.mark.parametrize("method", ["lda", "prototypes", "subspace"])
-def test_what_is_computed_from_rows_as_they_are_has_no_pre_training(method: str, training: dict[str, Any]) -> None:
+def test_what_is_computed_from_rows_as_they_are_has_no_pre_training(
+    method: str, training: dict[str, Any]
+) -> None:
     rng = np.random.default_rng(0)
     source = Labeled(rng.normal(size=(40, 4)).astype(np.float32), np.arange(40) % 2)
     task = make_unlabeled_task("own/rows", source, Unlabeled(source.x), ("a", "b"))
@@ -145,11 +170,16 @@ def test_what_is_computed_from_rows_as_they_are_has_no_pre_training(method: str,
         return [stage.steps for stage in plan_run(request, task, "mlp").plan]
 
     assert steps(method) == [1]
-    assert len(steps(method, net="mlp")) == len(steps("source")) == 2, "an mlp has something to learn first"
+    assert len(steps(method, net="mlp")) == len(steps("source")) == 2, (
+        "an mlp has something to learn first"
+    )
 
 
 def test_a_run_s_description_tells_which_run_it_continues() -> None:
-    for method in ("coal", "teacher"):  # the teacher draws the target evenly, which its pre-training does not
+    for method in (
+        "coal",
+        "teacher",
+    ):  # the teacher draws the target evenly, which its pre-training does not
         run, _ = prepare(RunRequest("mini/syn-uci", method))
         assert run.before is not None
         assert key_before(json.loads(json.dumps(run.describe()))) == run.before.key

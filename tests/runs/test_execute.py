@@ -10,7 +10,16 @@ from typing import Any
 
 import pytest
 import torch
-from dying import carry_out, child, die_half, die_whole, finish, killed_again_and_again, small_files, undisturbed
+from dying import (
+    carry_out,
+    child,
+    die_half,
+    die_whole,
+    finish,
+    killed_again_and_again,
+    small_files,
+    undisturbed,
+)
 from forked import forks
 from test_trainer import Broken
 
@@ -39,7 +48,9 @@ def results(root: Path) -> dict[str, bytes]:
     }
     for p in root.glob("*/trace.jsonl"):
         lines = [json.loads(line) for line in p.read_text().splitlines()]
-        found[str(p.relative_to(root))] = json.dumps([(e["step"], e["losses"]) for e in lines]).encode()
+        found[str(p.relative_to(root))] = json.dumps(
+            [(e["step"], e["losses"]) for e in lines]
+        ).encode()
     return found
 
 
@@ -61,7 +72,9 @@ def test_a_run_killed_at_every_write_ends_as_an_undisturbed_one(
     assert leftovers(tmp_path / "rough") == []
 
 
-def test_a_run_killed_at_random_ends_as_an_undisturbed_one(task: Task, make_run: Any, tmp_path: Path) -> None:
+def test_a_run_killed_at_random_ends_as_an_undisturbed_one(
+    task: Task, make_run: Any, tmp_path: Path
+) -> None:
     run = make_run(COAL(), rounds=8)
     assert child(run, task, tmp_path / "reference", undisturbed) == 0
     for delay in (0.05, 0.15, 0.1, 0.2):
@@ -80,9 +93,14 @@ def test_a_resumed_trace_names_every_round_once(task: Task, make_run: Any, tmp_p
     assert [entry["step"] for entry in RunFolder(tmp_path / run.key).trace()] == [10, 20, 30]
 
 
-def test_two_processes_on_one_folder_do_not_harm_each_other(task: Task, make_run: Any, tmp_path: Path) -> None:
+def test_two_processes_on_one_folder_do_not_harm_each_other(
+    task: Task, make_run: Any, tmp_path: Path
+) -> None:
     run = make_run(COAL())
-    pair = [forks.Process(target=carry_out, args=(run, task, tmp_path / "shared", undisturbed)) for _ in range(2)]
+    pair = [
+        forks.Process(target=carry_out, args=(run, task, tmp_path / "shared", undisturbed))
+        for _ in range(2)
+    ]
     for process in pair:
         process.start()
     for process in pair:
@@ -117,7 +135,9 @@ def test_two_methods_with_the_same_head_and_seed_share_their_pre_training(
     assert (tmp_path / coal.before.key / "weights.safetensors").stat().st_mtime_ns == mtime
 
 
-def test_a_run_that_reads_like_a_pre_training_is_scored_all_the_same(task: Task, make_run: Any, tmp_path: Path) -> None:
+def test_a_run_that_reads_like_a_pre_training_is_scored_all_the_same(
+    task: Task, make_run: Any, tmp_path: Path
+) -> None:
     folder = finish(make_run(rounds=1, pretrain=0), task, tmp_path)
     assert folder.scores()["whole"]["images"] == 60
 
@@ -132,9 +152,17 @@ def test_how_a_run_is_carried_out_changes_neither_its_folder_nor_its_numbers(
     assert {f.name for f in dataclasses.fields(Execution)}.isdisjoint(run.describe())
 
 
-@pytest.mark.parametrize(("every", "takes", "saves"), [(2.0, 0.0, 4), (2.0, 0.25, 2), (2.0, 10.0, 1), (0.0, 10.0, 9)])
+@pytest.mark.parametrize(
+    ("every", "takes", "saves"), [(2.0, 0.0, 4), (2.0, 0.25, 2), (2.0, 10.0, 1), (0.0, 10.0, 9)]
+)
 def test_checkpoints_that_take_long_are_made_less_often_unless_all_are_wanted(
-    task: Task, make_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: float, takes: float, saves: int
+    task: Task,
+    make_run: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    every: float,
+    takes: float,
+    saves: int,
 ) -> None:
     """Ten looks at the losses, a second apart."""
     seconds, made = [0.0], []
@@ -156,7 +184,12 @@ def test_checkpoints_that_take_long_are_made_less_often_unless_all_are_wanted(
     monkeypatch.setattr(execution, "fit", looked)
     monkeypatch.setattr(clocks, "time", SimpleNamespace(monotonic=look))
     monkeypatch.setattr(RunFolder, "save_checkpoint", save)
-    finish(make_run(SourceOnly(), pretrain=0, rounds=5, round_steps=8), task, tmp_path, checkpoint_every=every)
+    finish(
+        make_run(SourceOnly(), pretrain=0, rounds=5, round_steps=8),
+        task,
+        tmp_path,
+        checkpoint_every=every,
+    )
     assert len(made) == saves
 
 
@@ -172,23 +205,55 @@ def test_a_curve_scores_every_round_in_the_trace(task: Task, make_run: Any, tmp_
 def changed_runs(run: Run) -> dict[str, Run]:
     """The run with one thing changed, for every field that there is."""
     new: dict[str, Any] = {
-        "task": "toy2", "shift": "rs-ut", "draw": 1, "origin": "elsewhere", "batch": 13, "sampler": "natural",
-        "target_sampler": "balanced", "precision": "bf16", "seed": 1, "threads": 2, "views": Views(views="rows"),
+        "task": "toy2",
+        "shift": "rs-ut",
+        "draw": 1,
+        "origin": "elsewhere",
+        "batch": 13,
+        "sampler": "natural",
+        "target_sampler": "balanced",
+        "precision": "bf16",
+        "seed": 1,
+        "threads": 2,
+        "views": Views(views="rows"),
         "answers": "of others",
-    }  # fmt: skip
+    }
     nets: dict[str, Any] = {
-        "name": "bare", "head": "linear", "temperature": 0.1, "weights": "hub", "weights_hash": "f00", "norm": "split",
+        "name": "bare",
+        "head": "linear",
+        "temperature": 0.1,
+        "weights": "hub",
+        "weights_hash": "f00",
+        "norm": "split",
         "last_dropout": False,
-    }  # fmt: skip
-    stages: dict[str, Any] = {"method": COAL(alpha=0.2), "rounds": 4, "round_steps": 11, "restart": True}
+    }
+    stages: dict[str, Any] = {
+        "method": COAL(alpha=0.2),
+        "rounds": 4,
+        "round_steps": 11,
+        "restart": True,
+    }
     optims: dict[str, Any] = {
-        "optimiser": "adam", "lr": 0.2, "features_lr": 0.2, "momentum": 0.5, "nesterov": True, "weight_decay": 0.1,
+        "optimiser": "adam",
+        "lr": 0.2,
+        "features_lr": 0.2,
+        "momentum": 0.5,
+        "nesterov": True,
+        "weight_decay": 0.1,
         "schedule": "cosine",
-    }  # fmt: skip
+    }
     of_run = {"net", "plan", "target_floor"}
-    for cls, values, rest in ((Run, new, of_run), (NetSpec, nets, {"crop"}), (Stage, stages, {"optim"})):
-        assert {f.name for f in dataclasses.fields(cls)} == values.keys() | rest, "a new field belongs in this test"
-    assert {f.name for f in dataclasses.fields(Optim)} == optims.keys(), "a new field belongs in this test"
+    for cls, values, rest in (
+        (Run, new, of_run),
+        (NetSpec, nets, {"crop"}),
+        (Stage, stages, {"optim"}),
+    ):
+        assert {f.name for f in dataclasses.fields(cls)} == values.keys() | rest, (
+            "a new field belongs in this test"
+        )
+    assert {f.name for f in dataclasses.fields(Optim)} == optims.keys(), (
+        "a new field belongs in this test"
+    )
 
     def with_stage(number: int, **values: Any) -> Run:
         plan = list(run.plan)
@@ -196,11 +261,16 @@ def changed_runs(run: Run) -> dict[str, Run]:
         return dataclasses.replace(run, plan=tuple(plan))
 
     runs = {name: dataclasses.replace(run, **{name: value}) for name, value in new.items()}
-    runs |= {f"net.{n}": dataclasses.replace(run, net=dataclasses.replace(run.net, **{n: v})) for n, v in nets.items()}
+    runs |= {
+        f"net.{n}": dataclasses.replace(run, net=dataclasses.replace(run.net, **{n: v}))
+        for n, v in nets.items()
+    }
     for i in range(len(run.plan)):
         runs |= {f"{i}.{n}": with_stage(i, **{n: v}) for n, v in stages.items()}
         for n, v in optims.items():
-            runs[f"{i}.optim.{n}"] = with_stage(i, optim=dataclasses.replace(run.plan[i].optim, **{n: v}))
+            runs[f"{i}.optim.{n}"] = with_stage(
+                i, optim=dataclasses.replace(run.plan[i].optim, **{n: v})
+            )
     runs["plan"] = dataclasses.replace(run, plan=run.plan[1:])
     return runs
 
@@ -212,7 +282,9 @@ def test_a_crop_changes_the_key_of_networks_that_crop_alone(make_run: Any) -> No
         assert (run.key != other.key) == differs
 
 
-def test_a_floor_of_the_target_sampler_changes_the_key_where_it_is_used_alone(make_run: Any) -> None:
+def test_a_floor_of_the_target_sampler_changes_the_key_where_it_is_used_alone(
+    make_run: Any,
+) -> None:
     for sampler, differs in (("balanced", False), ("even", True)):
         run = make_run(COAL(), target_sampler=sampler)
         assert (dataclasses.replace(run, target_floor=0.1).key != run.key) == differs
@@ -228,11 +300,15 @@ def test_every_field_that_can_change_numbers_changes_the_key(make_run: Any) -> N
 
 @pytest.mark.parametrize("field", dataclasses.fields(COAL), ids=lambda f: f.name)
 def test_every_hyper_parameter_changes_the_key(make_run: Any, field: Any) -> None:
-    other = {bool: lambda v: not v, float: lambda v: v / 2, str: lambda v: "two"}[type(field.default)](field.default)
+    other = {bool: lambda v: not v, float: lambda v: v / 2, str: lambda v: "two"}[
+        type(field.default)
+    ](field.default)
     assert make_run(COAL(**{field.name: other})).key != make_run(COAL()).key
 
 
-def test_a_method_s_revision_changes_the_key(make_run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_method_s_revision_changes_the_key(
+    make_run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = make_run(COAL()).key
     monkeypatch.setattr(COAL, "revision", "another")
     assert make_run(COAL()).key != before
@@ -246,13 +322,17 @@ def test_what_has_no_effect_does_not_split_equal_runs(make_run: Any) -> None:
     assert with_net(temperature=0.1) == with_net()
     assert with_net(temperature=0.1, head="cosine") != with_net(head="cosine")
     # a file is named by what it holds, not by where it lies
-    assert with_net(weights="here/a", weights_hash="f00") == with_net(weights="there/b", weights_hash="f00")
+    assert with_net(weights="here/a", weights_hash="f00") == with_net(
+        weights="there/b", weights_hash="f00"
+    )
 
 
 # --- what goes wrong ---
 
 
-def test_a_loss_that_turns_nan_keeps_the_last_good_checkpoint(task: Task, make_run: Any, tmp_path: Path) -> None:
+def test_a_loss_that_turns_nan_keeps_the_last_good_checkpoint(
+    task: Task, make_run: Any, tmp_path: Path
+) -> None:
     run = make_run(Broken(), rounds=4, pretrain=0)
     for _ in range(2):  # also when it is tried again
         with pytest.raises(UserError) as caught:
@@ -275,7 +355,8 @@ def test_a_disk_without_room_ends_in_a_sentence_and_the_run_goes_on_when_there_i
     reference, full = tmp_path / "reference", tmp_path / "full"
     assert child(run, task, reference, undisturbed) == 0
     weights = (reference / run.key / "weights.safetensors").stat().st_size
-    # no room for the weights; then for the weights of the pre-training, but not for the method's larger checkpoint
+    # no room for the weights; then for the weights of the pre-training, but not for the method's
+    # larger checkpoint
     for limit in (weights // 2, weights + 20_000):
         assert child(run, task, full, small_files, limit) == 2
         assert "There is no room left on the disk for " in (full / "error.txt").read_text()

@@ -29,7 +29,15 @@ def test_a_stage_of_two_parts_counts_on_and_other_stages_stay_as_they_are() -> N
 
     seen = [(step.key, step.step, step.steps) for step in told()]
     assert [s for s in seen if s[0] == "reading"] == [("reading", 0, 2), ("reading", 0, 3)]
-    assert [s[1:] for s in seen if s[0] == "embeddings"] == [(0, 5), (1, 5), (2, 5), (2, 5), (3, 5), (4, 5), (5, 5)]
+    assert [s[1:] for s in seen if s[0] == "embeddings"] == [
+        (0, 5),
+        (1, 5),
+        (2, 5),
+        (2, 5),
+        (3, 5),
+        (4, 5),
+        (5, 5),
+    ]
 
 
 def test_time_left_counts_every_training_and_those_of_another_kind_by_their_own_times(

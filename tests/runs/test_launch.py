@@ -34,15 +34,30 @@ from askew.runs.store import RunFolder
 
 TRAINING = {"pretrain": 20, "rounds": 2, "round": 10, "batch": 16}
 # long enough to be interrupted, with something new on the disk every few hundredths of a second
-LONG = ("-t", "pretrain=0", "-t", "rounds=2000", "-t", "round=5", "-t", "batch=16", "--checkpoint-every", "0")
+LONG = (
+    "-t",
+    "pretrain=0",
+    "-t",
+    "rounds=2000",
+    "-t",
+    "round=5",
+    "-t",
+    "batch=16",
+    "--checkpoint-every",
+    "0",
+)
 
 ELSEWHERE = Path(__file__).parents[1] / "support" / "elsewhere"
 
-with_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc to see who is alive")
+with_proc = pytest.mark.skipif(
+    not Path("/proc/self/stat").exists(), reason="needs /proc to see who is alive"
+)
 
 
 def request(method: str = "source", seed: int = 0, **training: Any) -> RunRequest:
-    return RunRequest("mini/syn-uci", method, seed, training=TRAINING | {"head": "cosine"} | training)
+    return RunRequest(
+        "mini/syn-uci", method, seed, training=TRAINING | {"head": "cosine"} | training
+    )
 
 
 @pytest.fixture
@@ -55,16 +70,25 @@ def how(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Execution:
 
 
 @contextmanager
-def started(command: str, folder: Path, *args: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
-    """A command as the leader of a group of its own, as a shell starts it; whoever is left is killed in the end.
+def started(
+    command: str, folder: Path, *args: str, **environment: str
+) -> Iterator[subprocess.Popen[str]]:
+    """A command as the leader of a group of its own, as a shell starts it; whoever is left is
+    killed in the end.
 
     It hears Ctrl-C, even where these tests were started in the background and do not.
     """
     pipe = subprocess.PIPE
     process = subprocess.Popen(
-        [command, *args], cwd=folder, stdout=pipe, stderr=pipe, text=True, start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL), env=os.environ | environment,
-    )  # fmt: skip
+        [command, *args],
+        cwd=folder,
+        stdout=pipe,
+        stderr=pipe,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        env=os.environ | environment,
+    )
     try:
         yield process
     finally:
@@ -109,7 +133,11 @@ def workers(group: int) -> list[int]:
 
 def rounds_done(folder: Path) -> int:
     """Rounds that the runs in a folder have behind them, the pre-trainings apart."""
-    return sum(p.read_text().count("\n") for p in folder.glob("runs/*/trace.jsonl") if not (p.parent / "done").exists())
+    return sum(
+        p.read_text().count("\n")
+        for p in folder.glob("runs/*/trace.jsonl")
+        if not (p.parent / "done").exists()
+    )
 
 
 # --- jobs ---
@@ -128,7 +156,10 @@ def test_what_is_missing_is_planned_once_and_what_is_done_is_not(how: Execution)
     keys, shared, rest = plan_jobs(requests, how)
     assert len(keys) == 4
     assert len(set(keys)) == 3
-    assert requests_of(shared) == [requests[0], requests[3]]  # one pre-training a seed: the heads agree
+    assert requests_of(shared) == [
+        requests[0],
+        requests[3],
+    ]  # one pre-training a seed: the heads agree
     assert requests_of(rest) == [requests[0], requests[1], requests[3]]
     assert not list(how.root.glob("*/"))
     events = list(launch_jobs([*shared[:1], *rest[:1]], how, Local()))
@@ -139,7 +170,13 @@ def test_what_is_missing_is_planned_once_and_what_is_done_is_not(how: Execution)
 
 
 def test_runs_that_others_build_on_come_first_and_then_the_longest(how: Execution) -> None:
-    requests = [request("bbse"), request("coal"), request("source"), request("mcd"), request("dann", rounds=3)]
+    requests = [
+        request("bbse"),
+        request("coal"),
+        request("source"),
+        request("mcd"),
+        request("dann", rounds=3),
+    ]
     _, shared, rest = plan_jobs(requests, how)
     assert len(requests_of(shared)) == 1  # the pre-training of all of them
     assert [w.method for w in requests_of(rest)] == ["source", "mcd", "dann", "bbse", "coal"]
@@ -181,7 +218,8 @@ def test_a_job_that_fails_does_not_stop_the_others(how: Execution) -> None:
 
 
 def test_a_run_that_somebody_else_is_at_comes_last_and_once_it_is_free(how: Execution) -> None:
-    """The first of two is held; it is begun only after the second has ended and its holder has gone."""
+    """The first of two is held; it is begun only after the second has ended and its holder has
+    gone."""
     first, second = job(request(seed=0, pretrain=0)), job(request(seed=1, pretrain=0))
     held = RunFolder(how.root / next(iter(first.runs)))
     with contextlib.ExitStack() as holder:
@@ -219,7 +257,10 @@ def test_damaged_results_are_done_anew(how: Execution) -> None:
     run = prepare(asked)[0]
     assert run.before is not None
     own, before = RunFolder(how.root / run.key), RunFolder(how.root / run.before.key)
-    good = {file: file.read_bytes() for file in (own.path / "scores.json", before.path / "weights.safetensors")}
+    good = {
+        file: file.read_bytes()
+        for file in (own.path / "scores.json", before.path / "weights.safetensors")
+    }
     for file, content in good.items():
         file.write_bytes(content[:-3] + b"?" + content[-2:])
     assert not before.intact(whole=True)
@@ -268,8 +309,30 @@ def test_status_follows_a_grid_from_plan_to_end(how: Execution) -> None:
 def test_a_command_that_is_killed_takes_its_workers_along_and_ends_as_an_undisturbed_one_when_started_again(
     command: str, cli: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ask = ("bench", "mini", "--tasks", "syn-uci", "--methods", "source", "--seeds", "2", "--checkpoint-every", "0")
-    ask += ("-t", "pretrain=10", "-t", "rounds=15", "-t", "round=3", "-t", "batch=16", "--json", "--jobs")
+    ask = (
+        "bench",
+        "mini",
+        "--tasks",
+        "syn-uci",
+        "--methods",
+        "source",
+        "--seeds",
+        "2",
+        "--checkpoint-every",
+        "0",
+    )
+    ask += (
+        "-t",
+        "pretrain=10",
+        "-t",
+        "rounds=15",
+        "-t",
+        "round=3",
+        "-t",
+        "batch=16",
+        "--json",
+        "--jobs",
+    )
     rough, calm = tmp_path / "rough", tmp_path / "calm"
     for folder in (rough, calm):
         folder.mkdir()
@@ -286,18 +349,36 @@ def test_a_command_that_is_killed_takes_its_workers_along_and_ends_as_an_undistu
         monkeypatch.chdir(folder)
         printed.append(cli(*ask, "1").out)
     assert printed[0] == printed[1]
-    names = [p.relative_to(calm) for p in calm.glob("runs/*/*") if p.name in ("weights.safetensors", "scores.json")]
+    names = [
+        p.relative_to(calm)
+        for p in calm.glob("runs/*/*")
+        if p.name in ("weights.safetensors", "scores.json")
+    ]
     assert len(names) >= 6
     for name in names:
         assert (rough / name).read_bytes() == (calm / name).read_bytes(), name
 
 
-GRID = ("bench", "mini", "--tasks", "syn-uci", "--methods", "source,coal", "--seeds", "1", "--jobs", "2", *LONG)
+GRID = (
+    "bench",
+    "mini",
+    "--tasks",
+    "syn-uci",
+    "--methods",
+    "source,coal",
+    "--seeds",
+    "1",
+    "--jobs",
+    "2",
+    *LONG,
+)
 STOPPED = "Stopped. Start the same command again to continue from the last checkpoint."
 
 
 @with_proc
-def test_ctrl_c_stops_all_workers_that_start_and_says_how_to_go_on(command: str, tmp_path: Path) -> None:
+def test_ctrl_c_stops_all_workers_that_start_and_says_how_to_go_on(
+    command: str, tmp_path: Path
+) -> None:
     with started(command, tmp_path, *GRID) as process:
         until(lambda: len(workers(process.pid)) == 2)
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to everybody in the group
@@ -308,13 +389,16 @@ def test_ctrl_c_stops_all_workers_that_start_and_says_how_to_go_on(command: str,
 
 
 def forked_command(folder: Path, *words: str) -> None:
-    """A command in a group of its own whose workers, in the same group, are forks and need not import torch."""
+    """A command in a group of its own whose workers, in the same group, are forks and need not
+    import torch."""
     os.setsid()
     os.chdir(folder)
     for stream, name in ((1, "out"), (2, "err")):
         os.dup2(os.open(name, os.O_CREAT | os.O_WRONLY), stream)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # the server may have been started by `spawn_worker`
+    signal.pthread_sigmask(
+        signal.SIG_UNBLOCK, {signal.SIGINT}
+    )  # the server may have been started by `spawn_worker`
     if "fork" in multiprocessing.get_all_start_methods():
         fork = multiprocessing.get_context("fork")
         multiprocessing.get_context = lambda method=None: fork  # type: ignore[assignment]
@@ -343,7 +427,9 @@ def test_ctrl_c_stops_all_workers_that_train_and_says_how_to_go_on(tmp_path: Pat
 
 
 @pytest.mark.usefixtures("quick_workers")
-def test_a_worker_that_is_killed_costs_nothing_but_its_run_which_goes_on_later(how: Execution) -> None:
+def test_a_worker_that_is_killed_costs_nothing_but_its_run_which_goes_on_later(
+    how: Execution,
+) -> None:
     jobs = [job(request(seed=seed, pretrain=0, rounds=20)) for seed in (0, 1)]
     patient = replace(how, checkpoint_every=0)
     ends = []
@@ -360,8 +446,11 @@ def test_a_worker_that_is_killed_costs_nothing_but_its_run_which_goes_on_later(h
     assert isinstance(list(launch_jobs(rest, patient, Local()))[-1], Finished)
 
 
-def test_a_run_that_was_taken_over_is_left_to_whoever_has_it(how: Execution, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As after a long sleep: others took the holder for dead, and it stops at its next look, without another write."""
+def test_a_run_that_was_taken_over_is_left_to_whoever_has_it(
+    how: Execution, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a long sleep: others took the holder for dead, and it stops at its next look,
+    without another write."""
     monkeypatch.setattr(claims, "BEAT", 0.1)
     asked = job(request(pretrain=0, rounds=20))
     (key,) = asked.runs

@@ -1,4 +1,5 @@
-"""The Ray cluster that is started on this machine: reachable from it alone, and by its own token."""
+"""The Ray cluster that is started on this machine: reachable from it alone, and by its own
+token."""
 
 from __future__ import annotations
 
@@ -49,7 +50,9 @@ def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_variables")
-def test_a_cluster_of_this_machine_is_kept_on_loopback_with_a_token_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_of_this_machine_is_kept_on_loopback_with_a_token_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     fake = FakeRay("127.0.0.1")
     monkeypatch.setitem(sys.modules, "ray", fake)
     monkeypatch.setenv("RAY_AUTH_TOKEN", "known")
@@ -61,10 +64,14 @@ def test_a_cluster_of_this_machine_is_kept_on_loopback_with_a_token_of_its_own(m
 
 
 @pytest.mark.usefixtures("no_variables")
-def test_a_cluster_that_others_could_reach_is_ended_and_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_that_others_could_reach_is_ended_and_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     fake = FakeRay("192.0.2.7")
     monkeypatch.setitem(sys.modules, "ray", fake)
-    with pytest.raises(UserError, match=r"^Ray listens on 192\.0\.2\.7, where other machines can reach it\.") as caught:
+    with pytest.raises(
+        UserError, match=r"^Ray listens on 192\.0\.2\.7, where other machines can reach it\."
+    ) as caught:
         Ray().connect()
     assert "import ray after" in caught.value.hint
     assert fake.ended
@@ -80,10 +87,24 @@ def test_a_cluster_that_is_there_keeps_its_own_settings(monkeypatch: pytest.Monk
 
 @pytest.mark.soak
 @pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="reads open sockets from /proc")
-def test_while_a_grid_runs_on_local_ray_every_open_socket_is_on_loopback(command: str, tmp_path: Path) -> None:
+def test_while_a_grid_runs_on_local_ray_every_open_socket_is_on_loopback(
+    command: str, tmp_path: Path
+) -> None:
     pytest.importorskip("ray")
     root = tmp_path / "runs"
-    grid = ("bench", "mini", "--tasks", "syn-uci", "--methods", "source", "--seeds", "1", *TINY, "-t", "rounds=40")
+    grid = (
+        "bench",
+        "mini",
+        "--tasks",
+        "syn-uci",
+        "--methods",
+        "source",
+        "--seeds",
+        "1",
+        *TINY,
+        "-t",
+        "rounds=40",
+    )
     process = subprocess.Popen(
         [command, *grid, "--on", "ray", "--jobs", "1", "--out", root],
         stdout=subprocess.PIPE,

@@ -1,4 +1,5 @@
-"""Jobs in processes that a cluster starts: the driver with a backend of our own, then Ray and Slurm's stand-in."""
+"""Jobs in processes that a cluster starts: the driver with a backend of our own, then Ray and
+Slurm's stand-in."""
 
 from __future__ import annotations
 
@@ -14,7 +15,17 @@ from typing import Any
 import pytest
 import torch
 from conftest import Command
-from grids import a_worker_of, done_once, finished, harmed, kill, ray_nodes, results, slurm_workers_of, until
+from grids import (
+    a_worker_of,
+    done_once,
+    finished,
+    harmed,
+    kill,
+    ray_nodes,
+    results,
+    slurm_workers_of,
+    until,
+)
 
 from askew.core.errors import UserError
 from askew.runs.claims import claim
@@ -28,7 +39,9 @@ from askew.runs.launch.slurm import Slurm, _minutes
 from askew.runs.root import open_root
 from askew.runs.store import RunFolder
 
-REQUEST = RunRequest("mini/syn-uci", "source", training={"pretrain": 0, "rounds": 2, "round": 10, "batch": 16})
+REQUEST = RunRequest(
+    "mini/syn-uci", "source", training={"pretrain": 0, "rounds": 2, "round": 10, "batch": 16}
+)
 
 
 @pytest.fixture
@@ -72,7 +85,9 @@ def all_finished(group: JobGroup) -> list[Event]:
     return [Finished(key) for key, _ in group.runs()]
 
 
-def test_every_group_is_submitted_once_and_never_more_than_the_capacity_at_a_time(how: Execution) -> None:
+def test_every_group_is_submitted_once_and_never_more_than_the_capacity_at_a_time(
+    how: Execution,
+) -> None:
     backend = FakeBackend(all_finished)
     assert list(drive(groups(5), how, backend)) == [Finished(f"key{i}") for i in range(5)]
     assert len(backend.submitted) == 5
@@ -127,7 +142,9 @@ def test_progress_is_read_from_the_folders(how: Execution) -> None:
     looks = 0
 
     class Slow(FakeBackend):
-        def wait(self, handles: Sequence[Any], seconds: float) -> list[tuple[Any, list[Event] | None]]:
+        def wait(
+            self, handles: Sequence[Any], seconds: float
+        ) -> list[tuple[Any, list[Event] | None]]:
             nonlocal looks
             looks += 1
             return [] if looks == 1 else super().wait(handles, seconds)
@@ -139,7 +156,8 @@ def test_progress_is_read_from_the_folders(how: Execution) -> None:
 
 
 def test_ends_are_reported_as_they_happen_and_once_while_a_group_is_running(how: Execution) -> None:
-    """A group of three runs: the folders show two ends before the group has ended, and one from long ago."""
+    """A group of three runs: the folders show two ends before the group has ended, and one from
+    long ago."""
     RunFolder(how.root / "key2").fail("long ago")
     group = JobGroup([Job({f"key{i}": REQUEST}, pretraining=False) for i in range(3)])
 
@@ -149,7 +167,9 @@ def test_ends_are_reported_as_they_happen_and_once_while_a_group_is_running(how:
     class Slow(FakeBackend):
         looks = 0
 
-        def wait(self, handles: Sequence[Any], seconds: float) -> list[tuple[Any, list[Event] | None]]:
+        def wait(
+            self, handles: Sequence[Any], seconds: float
+        ) -> list[tuple[Any, list[Event] | None]]:
             self.looks += 1
             if self.looks == 1:
                 RunFolder(how.root / "key0").path.mkdir()
@@ -160,7 +180,11 @@ def test_ends_are_reported_as_they_happen_and_once_while_a_group_is_running(how:
 
     backend = Slow(do)
     reported = [(backend.looks, event) for event in drive([group], how, backend)]
-    assert reported == [(1, Finished("key0")), (2, Failed("key1", REQUEST, "too hot")), (4, Finished("key2"))]
+    assert reported == [
+        (1, Finished("key0")),
+        (2, Failed("key1", REQUEST, "too hot")),
+        (4, Finished("key2")),
+    ]
 
 
 def test_a_driver_that_is_closed_cancels_what_it_submitted(how: Execution) -> None:
@@ -203,7 +227,8 @@ class Bomb:
 
 
 class FakeSlurm:
-    """Runs submitted functions at once, as submitit does elsewhere, and has planted pickles for results."""
+    """Runs submitted functions at once, as submitit does elsewhere, and has planted pickles for
+    results."""
 
     def __init__(self, planted: Path, lost: bool) -> None:
         self.planted, self.lost = planted, lost
@@ -250,12 +275,18 @@ def test_slurm_s_results_are_read_from_json_and_no_pickle_is_opened(
 
 
 def test_ends_survive_json(how: Execution) -> None:
-    ends: list[Event] = [Finished("a"), Failed("b", REQUEST, "too hot", for_all=True), Busy("c", how.root / "c")]
+    ends: list[Event] = [
+        Finished("a"),
+        Failed("b", REQUEST, "too hot", for_all=True),
+        Busy("c", how.root / "c"),
+    ]
     values = json.loads(json.dumps([slurm._to_json(end) for end in ends]))
     assert list(slurm._from_json(values, dict.fromkeys("abc", REQUEST))) == ends
 
 
-@pytest.mark.parametrize("content", ["", "{}x", "[1]", '[{"key": "other", "end": "finished"}]', '[{"key": "key0"}]'])
+@pytest.mark.parametrize(
+    "content", ["", "{}x", "[1]", '[{"key": "other", "end": "finished"}]', '[{"key": "key0"}]']
+)
 def test_a_result_that_cannot_be_read_is_that_of_a_lost_worker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str
 ) -> None:
@@ -266,7 +297,14 @@ def test_a_result_that_cannot_be_read_is_that_of_a_lost_worker(
 
 @pytest.mark.parametrize(
     ("text", "minutes"),
-    [("90", 90), ("12:00:00", 720), ("2-0", 2880), ("1-2:30", 1590), ("1-02:30:00", 1590), ("45:30", 45)],
+    [
+        ("90", 90),
+        ("12:00:00", 720),
+        ("2-0", 2880),
+        ("1-2:30", 1590),
+        ("1-02:30:00", 1590),
+        ("45:30", 45),
+    ],
 )
 def test_slurm_s_ways_to_write_a_time_are_read(text: str, minutes: int) -> None:
     assert _minutes(text) == minutes
@@ -302,13 +340,26 @@ def test_options_that_do_not_fit_the_place_are_refused_and_leave_nothing(
 # --- in earnest: one grid, killed on its way, equal to the undisturbed one ---
 
 GRID = ("bench", "mini", "--tasks", "syn-uci", "--methods", "source,coal", "--seeds", "1", "--json")
-GRID += ("-t", "pretrain=20", "-t", "rounds=24", "-t", "round=5", "-t", "batch=16", "--checkpoint-every", "0")
+GRID += (
+    "-t",
+    "pretrain=20",
+    "-t",
+    "rounds=24",
+    "-t",
+    "round=5",
+    "-t",
+    "batch=16",
+    "--checkpoint-every",
+    "0",
+)
 
 
 @pytest.fixture(scope="module")
 def reference(command: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     root = tmp_path_factory.mktemp("reference") / "runs"
-    done = subprocess.run([command, *GRID, "--out", root, "--jobs", "1"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [command, *GRID, "--out", root, "--jobs", "1"], capture_output=True, text=True, check=True
+    )
     return root, done.stdout
 
 

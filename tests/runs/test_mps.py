@@ -17,7 +17,9 @@ from askew.runs.launch.jobs import Job
 from askew.runs.launch.local import Local, Worker
 from askew.runs.launch.mps import CONTROL, PIPES, Mps
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="MPS and its stand-in need a POSIX shell")
+pytestmark = pytest.mark.skipif(
+    sys.platform == "win32", reason="MPS and its stand-in need a POSIX shell"
+)
 
 # A daemon is a file in the folder of pipes; like the real program it answers 1 where there is none.
 STAND_IN = """#!/bin/sh
@@ -101,7 +103,9 @@ def test_a_daemon_that_may_not_be_started_is_one_note_and_no_error(home: Path) -
     assert not Path(calls(home)[-1][-1]).exists()
 
 
-def test_nothing_happens_without_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_happens_without_the_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     notes: list[str] = []
     mps = Mps(notes.append)
@@ -124,9 +128,13 @@ class Gone(Exception):
     ],
 )
 def test_processes_on_a_gpu_share_it_to_their_end_and_nobody_else_starts_a_daemon(
-    workers: int, device: str, end: type[BaseException], expected: list[str], home: Path,
+    workers: int,
+    device: str,
+    end: type[BaseException],
+    expected: list[str],
+    home: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     joined: list[bool] = []
 
     def stopped(*args: object) -> Worker:
@@ -135,7 +143,10 @@ def test_processes_on_a_gpu_share_it_to_their_end_and_nobody_else_starts_a_daemo
 
     monkeypatch.setattr(local, "spawn_worker", stopped)
     monkeypatch.setattr(local, "run_job", stopped)
-    jobs = [Job({str(seed): RunRequest("mini/syn-uci", "source", seed)}, pretraining=False) for seed in range(2)]
+    jobs = [
+        Job({str(seed): RunRequest("mini/syn-uci", "source", seed)}, pretraining=False)
+        for seed in range(2)
+    ]
     with pytest.raises(end), closing(Local(workers, mps=Mps())) as launcher:
         list(launcher(jobs, Execution(home / "runs", torch.device(device))))
     assert joined == [bool(expected)]

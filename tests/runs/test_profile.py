@@ -14,7 +14,18 @@ from forked import forks
 
 from askew.training.clocks import PARTS, stopwatch
 
-GRID = ("bench", "mini", "--tasks", "syn-uci", "--methods", "source,coal", "--seeds", 1, *TINY, "--profile")
+GRID = (
+    "bench",
+    "mini",
+    "--tasks",
+    "syn-uci",
+    "--methods",
+    "source,coal",
+    "--seeds",
+    1,
+    *TINY,
+    "--profile",
+)
 
 
 @pytest.mark.usefixtures("all_test_images")
@@ -34,12 +45,16 @@ def test_the_parts_of_a_grids_time_add_up_to_the_wall_clock(
     assert list(profile) == list(PARTS)
     assert min(profile.values()) >= 0
     assert 0.8 * wall <= sum(profile.values()) <= wall + 0.01
-    assert all(profile[part] > 0 for part in ("start-up", "pre-training", "training", "scoring", "writing"))
+    assert all(
+        profile[part] > 0 for part in ("start-up", "pre-training", "training", "scoring", "writing")
+    )
     assert profile["capture"] == 0  # there are no graphs on a CPU
     assert (profile["waiting"] > 0) == (jobs == 2)
 
 
-def test_a_profile_is_a_line_for_each_part_beside_the_table_and_none_unless_it_is_asked_for(cli: Command) -> None:
+def test_a_profile_is_a_line_for_each_part_beside_the_table_and_none_unless_it_is_asked_for(
+    cli: Command,
+) -> None:
     stopwatch.restart(time.monotonic() - 100)
     answer = cli("run", "mini/syn-uci", *TINY, "--profile")
     assert "%  start-up" not in answer.out

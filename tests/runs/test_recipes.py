@@ -23,7 +23,9 @@ OWN_DRAW = {"mdd", "fixmatch", "sentry", "teacher"}
 
 
 def described(method: str, recipe: str = "", **training: Any) -> dict[str, Any]:
-    return prepare(RunRequest("mini/syn-uci", method, recipe=recipe, training=training))[0].describe()
+    return prepare(RunRequest("mini/syn-uci", method, recipe=recipe, training=training))[
+        0
+    ].describe()
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
@@ -33,9 +35,13 @@ def test_a_recipe_gives_every_method_the_same_conditions(recipe: str) -> None:
         run = described(method, recipe)
         drawn = run.pop("target_sampler"), run.pop("target_floor", None)
         assert (drawn[0] != "natural") == (method in OWN_DRAW)
-        stages = [(stage["optim"], stage["rounds"], stage["round_steps"]) for stage in run.pop("plan")]
+        stages = [
+            (stage["optim"], stage["rounds"], stage["round_steps"]) for stage in run.pop("plan")
+        ]
         net = run.pop("net")
-        conditions.add(json.dumps([run, stages[0], stages[-1], net["name"], net["norm"]], sort_keys=True))
+        conditions.add(
+            json.dumps([run, stages[0], stages[-1], net["name"], net["norm"]], sort_keys=True)
+        )
     assert len(conditions) == 1
 
 
@@ -58,22 +64,41 @@ def test_a_run_keeps_the_key_that_it_has_without_a_recipe() -> None:
 
 def test_the_digits_of_today_are_what_the_teacher_was_reported_with() -> None:
     reported = {
-        "views": "affine", "norm": "split", "last_dropout": False, "target_sampler": "even", "batch": 128,
-        "optimiser": "adam", "lr": 0.001, "features_lr": 0.001, "weight_decay": 0.0, "pretrain": 1000,
-        "pretrain_schedule": "constant", "rounds": 10, "round": 250, "precision": "tf32", "schedule": "cosine",
-        "temperature": 0.1, "sampler": "balanced",
-    }  # fmt: skip
+        "views": "affine",
+        "norm": "split",
+        "last_dropout": False,
+        "target_sampler": "even",
+        "batch": 128,
+        "optimiser": "adam",
+        "lr": 0.001,
+        "features_lr": 0.001,
+        "weight_decay": 0.0,
+        "pretrain": 1000,
+        "pretrain_schedule": "constant",
+        "rounds": 10,
+        "round": 250,
+        "precision": "tf32",
+        "schedule": "cosine",
+        "temperature": 0.1,
+        "sampler": "balanced",
+    }
     settings = read_settings("digits")
     assert merged_settings(settings, "usps-mnist", "teacher") == ({}, reported)
     for task in ("svhn-mnist", "syn-mnist", "syn-usps", "svhn-uci"):
-        assert merged_settings(settings, task, "teacher")[1] == reported | {"views": "affine+intensity"}
+        assert merged_settings(settings, task, "teacher")[1] == reported | {
+            "views": "affine+intensity"
+        }
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_a_run_s_recipe_is_found_from_its_description_even_where_some_settings_were_changed(recipe: str) -> None:
+def test_a_run_s_recipe_is_found_from_its_description_even_where_some_settings_were_changed(
+    recipe: str,
+) -> None:
     for method in COMPARED:
         assert nearest_recipe(described(method, recipe)) == recipe
-        assert nearest_recipe(described(method, recipe, rounds=3, lr=0.5, sampler="natural")) == recipe
+        assert (
+            nearest_recipe(described(method, recipe, rounds=3, lr=0.5, sampler="natural")) == recipe
+        )
 
 
 def test_a_task_of_one_s_own_has_no_recipe() -> None:
@@ -83,7 +108,9 @@ def test_a_task_of_one_s_own_has_no_recipe() -> None:
 def test_a_recipe_that_is_not_there_is_refused(cli: Command, tmp_path: Path) -> None:
     answer = cli("bench", "mini", "--recipe", "todya")
     assert_refused(answer)
-    assert answer.err.startswith("There is no recipe of these settings 'todya'.\n\nhint: did you mean 'today'?")
+    assert answer.err.startswith(
+        "There is no recipe of these settings 'todya'.\n\nhint: did you mean 'today'?"
+    )
     (tmp_path / "my.toml").write_text("[train]\nlr = 0.1\n")
     with pytest.raises(UserError, match="There is no recipe of these settings 'today'"):
         prepare(RunRequest("mini/syn-uci", "coal", settings=tmp_path / "my.toml", recipe="today"))
@@ -96,9 +123,14 @@ def test_a_recipe_that_is_no_table_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_variant_of_a_grid_may_name_its_recipe_and_the_user_s_comes_first(tmp_path: Path) -> None:
-    (tmp_path / "my.toml").write_text('benchmark = "mini"\n[variant.old]\n[variant.new]\nrecipe = "today"\n')
+    (tmp_path / "my.toml").write_text(
+        'benchmark = "mini"\n[variant.old]\n[variant.new]\nrecipe = "today"\n'
+    )
     grid = read_grid(tmp_path / "my.toml")
-    assert {(name, r.recipe) for name, r in grid.requests(RunRequest("", ""))} == {("old", ""), ("new", "today")}
+    assert {(name, r.recipe) for name, r in grid.requests(RunRequest("", ""))} == {
+        ("old", ""),
+        ("new", "today"),
+    }
     assert {r.recipe for _, r in grid.requests(RunRequest("", "", recipe="paper"))} == {"paper"}
 
 
@@ -109,13 +141,21 @@ def test_tuning_by_a_recipe_begins_from_its_hyper_parameters_and_writes_there_al
     }
     assert trials("dann", settings, 1, "new")[0].hyper == {"weight": 0.5}
     assert trials("dann", settings, 1, "old")[0].hyper == {"weight": 0.2}
-    chosen = [Trial("dann", "searched", {"weight": 0.9}, "new"), Trial("teacher", "searched", {"weight": 9.0})]
+    chosen = [
+        Trial("dann", "searched", {"weight": 0.9}, "new"),
+        Trial("teacher", "searched", {"weight": 9.0}),
+    ]
     found = tuned(settings, chosen)
     assert found["method"] == settings["method"]
-    assert found["recipe"] == {"new": {"method": {"dann": {"weight": 0.9}, "teacher": {"weight": 9.0}}}, "old": {}}
+    assert found["recipe"] == {
+        "new": {"method": {"dann": {"weight": 0.9}, "teacher": {"weight": 9.0}}},
+        "old": {},
+    }
 
 
-def test_both_recipes_stand_side_by_side_and_methods_without_their_views_are_named(cli: Command) -> None:
+def test_both_recipes_stand_side_by_side_and_methods_without_their_views_are_named(
+    cli: Command,
+) -> None:
     short = ["--tasks", "syn-uci", "--seeds", 1, "--jobs", 1, *TINY]
     ask = ["bench", "mini", "--methods", "source,fixmatch", *short]
     answer = cli(*ask, "--recipe", "paper,today", "--format", "json")
@@ -123,23 +163,41 @@ def test_both_recipes_stand_side_by_side_and_methods_without_their_views_are_nam
     (table,) = json.loads(answer.out)
     lines = [(line["method"], line["variant"]) for line in table["lines"]]
     assert lines == [("source", ""), ("fixmatch", ""), ("source", "today"), ("fixmatch", "today")]
-    assert answer.err.startswith("fixmatch: random views of an image are to agree, and views are off")
+    assert answer.err.startswith(
+        "fixmatch: random views of an image are to agree, and views are off"
+    )
     again = cli("table", "--format", "json")  # the recipe is found from the runs themselves
     assert json.loads(again.out)[0]["lines"] == table["lines"]
 
 
 def test_a_dry_run_counts_what_is_missing_and_writes_nothing(cli: Command, tmp_path: Path) -> None:
-    ask = ["bench", "mini", "--recipe", "today", "--tasks", "syn-uci", "--methods", "source,coal,sentry", "--seeds", 2]
+    ask = [
+        "bench",
+        "mini",
+        "--recipe",
+        "today",
+        "--tasks",
+        "syn-uci",
+        "--methods",
+        "source,coal,sentry",
+        "--seeds",
+        2,
+    ]
     answer = cli(*ask, "--dry-run", "--json")
     found = {cost["method"]: cost for cost in json.loads(answer.out)}
     assert {name: (cost["runs"], cost["steps"]) for name, cost in found.items()} == {
-        "pre-training": (4, 4 * 300), "source": (2, 2 * 900), "coal": (2, 2 * 900), "sentry": (2, 2 * 900),
-    }  # fmt: skip
+        "pre-training": (4, 4 * 300),
+        "source": (2, 2 * 900),
+        "coal": (2, 2 * 900),
+        "sentry": (2, 2 * 900),
+    }
     assert "6 of 6 runs and 4 pre-trainings are missing" in cli(*ask, "--dry-run").out
     assert not list(tmp_path.iterdir())
 
 
-def test_the_methods_that_are_compared_are_all_that_learn_by_gradients_from_the_data_alone() -> None:
+def test_the_methods_that_are_compared_are_all_that_learn_by_gradients_from_the_data_alone() -> (
+    None
+):
     assert set(METHODS) - set(COMPARED) == {"lda", "prototypes", "subspace", "guided"}
     assert [m for m in COMPARED if METHODS[m]().compares_views] == ["fixmatch", "sentry", "teacher"]
     assert recipes_of(read_settings("digits")) == RECIPES

@@ -28,7 +28,9 @@ def test_the_lines_in_the_package_s_docstring_run(
 
 
 def test_a_result_names_its_folder_and_is_read_when_it_is_asked_for_again(tmp_path: Path) -> None:
-    call: Any = partial(askew.run, "mini/syn-uci", method="source", training=TRAINING, out=tmp_path / "runs")
+    call: Any = partial(
+        askew.run, "mini/syn-uci", method="source", training=TRAINING, out=tmp_path / "runs"
+    )
     first = call(seed=0)
     assert first.folder == tmp_path / "runs" / first.key
     assert set(first.scores) == {"whole", "paper"}

@@ -31,7 +31,9 @@ def folder_of(root: Path, key: str, label: str = "coal") -> RunFolder:
     """A run that was begun."""
     folder = RunFolder(root / key)
     folder.path.mkdir()
-    folder.describe({"run": {"task": "mini/syn-uci", "seed": 1, "plan": [{"method": {"id": label}}]}})
+    folder.describe(
+        {"run": {"task": "mini/syn-uci", "seed": 1, "plan": [{"method": {"id": label}}]}}
+    )
     return folder
 
 
@@ -39,7 +41,10 @@ def folder_of(root: Path, key: str, label: str = "coal") -> RunFolder:
 def root(tmp_path: Path) -> Path:
     """One of each: done, pre-trained, running, failed, left, planned."""
     root = open_root(tmp_path / "runs")
-    write_json(root / "plan-abc.json", {"runs": {"planned": "mini/uci-syn dann seed 0", "done": "no longer waiting"}})
+    write_json(
+        root / "plan-abc.json",
+        {"runs": {"planned": "mini/uci-syn dann seed 0", "done": "no longer waiting"}},
+    )
     folder_of(root, "done").finish()
     pre = folder_of(root, "pre")
     pre.mark(pretraining=True)
@@ -59,8 +64,13 @@ def test_every_run_is_counted_where_it_stands(root: Path) -> None:
     assert [(key, h.label, h.step, h.steps, h.pid) for key, h in status.running.items()] == [
         ("running", "mini/syn-uci coal seed 1", 5, 20, os.getpid())
     ]
-    assert status.failed == {"failed": ("mini/syn-uci coal seed 1", "It was too hot.\n\nhint: open a window.")}
-    assert status.waiting == {"left": "mini/syn-uci coal seed 1", "planned": "mini/uci-syn dann seed 0"}
+    assert status.failed == {
+        "failed": ("mini/syn-uci coal seed 1", "It was too hot.\n\nhint: open a window.")
+    }
+    assert status.waiting == {
+        "left": "mini/syn-uci coal seed 1",
+        "planned": "mini/uci-syn dann seed 0",
+    }
     assert set(read_status(root).waiting) == {"left", "planned", "running"}  # its worker has gone
 
 
@@ -81,14 +91,30 @@ def test_a_check_lists_damaged_runs_and_changes_nothing(root: Path, cli: Command
     answer = cli("status", root, "--check")
     assert "damaged: no longer waiting (done)" in answer.out
     assert f"Delete the folders of damaged runs in {root}" in answer.out
-    assert [run["key"] for run in json.loads(cli("status", root, "--check", "--json").out)["damaged"]] == ["done"]
+    assert [
+        run["key"] for run in json.loads(cli("status", root, "--check", "--json").out)["damaged"]
+    ] == ["done"]
     assert files(root) == before
 
 
 def test_a_damaged_run_is_trained_again_by_the_next_bench(cli: Command, tmp_path: Path) -> None:
-    ask = ("bench", "mini", "--tasks", "syn-uci", "--methods", "source", "--seeds", 1, "--jobs", 1, *TINY)
+    ask = (
+        "bench",
+        "mini",
+        "--tasks",
+        "syn-uci",
+        "--methods",
+        "source",
+        "--seeds",
+        1,
+        "--jobs",
+        1,
+        *TINY,
+    )
     assert cli(*ask).code == 0
-    (run,) = [p for p in (tmp_path / "runs").iterdir() if p.is_dir() and not (p / "pretraining").exists()]
+    (run,) = [
+        p for p in (tmp_path / "runs").iterdir() if p.is_dir() and not (p / "pretraining").exists()
+    ]
     first = (run / "scores.json").read_bytes()
     (run / "scores.json").write_bytes(first[:-10])
     assert cli("status", "--check", "--json").out.count(run.name) == 1
@@ -98,7 +124,9 @@ def test_a_damaged_run_is_trained_again_by_the_next_bench(cli: Command, tmp_path
 
 
 def test_status_needs_no_torch(root: Path, command: str) -> None:
-    code = f"import sys; sys.argv = ['askew', 'status', {str(root)!r}]\nfrom askew.cli import main\n"
+    code = (
+        f"import sys; sys.argv = ['askew', 'status', {str(root)!r}]\nfrom askew.cli import main\n"
+    )
     code += "try:\n    main()\nexcept SystemExit:\n    pass\nprint('torch' in sys.modules)"
     python = Path(command).with_name("python")
     done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
@@ -107,7 +135,10 @@ def test_status_needs_no_torch(root: Path, command: str) -> None:
 
 
 @settings(max_examples=30)
-@given(st.binary(max_size=60) | st.recursive(st.none() | st.text(max_size=3) | st.integers(), st.lists).map(json.dumps))
+@given(
+    st.binary(max_size=60)
+    | st.recursive(st.none() | st.text(max_size=3) | st.integers(), st.lists).map(json.dumps)
+)
 def test_no_content_of_a_plan_or_a_failure_is_an_error(many: Path, content: bytes | str) -> None:
     content = content.encode() if isinstance(content, str) else content
     (many / "plan-x.json").write_bytes(content)
@@ -124,7 +155,8 @@ def test_no_content_of_a_plan_or_a_failure_is_an_error(many: Path, content: byte
 
 
 def test_what_ten_thousand_runs_would_cost_is_bounded(many: Path) -> None:
-    """A short form of the test with ten thousand: processor time a run, since others may share the machine."""
+    """A short form of the test with ten thousand: processor time a run, since others may share the
+    machine."""
 
     def cost() -> tuple[float, float]:
         began = time.process_time()
@@ -134,6 +166,8 @@ def test_what_ten_thousand_runs_would_cost_is_bounded(many: Path) -> None:
         assert sum(len(row.seeds) for row in rows) == COUNT
         return looked - began, time.process_time() - looked
 
-    status, table = (min(costs) * 10_000 / COUNT for costs in zip(*(cost() for _ in range(3)), strict=True))
+    status, table = (
+        min(costs) * 10_000 / COUNT for costs in zip(*(cost() for _ in range(3)), strict=True)
+    )
     assert status < 3  # generous, as is the next: a core that others use as well is slower
     assert table < 8

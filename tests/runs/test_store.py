@@ -50,7 +50,9 @@ def test_a_file_is_refused_as_a_folder_of_runs(tmp_path: Path) -> None:
         open_root(tmp_path / "file" / "runs")
 
 
-def test_a_folder_whose_first_process_died_before_marking_it_is_still_ours_and_is_swept(tmp_path: Path) -> None:
+def test_a_folder_whose_first_process_died_before_marking_it_is_still_ours_and_is_swept(
+    tmp_path: Path,
+) -> None:
     left_by_dead_process(tmp_path / MARKER)
     assert open_root(tmp_path) == tmp_path
     assert names(tmp_path) == [MARKER]
@@ -58,7 +60,11 @@ def test_a_folder_whose_first_process_died_before_marking_it_is_still_ours_and_i
 
 def test_only_runs_that_are_done_and_scored_are_finished(tmp_path: Path) -> None:
     root = open_root(tmp_path / "runs")
-    for name, files in {"done": ["scores.json", "done"], "scored": ["scores.json"], "pretraining": ["done"]}.items():
+    for name, files in {
+        "done": ["scores.json", "done"],
+        "scored": ["scores.json"],
+        "pretraining": ["done"],
+    }.items():
         (root / name).mkdir()
         for file in files:
             (root / name / file).write_text("{}")
@@ -67,13 +73,19 @@ def test_only_runs_that_are_done_and_scored_are_finished(tmp_path: Path) -> None
         finished_runs(tmp_path)
 
 
-def test_what_killed_processes_left_in_run_folders_is_swept_by_the_next_command(tmp_path: Path) -> None:
+def test_what_killed_processes_left_in_run_folders_is_swept_by_the_next_command(
+    tmp_path: Path,
+) -> None:
     root = open_root(tmp_path / "runs")
     for name in ("done", "waiting", "held"):
         (root / name).mkdir()
         (root / name / "run.json").write_text("{}")
     RunFolder(root / "done").finish()
-    for left in (root / "done" / "last.safetensors", root / "done" / "claim.1", root / "waiting" / "claim.2"):
+    for left in (
+        root / "done" / "last.safetensors",
+        root / "done" / "claim.1",
+        root / "waiting" / "claim.2",
+    ):
         left.touch()
     left_by_dead_process(root / "done" / "run.json")
     write_json(root / "waiting" / "failed.json", {"reason": "no luck"})
@@ -89,7 +101,11 @@ def test_what_killed_processes_left_in_run_folders_is_swept_by_the_next_command(
 
 def test_a_checkpoint_comes_back_as_it_was_saved(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
-    tensors = {"w": torch.randn(3, 4), "n": torch.tensor([7]), "view": torch.arange(12.0).view(3, 4).T}
+    tensors = {
+        "w": torch.randn(3, 4),
+        "n": torch.tensor([7]),
+        "view": torch.arange(12.0).view(3, 4).T,
+    }
     folder.save_checkpoint(5, tensors, ["label", "self"])
     resume = folder.resume()
     assert resume is not None
@@ -164,17 +180,30 @@ def finished(path: Path) -> RunFolder:
     """A folder as a run leaves it."""
     folder = RunFolder(path)
     path.mkdir(exist_ok=True)
-    test = {"images": 2, "per_class_mean": 50.0, "per_class": [50.0, 50.0], "confusion": [[1, 1], [1, 1]]}
+    test = {
+        "images": 2,
+        "per_class_mean": 50.0,
+        "per_class": [50.0, 50.0],
+        "confusion": [[1, 1], [1, 1]],
+    }
     folder.describe({"run": {"task": "toy", "seed": 3}, "notes": []})
     write_json(path / "scores.json", {"whole": test})
     write_json(path / "reweighted.json", {"target_mix": [0.5, 0.5], "scores": {"whole": test}})
     for name in ("weights", "outputs"):
-        write_tensors(path / f"{name}.safetensors", {"w": torch.arange(6.0).view(2, 3)}, {"form": "1"})
+        write_tensors(
+            path / f"{name}.safetensors", {"w": torch.arange(6.0).view(2, 3)}, {"form": "1"}
+        )
     folder.finish()
     return folder
 
 
-RESULTS = ["run.json", "scores.json", "reweighted.json", "weights.safetensors", "outputs.safetensors"]
+RESULTS = [
+    "run.json",
+    "scores.json",
+    "reweighted.json",
+    "weights.safetensors",
+    "outputs.safetensors",
+]
 
 
 def damaged(content: bytes, how: str, place: int) -> bytes:
@@ -201,7 +230,9 @@ def test_damage_at_any_place_of_a_result_is_found(tmp_path: Path, name: str, how
     assert folder.intact(whole=True)
 
 
-def test_what_was_removed_to_save_room_is_missed_only_where_others_build_on_it(tmp_path: Path) -> None:
+def test_what_was_removed_to_save_room_is_missed_only_where_others_build_on_it(
+    tmp_path: Path,
+) -> None:
     folder = finished(tmp_path / "run")
     (folder.path / "weights.safetensors").unlink()
     assert folder.intact()
@@ -266,14 +297,19 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
 
 plain_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["files", "whole", "run", "x"]), inner),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["files", "whole", "run", "x"]), inner)
+    ),
     max_leaves=6,
 )
 
 
 @settings(max_examples=20)
 @given(st.binary(max_size=200) | plain_values.map(lambda value: json.dumps(value).encode()))
-def test_no_content_of_a_run_s_files_raises_anything_but_a_user_error(sound: RunFolder, content: bytes) -> None:
+def test_no_content_of_a_run_s_files_raises_anything_but_a_user_error(
+    sound: RunFolder, content: bytes
+) -> None:
     for name in [*RESULTS, "done", "last.safetensors", "trace.jsonl"]:
         file = sound.path / name
         before = file.read_bytes() if file.exists() else None
@@ -287,10 +323,14 @@ def test_no_content_of_a_run_s_files_raises_anything_but_a_user_error(sound: Run
     assert sound.intact(whole=True)
 
 
-def test_a_trace_that_finds_no_room_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trace_that_finds_no_room_is_explained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*_: Any, **__: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(json, "dumps", full)  # stands for the write: any OSError inside is explained
+    monkeypatch.setattr(
+        json, "dumps", full
+    )  # stands for the write: any OSError inside is explained
     with pytest.raises(UserError, match=r"There is no room left on the disk for trace\.jsonl"):
         RunFolder(tmp_path).add_trace({"step": 1})

@@ -19,7 +19,19 @@ from askew.core.errors import UserError
 from askew.core.options import options
 from askew.methods import METHODS, method_class
 from askew.runs.recipes import read_settings
-from askew.runs.tune import TPE, Given, Result, Trial, _at, _share, best, check_tasks, to_toml, trials, tuned
+from askew.runs.tune import (
+    TPE,
+    Given,
+    Result,
+    Trial,
+    _at,
+    _share,
+    best,
+    check_tasks,
+    to_toml,
+    trials,
+    tuned,
+)
 
 some = examples(max_examples=40)
 
@@ -98,7 +110,10 @@ def test_the_present_settings_come_first_then_the_defaults_then_points_of_the_se
 
 def test_settings_that_are_the_defaults_are_tried_once() -> None:
     assert [t.origin for t in trials("dann", {}, 3)] == ["settings", "searched", "searched"]
-    assert [t.origin for t in trials("dann", {"method": {"dann": {"weight": 1.0}}}, 2)] == ["settings", "searched"]
+    assert [t.origin for t in trials("dann", {"method": {"dann": {"weight": 1.0}}}, 2)] == [
+        "settings",
+        "searched",
+    ]
 
 
 def test_a_whole_number_in_the_settings_is_the_same_point_as_the_default() -> None:
@@ -128,7 +143,9 @@ def test_every_listed_method_is_tried_within_its_ranges_and_no_point_twice(metho
                 assert search.low <= value <= search.high
 
 
-def test_a_log_range_is_searched_evenly_in_its_logarithm_and_a_linear_one_as_it_is(own: Any) -> None:
+def test_a_log_range_is_searched_evenly_in_its_logarithm_and_a_linear_one_as_it_is(
+    own: Any,
+) -> None:
     found = [t.hyper for t in trials(own("Ranges"), {}, 65) if t.origin == "searched"]
     assert len(found) == 64
     for name, low, high, scale in (("size", 0.01, 100, math.log), ("share", 0, 1, float)):
@@ -141,8 +158,12 @@ def test_whole_numbers_and_switches_stay_such_and_reach_every_value(own: Any) ->
     found = [t.hyper for t in trials(own("Ranges"), {}, 65)]
     assert {h["count"] for h in found} == {1, 2, 3, 4}
     assert {h["switch"] for h in found} == {True, False}
-    assert all(type(h["count"]) is type(h["many"]) is int and type(h["switch"]) is bool for h in found)
-    assert all(h["size"] == float(f"{h['size']:.2g}") for h in found)  # two digits: nobody can tell more apart
+    assert all(
+        type(h["count"]) is type(h["many"]) is int and type(h["switch"]) is bool for h in found
+    )
+    assert all(
+        h["size"] == float(f"{h['size']:.2g}") for h in found
+    )  # two digits: nobody can tell more apart
 
 
 def test_a_point_rounded_to_two_digits_stays_in_its_range(own: Any) -> None:
@@ -157,7 +178,9 @@ def test_a_method_without_ranges_has_one_trial_and_one_with_two_points_has_two(o
 
 @some
 @given(st.integers(1, 20), st.sampled_from(["dann", "coal", "mcd", "bbse"]))
-def test_trials_are_the_same_every_time_and_more_of_them_begin_with_fewer(count: int, method: str) -> None:
+def test_trials_are_the_same_every_time_and_more_of_them_begin_with_fewer(
+    count: int, method: str
+) -> None:
     few = trials(method, {}, count)
     assert 1 <= len(few) <= count
     assert trials(method, {}, count) == few
@@ -199,7 +222,10 @@ def test_nothing_is_chosen_where_nothing_finished() -> None:
 def test_chosen_values_replace_the_present_ones_and_nothing_else() -> None:
     settings = {
         "train": {"lr": 0.1},
-        "method": {"dann": {"weight": 1.0, "hidden": 64, "train": {"lr": 0.2}}, "coal": {"alpha": 0.1}},
+        "method": {
+            "dann": {"weight": 1.0, "hidden": 64, "train": {"lr": 0.2}},
+            "coal": {"alpha": 0.1},
+        },
         "task": {"syn-uci": {"method": {"dann": {"weight": 3.0}}}},
     }
     before = json.dumps(settings)
@@ -216,14 +242,18 @@ def test_chosen_values_replace_the_present_ones_and_nothing_else() -> None:
 
 
 def test_a_method_from_a_file_is_written_under_its_id(own: Any) -> None:
-    assert tuned({}, [Trial(own("Switch"), "searched", {"switch": True})]) == {"method": {"switch": {"switch": True}}}
+    assert tuned({}, [Trial(own("Switch"), "searched", {"switch": True})]) == {
+        "method": {"switch": {"switch": True}}
+    }
 
 
 names = st.text("abcdefghijklmnopqrstuvwxyz0123456789_-", min_size=1).filter(
     lambda name: name not in ("train", "method", "task", "recipe")
 )
 texts = st.text(st.characters(exclude_categories=["Cc", "Cs"])) | st.text("\"\\ #=[]'n\t")
-plain = st.dictionaries(names, st.integers(-(10**9), 10**9) | st.floats(allow_nan=False) | st.booleans() | texts)
+plain = st.dictionaries(
+    names, st.integers(-(10**9), 10**9) | st.floats(allow_nan=False) | st.booleans() | texts
+)
 
 
 def table(tables: st.SearchStrategy[dict[str, Any]]) -> st.SearchStrategy[dict[str, Any]]:
@@ -232,7 +262,11 @@ def table(tables: st.SearchStrategy[dict[str, Any]]) -> st.SearchStrategy[dict[s
 
 methods = table(st.builds(lambda own, train: own | {"train": train}, plain, plain))
 whole = st.fixed_dictionaries(
-    {"train": plain, "method": methods, "task": table(st.fixed_dictionaries({"train": plain, "method": methods}))}
+    {
+        "train": plain,
+        "method": methods,
+        "task": table(st.fixed_dictionaries({"train": plain, "method": methods})),
+    }
 )
 
 
@@ -249,12 +283,16 @@ def test_settings_are_read_as_they_were_written(settings: dict[str, Any]) -> Non
     text = to_toml(settings, ["Chosen by hand.", "[train]", 'weight = "1'])
     found = tomllib.loads(text)
     assert found == without_empty_tables(settings)
-    assert json.dumps(found, sort_keys=True) == json.dumps(without_empty_tables(settings), sort_keys=True)  # 1 ≠ 1.0
+    assert json.dumps(found, sort_keys=True) == json.dumps(
+        without_empty_tables(settings), sort_keys=True
+    )  # 1 ≠ 1.0
 
 
 @some
 @given(whole)
-def test_a_written_file_is_a_settings_file(tmp_path_factory: pytest.TempPathFactory, settings: dict[str, Any]) -> None:
+def test_a_written_file_is_a_settings_file(
+    tmp_path_factory: pytest.TempPathFactory, settings: dict[str, Any]
+) -> None:
     path = tmp_path_factory.getbasetemp() / "written.toml"
     path.write_text(to_toml(settings, []), encoding="utf-8")
     assert read_settings("mini", path) == without_empty_tables(settings)
@@ -272,7 +310,9 @@ def test_a_name_that_toml_does_not_take_bare_is_quoted(name: str) -> None:
 
 
 def test_a_comment_stays_a_comment() -> None:
-    assert tomllib.loads(to_toml({"train": {"lr": 0.1}}, ["askew tune --out 'a\nlr = 9'"])) == {"train": {"lr": 0.1}}
+    assert tomllib.loads(to_toml({"train": {"lr": 0.1}}, ["askew tune --out 'a\nlr = 9'"])) == {
+        "train": {"lr": 0.1}
+    }
 
 
 @pytest.mark.parametrize("benchmark", ["mini", "digits"])
@@ -304,11 +344,31 @@ def test_development_tasks_and_further_draws_of_mini_may_be_tuned_on(
     [
         (["mini/syn-uci"], 0, "The task mini/syn-uci is reported in tables", "--draw 1"),
         (["mini/syn-uci"], -1, "The task mini/syn-uci is reported in tables", "--draw 1"),
-        (["digits/usps-mnist"], 0, "The task digits/usps-mnist is reported in tables", "digits/usps-uci"),
+        (
+            ["digits/usps-mnist"],
+            0,
+            "The task digits/usps-mnist is reported in tables",
+            "digits/usps-uci",
+        ),
         # other draws of a real domain share its images, so they would tell
-        (["digits/usps-mnist"], 1, "The task digits/usps-mnist is reported in tables", "digits/usps-uci"),
-        (["digits/usps-uci", "digits/mnist-usps"], 0, "The task digits/mnist-usps is reported", "digits/usps-uci"),
-        (["mini/syn-uci", "digits/usps-uci"], 1, "Settings belong to one benchmark, found tasks of digits, mini.", ""),
+        (
+            ["digits/usps-mnist"],
+            1,
+            "The task digits/usps-mnist is reported in tables",
+            "digits/usps-uci",
+        ),
+        (
+            ["digits/usps-uci", "digits/mnist-usps"],
+            0,
+            "The task digits/mnist-usps is reported",
+            "digits/usps-uci",
+        ),
+        (
+            ["mini/syn-uci", "digits/usps-uci"],
+            1,
+            "Settings belong to one benchmark, found tasks of digits, mini.",
+            "",
+        ),
         (["digits/usps-usi"], 0, "There is no task 'digits/usps-usi'.", "digits/usps-uci"),
         (["usps-uci"], 0, "There is no task 'usps-uci'.", "digits/usps-uci"),
         ([], 0, "Settings belong to one benchmark, found tasks of none.", "askew tune "),

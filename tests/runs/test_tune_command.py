@@ -61,8 +61,10 @@ def test_tpe_is_a_sampler_of_the_command_and_resumes_what_it_drew(home: Path, cl
     assert answer.code == 0, answer.err
     found = json.loads(answer.out)
     assert [(t["method"], t["origin"]) for t in found] == [
-        ("dann", "settings"), ("dann", "searched"), ("source", "settings"),
-    ]  # fmt: skip
+        ("dann", "settings"),
+        ("dann", "searched"),
+        ("source", "settings"),
+    ]
     before = done(home)
     assert json.loads(cli(*ASK, "--sampler", "tpe", "--json").out) == found
     assert done(home) == before, "nothing is trained twice"
@@ -72,9 +74,14 @@ def test_the_json_names_every_trial_its_scores_and_the_chosen(first: tuple[Path,
     folder, answer = first
     found = json.loads(answer.out)
     assert [(t["method"], t["origin"]) for t in found] == [
-        ("dann", "settings"), ("dann", "searched"), ("source", "settings"),
-    ]  # fmt: skip
-    assert all(list(t["scores"]) == ["mini/syn-uci"] and t["scores"]["mini/syn-uci"] == [t["mean"]] for t in found)
+        ("dann", "settings"),
+        ("dann", "searched"),
+        ("source", "settings"),
+    ]
+    assert all(
+        list(t["scores"]) == ["mini/syn-uci"] and t["scores"]["mini/syn-uci"] == [t["mean"]]
+        for t in found
+    )
     assert found[2]["hyper"] == {}
     assert found[2]["chosen"]
     assert [t["chosen"] for t in found[:2]] == [
@@ -83,7 +90,9 @@ def test_the_json_names_every_trial_its_scores_and_the_chosen(first: tuple[Path,
     ]
     # the scores are those of the runs
     scored = {
-        run_of(folder, path.parent.name)["plan"][-1]["method"]["options"].get("weight"): json.loads(path.read_text())
+        run_of(folder, path.parent.name)["plan"][-1]["method"]["options"].get("weight"): json.loads(
+            path.read_text()
+        )
         for path in (folder / "runs").glob("*/scores.json")
         if not (path.parent / "pretraining").exists()
     }
@@ -92,7 +101,9 @@ def test_the_json_names_every_trial_its_scores_and_the_chosen(first: tuple[Path,
     }
 
 
-def test_the_file_holds_the_chosen_and_the_settings_that_it_began_from(first: tuple[Path, Answer]) -> None:
+def test_the_file_holds_the_chosen_and_the_settings_that_it_began_from(
+    first: tuple[Path, Answer],
+) -> None:
     folder, answer = first
     (chosen,) = [t for t in json.loads(answer.out) if t["chosen"] and t["hyper"]]
     written = read_settings("mini", folder / "tuned.toml")
@@ -124,7 +135,13 @@ def test_the_table_marks_the_chosen(first: tuple[Path, Answer], home: Path, cli:
     lines = [" ".join(line.split()) for line in answer.out.splitlines()]
     for trial in json.loads(first[1].out):
         label = " ".join(f"{name}={value}" for name, value in trial["hyper"].items())
-        words = (trial["method"], trial["origin"], label, f"{trial['mean']:.2f}", f"{trial['mean']:.2f}")
+        words = (
+            trial["method"],
+            trial["origin"],
+            label,
+            f"{trial['mean']:.2f}",
+            f"{trial['mean']:.2f}",
+        )
         assert " ".join(w for w in (*words, "chosen" if trial["chosen"] else "") if w) in lines
 
 
@@ -135,7 +152,9 @@ def test_one_trial_more_trains_that_alone(home: Path, cli: Command) -> None:
     after = files(home / "runs")
     assert after | before == after
     (new,) = {name.partition("/")[0] for name in after.keys() - before.keys() if "/" in name}
-    assert run_of(home, new)["plan"][-1]["method"]["options"]["weight"] == found[2]["hyper"]["weight"]
+    assert (
+        run_of(home, new)["plan"][-1]["method"]["options"]["weight"] == found[2]["hyper"]["weight"]
+    )
 
 
 def test_a_task_named_twice_is_counted_once(home: Path, cli: Command) -> None:
@@ -158,7 +177,9 @@ def test_a_bench_uses_what_was_chosen(home: Path, cli: Command) -> None:
 
 
 @pytest.mark.usefixtures("own")
-def test_a_better_point_is_found_for_a_method_from_a_file_and_used_by_a_bench(home: Path, cli: Command) -> None:
+def test_a_better_point_is_found_for_a_method_from_a_file_and_used_by_a_bench(
+    home: Path, cli: Command
+) -> None:
     fresh = ("-m", "ranges.py:Idle", "-t", "pretrain=0")
     answer = cli(*TUNE, *fresh, "--trials", 2, "--write", "mine.toml", "--json")
     assert answer.code == 0, answer.err
@@ -175,9 +196,15 @@ def test_a_better_point_is_found_for_a_method_from_a_file_and_used_by_a_bench(ho
 
 def test_tuned_settings_are_what_the_next_tuning_begins_from(home: Path, cli: Command) -> None:
     (home / "mine.toml").write_text("[train]\nlr = 0.05\n[method.dann]\nweight = 0.5\n")
-    found = json.loads(cli(*TUNE, "-m", "dann", "--trials", 1, "--settings", "mine.toml", "--json").out)
-    assert [(t["origin"], t["hyper"], t["chosen"]) for t in found] == [("settings", {"weight": 0.5}, True)]
-    assert tomllib.loads((home / "tuned.toml").read_text()) == tomllib.loads((home / "mine.toml").read_text())
+    found = json.loads(
+        cli(*TUNE, "-m", "dann", "--trials", 1, "--settings", "mine.toml", "--json").out
+    )
+    assert [(t["origin"], t["hyper"], t["chosen"]) for t in found] == [
+        ("settings", {"weight": 0.5}, True)
+    ]
+    assert tomllib.loads((home / "tuned.toml").read_text()) == tomllib.loads(
+        (home / "mine.toml").read_text()
+    )
 
 
 def test_a_trial_that_breaks_is_reported_and_not_chosen(home: Path, cli: Command) -> None:
@@ -185,33 +212,58 @@ def test_a_trial_that_breaks_is_reported_and_not_chosen(home: Path, cli: Command
     ask = (*TUNE, "-m", "dann", "--trials", 2, "--settings", "mine.toml")
     answer = cli(*ask)
     assert answer.code == 0
-    assert re.search(r"^mini/syn-uci dann seed 0: .* is not finite after step", answer.err, flags=re.M)
+    assert re.search(
+        r"^mini/syn-uci dann seed 0: .* is not finite after step", answer.err, flags=re.M
+    )
     assert re.search(r"dann +settings +weight=1e\+38 +– \(failed\) +–\s*$", answer.out, flags=re.M)
     assert re.search(r"dann +default +weight=1\.0 .*chosen", answer.out)
     assert tomllib.loads((home / "tuned.toml").read_text())["method"]["dann"]["weight"] == 1.0
     # with that point alone there is nothing to choose, and the settings stay as they were
     answer = cli(*ask[:-2], "--trials", 1, "--settings", "mine.toml")
     assert answer.code == 2
-    assert answer.err.endswith("No trial of dann finished.\n\nhint: see above; their settings stay as they were.\n"), (
-        answer.err
+    assert answer.err.endswith(
+        "No trial of dann finished.\n\nhint: see above; their settings stay as they were.\n"
+    ), answer.err
+    assert tomllib.loads((home / "tuned.toml").read_text()) == tomllib.loads(
+        (home / "mine.toml").read_text()
     )
-    assert tomllib.loads((home / "tuned.toml").read_text()) == tomllib.loads((home / "mine.toml").read_text())
 
 
 WRONG: dict[str, tuple[tuple[Any, ...], str]] = {
     "no trials": ((*TUNE, "--trials", 0), "--trials must be at least 1, found 0."),
-    "no seeds": (("tune", "mini/syn-uci", "--draw", 1, "--seeds", 0), "--seeds must be at least 1, found 0."),
-    "reported task": (("tune", "mini/syn-uci", *TINY), "The task mini/syn-uci is reported in tables: "),
-    "reported task of digits": (("tune", "digits/usps-mnist", "--draw", 1), "The task digits/usps-mnist is reported "),
-    "two benchmarks": (("tune", "digits/usps-uci,mini/syn-uci", "--draw", 1), "Settings belong to one benchmark, "),
+    "no seeds": (
+        ("tune", "mini/syn-uci", "--draw", 1, "--seeds", 0),
+        "--seeds must be at least 1, found 0.",
+    ),
+    "reported task": (
+        ("tune", "mini/syn-uci", *TINY),
+        "The task mini/syn-uci is reported in tables: ",
+    ),
+    "reported task of digits": (
+        ("tune", "digits/usps-mnist", "--draw", 1),
+        "The task digits/usps-mnist is reported ",
+    ),
+    "two benchmarks": (
+        ("tune", "digits/usps-uci,mini/syn-uci", "--draw", 1),
+        "Settings belong to one benchmark, ",
+    ),
     "unknown task": (("tune", "digits/usps-usi"), "There is no task 'digits/usps-usi'."),
     "no task": (("tune", ","), "Settings belong to one benchmark, found tasks of none."),
-    "no data folder": (("tune", "digits/usps-uci"), "This task needs real images, and no data folder was given."),
+    "no data folder": (
+        ("tune", "digits/usps-uci"),
+        "This task needs real images, and no data folder was given.",
+    ),
     "unknown method": ((*TUNE, "-m", "dann,sauce"), "There is no method 'sauce'."),
     "method file missing": ((*TUNE, "-m", "my.py:My"), "The method file my.py does not exist."),
-    "file in a missing folder": ((*ASK, "--write", "no/tuned.toml"), "Cannot write a file no/tuned.toml: "),
+    "file in a missing folder": (
+        (*ASK, "--write", "no/tuned.toml"),
+        "Cannot write a file no/tuned.toml: ",
+    ),
     "file onto a folder": ((*ASK, "--write", "."), "Cannot write a file .: it is a folder."),
-    "settings file missing": ((*ASK, "--settings", "my.toml"), "The settings file my.toml does not exist."),
+    "settings file missing": (
+        (*ASK, "--settings", "my.toml"),
+        "The settings file my.toml does not exist.",
+    ),
     "unknown setting": ((*ASK, "-t", "lrr=1"), "There is no option of training 'lrr'."),
     "unknown device": ((*ASK, "--device", "gpu"), "There is no device 'gpu'."),
 }

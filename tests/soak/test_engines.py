@@ -1,4 +1,5 @@
-"""The mini grid, all of it: the same on every engine, also where workers and machines are killed half way."""
+"""The mini grid, all of it: the same on every engine, also where workers and machines are killed
+half way."""
 
 from __future__ import annotations
 
@@ -6,7 +7,17 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from grids import a_worker_of, done_once, finished, harmed, kill, ray_nodes, results, slurm_workers_of, until
+from grids import (
+    a_worker_of,
+    done_once,
+    finished,
+    harmed,
+    kill,
+    ray_nodes,
+    results,
+    slurm_workers_of,
+    until,
+)
 
 pytestmark = [pytest.mark.soak, pytest.mark.filterwarnings("ignore")]
 
@@ -18,7 +29,9 @@ GRID += ("-t", "pretrain=20", "-t", "rounds=2", "-t", "round=20")
 def reference(command: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """The folder and the table of a grid that nothing disturbs, on this machine."""
     root = tmp_path_factory.mktemp("reference") / "runs"
-    done = subprocess.run([command, *GRID, "--out", root], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [command, *GRID, "--out", root], capture_output=True, text=True, check=True
+    )
     return root, done.stdout
 
 
@@ -40,7 +53,9 @@ def test_ray_loses_a_worker_and_a_node_and_gives_the_same(
         ray = (command, *GRID, "--on", "ray", "--address", cluster.address)
         assert harmed(ray, root, harm, seconds=1800) == reference[1]
     assert results(root) == results(reference[0])
-    assert len(list(root.glob("*/scores.json"))) == len(list(reference[0].glob("*/scores.json"))) >= 72
+    assert (
+        len(list(root.glob("*/scores.json"))) == len(list(reference[0].glob("*/scores.json"))) >= 72
+    )
 
 
 def test_slurm_s_stand_in_loses_workers_and_gives_the_same(
@@ -64,7 +79,10 @@ def test_two_people_starting_the_same_grid_share_its_work(
     root = tmp_path / "runs"
     other = [command, *GRID, "--out", str(root), "--jobs", "2"]
     with done_once(root):
-        pair = [subprocess.Popen(other, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+        pair = [
+            subprocess.Popen(other, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            for _ in range(2)
+        ]
         answers = [process.communicate(timeout=1800) for process in pair]
     assert [process.returncode for process in pair] == [0, 0], answers
     assert [out for out, _ in answers] == [reference[1], reference[1]]

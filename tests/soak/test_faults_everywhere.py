@@ -1,4 +1,5 @@
-"""Every command that writes, killed at each of its steps, and with each of its writes failing in four ways."""
+"""Every command that writes, killed at each of its steps, and with each of its writes failing in
+four ways."""
 
 from __future__ import annotations
 

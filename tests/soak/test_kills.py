@@ -18,7 +18,18 @@ pytestmark = pytest.mark.soak
 
 KILLS = int(os.environ.get("ASKEW_TEST_KILLS", "50"))
 BENCH = ("bench", "mini", "--methods", "source,coal", "--seeds", "2", "--jobs", "2", "--json")
-BENCH += ("--checkpoint-every", "0", "-t", "pretrain=20", "-t", "rounds=110", "-t", "round=10", "-t", "batch=16")
+BENCH += (
+    "--checkpoint-every",
+    "0",
+    "-t",
+    "pretrain=20",
+    "-t",
+    "rounds=110",
+    "-t",
+    "round=10",
+    "-t",
+    "batch=16",
+)
 
 
 def written(root: Path) -> int:
@@ -37,7 +48,9 @@ def kill_while_it_works(command: str, folder: Path, rng: random.Random) -> bool:
     root = folder / "runs"
     seen, left = written(root), rng.randint(1, 15)
     quiet = subprocess.DEVNULL
-    process = subprocess.Popen([command, *BENCH], cwd=folder, stdout=quiet, stderr=quiet, start_new_session=True)
+    process = subprocess.Popen(
+        [command, *BENCH], cwd=folder, stdout=quiet, stderr=quiet, start_new_session=True
+    )
     try:
         while process.poll() is None and left:
             time.sleep(rng.uniform(0, 0.02))
@@ -70,7 +83,9 @@ def test_a_bench_that_is_killed_again_and_again_ends_in_the_table_of_an_undistur
     halfway = finished(rough / "runs")
 
     def table(folder: Path) -> object:
-        done = subprocess.run([command, *BENCH], cwd=folder, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [command, *BENCH], cwd=folder, capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 

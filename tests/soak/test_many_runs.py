@@ -18,16 +18,23 @@ code = subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL).returncode
 used = resource.getrusage(resource.RUSAGE_CHILDREN)
 print(json.dumps([code, used.ru_utime + used.ru_stime, used.ru_maxrss]))
 """
-"""A small process to start it from: a child's largest size begins with its parent's, and pytest's is large."""
+"""A small process to start it from: a child's largest size begins with its parent's, and pytest's
+is large."""
 
 
 def test_ten_thousand_runs_are_counted_and_tabulated(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = make_runs(tmp_path / "runs", 10_000, classes=65)
-    for words, seconds in ((("status",), 2), (("table",), 5), (("table", "--format", "markdown"), 5)):
+    for words, seconds in (
+        (("status",), 2),
+        (("table",), 5),
+        (("table", "--format", "markdown"), 5),
+    ):
         ask = [sys.executable, "-c", MEASURE, command, *words, str(root)]
-        code, used, size = json.loads(subprocess.run(ask, capture_output=True, text=True, check=True).stdout)
+        code, used, size = json.loads(
+            subprocess.run(ask, capture_output=True, text=True, check=True).stdout
+        )
         assert code == 0
         assert used < seconds, words  # of a processor: others may share the machine
         assert size < 500_000, words  # kB

@@ -1,4 +1,5 @@
-"""A grid that is killed at random moments and at random steps of its writing, a thousand times in `make nightly`."""
+"""A grid that is killed at random moments and at random steps of its writing, a thousand times in
+`make nightly`."""
 
 from __future__ import annotations
 
@@ -36,4 +37,7 @@ def test_a_grid_that_is_killed_at_random_ends_with_the_same_bits_every_time(
             undisturbed.check_same(folder, f"grid {grids}")
             grids += 1
     with capsys.disabled():
-        print(f"\n{kills} kills, {lives} starts, {grids} grids: 0 lost, 0 stuck, 0 tracebacks, the same bits each time")
+        print(
+            f"\n{kills} kills, {lives} starts, {grids} grids: 0 lost, 0 stuck, 0 tracebacks, the "
+            "same bits each time"
+        )

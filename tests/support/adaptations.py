@@ -1,4 +1,5 @@
-"""Adaptations that take seconds: data, how long they train, the way to their end, and what they leave."""
+"""Adaptations that take seconds: data, how long they train, the way to their end, and what they
+leave."""
 
 from __future__ import annotations
 
@@ -24,7 +25,9 @@ NAMES = np.array(["ant", "bee", "cat"])
 Done = TypeVar("Done")
 
 
-def finish(work: Generator[Progress, None, Done], see: Callable[[Progress], object] = lambda step: None) -> Done:
+def finish(
+    work: Generator[Progress, None, Done], see: Callable[[Progress], object] = lambda step: None
+) -> Done:
     while True:
         try:
             see(next(work))

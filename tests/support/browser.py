@@ -1,4 +1,5 @@
-"""Headless Chromium for tests of pages: the page as it is in the end, and what it asked for on the way."""
+"""Headless Chromium for tests of pages: the page as it is in the end, and what it asked for on the
+way."""
 
 from __future__ import annotations
 
@@ -12,17 +13,30 @@ from typing import Any
 import pytest
 
 OPTIONS = (
-    "headless no-sandbox disable-gpu disable-background-networking disable-component-update disable-sync no-first-run "
+    "headless no-sandbox disable-gpu disable-background-networking disable-component-update "
+    "disable-sync no-first-run "
     "disable-extensions disable-default-apps dump-dom virtual-time-budget=5000"
 )
 
 
 def visit(address: str, profile: Path, *more: str) -> str:
     """The page as Chromium leaves it; skips the test where there is none."""
-    program = next((p for name in ("chromium", "chromium-browser", "google-chrome") if (p := shutil.which(name))), None)
+    program = next(
+        (
+            p
+            for name in ("chromium", "chromium-browser", "google-chrome")
+            if (p := shutil.which(name))
+        ),
+        None,
+    )
     if program is None:
         pytest.skip("needs Chromium: apt-get install chromium")
-    ask = [program, *(f"--{option}" for option in OPTIONS.split()), f"--user-data-dir={profile}", *more]
+    ask = [
+        program,
+        *(f"--{option}" for option in OPTIONS.split()),
+        f"--user-data-dir={profile}",
+        *more,
+    ]
     done = subprocess.run([*ask, address], capture_output=True, text=True, timeout=90, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout

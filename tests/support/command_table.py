@@ -55,7 +55,11 @@ def commands() -> dict[str, Any]:
     found = {}
     for name, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
         inner = getattr(command, "commands", None)
-        found |= {name: command} if inner is None else {f"{name} {sub}": one for sub, one in inner.items()}
+        found |= (
+            {name: command}
+            if inner is None
+            else {f"{name} {sub}": one for sub, one in inner.items()}
+        )
     return found
 
 
@@ -77,8 +81,14 @@ def options() -> list[tuple[str, str]]:
 def is_path(name: str, option: str) -> bool:
     """Whether an option, or an argument, is a path: any name may be one."""
     command = commands()[name]
-    arguments = [parameter for parameter in command.params if parameter.param_type_name == "argument"]
-    found = arguments[int(option)] if option.isdecimal() else next(p for p in command.params if option in p.opts)
+    arguments = [
+        parameter for parameter in command.params if parameter.param_type_name == "argument"
+    ]
+    found = (
+        arguments[int(option)]
+        if option.isdecimal()
+        else next(p for p in command.params if option in p.opts)
+    )
     function = inspect.unwrap(command.callback, stop=lambda one: hasattr(one, "__signature__"))
     return "Path" in str(get_type_hints(function, include_extras=False)[found.name])
 

@@ -1,4 +1,5 @@
-"""Commands to try, and what they left: a run that takes a second, every file of a folder, and a refusal."""
+"""Commands to try, and what they left: a run that takes a second, every file of a folder, and a
+refusal."""
 
 from __future__ import annotations
 
@@ -13,7 +14,9 @@ RUN = ("run", "mini/syn-uci", *TINY)
 
 def files(folder: Path) -> dict[str, int]:
     """Every file with the time it was last written."""
-    return {str(p.relative_to(folder)): p.stat().st_mtime_ns for p in folder.rglob("*") if p.is_file()}
+    return {
+        str(p.relative_to(folder)): p.stat().st_mtime_ns for p in folder.rglob("*") if p.is_file()
+    }
 
 
 def assert_refused(answer: Answer, what: str = "") -> None:
@@ -24,7 +27,8 @@ def assert_refused(answer: Answer, what: str = "") -> None:
 
 
 def assert_refuses(cli: Command, folder: Path, command: Iterable[object], sentence: str) -> None:
-    """The same for a command, with how its sentence begins; and the folder that it ran in stays empty."""
+    """The same for a command, with how its sentence begins; and the folder that it ran in stays
+    empty."""
     answer = cli(*command)
     assert_refused(answer)
     assert answer.err.startswith(sentence), answer.err

@@ -1,6 +1,8 @@
-"""Draw the digits of the faces that rendered digits use: run as a script, it writes askew's `digit_glyphs` anew.
+"""Draw the digits of the faces that rendered digits use: run as a script, it writes askew's
+`digit_glyphs` anew.
 
-It needs the packages of `PACKAGES` in the versions that `digit_glyphs.json` names; askew itself needs none of them.
+It needs the packages of `PACKAGES` in the versions that `digit_glyphs.json` names; askew itself
+needs none of them.
 """
 
 from __future__ import annotations
@@ -32,8 +34,11 @@ PACKAGES = {  # and the licences of the fonts in them
     "font-source-serif-pro": "OFL-1.1",
 }
 _FOLDERS = ("mpl-data/fonts/ttf", "files")  # matplotlib's, and that of the font packages
-# Faces without digits, hairlines that vanish at 32 pixels, and a variable font that repeats its instances.
-_UNFIT = re.compile(r"STIX(NonUni|Siz)|cm(ex|sy)10|DejaVu\w+Display|LastResort|Thin|ExtraLight|VariableFont")
+# Faces without digits, hairlines that vanish at 32 pixels, and a variable font that repeats its
+# instances.
+_UNFIT = re.compile(
+    r"STIX(NonUni|Siz)|cm(ex|sy)10|DejaVu\w+Display|LastResort|Thin|ExtraLight|VariableFont"
+)
 _DIGITS = "0123456789"
 
 
@@ -49,7 +54,9 @@ def faces() -> dict[str, tuple[str, Path]]:
         spec = find_spec(package.replace("-", "_"))
         roots = (spec and spec.submodule_search_locations) or ()
         for folder in (Path(root, sub) for root in roots for sub in _FOLDERS):
-            for path in chain(folder.glob("*.otf"), folder.glob("*.ttf")):  # a ttf replaces its otf twin
+            for path in chain(
+                folder.glob("*.otf"), folder.glob("*.ttf")
+            ):  # a ttf replaces its otf twin
                 if not _UNFIT.search(path.stem):
                     found[path.stem] = package, path
     return dict(sorted(found.items()))
@@ -92,7 +99,9 @@ def write(sheet: Path, index: Path) -> None:
         "row": height,
     }
     lines = ",\n".join(json.dumps(entry) for entry in entries)
-    index.write_text(json.dumps(head, indent=1).removesuffix("\n}") + f',\n "faces": [\n{lines}\n]}}\n')
+    index.write_text(
+        json.dumps(head, indent=1).removesuffix("\n}") + f',\n "faces": [\n{lines}\n]}}\n'
+    )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
-"""A run carried out by a process of its own, which dies on the way: killed at a write, or without room on the disk.
+"""A run carried out by a process of its own, which dies on the way: killed at a write, or without
+room on the disk.
 
-A child imports this file and nothing else that its server has not imported, so that dozens of them take seconds.
+A child imports this file and nothing else that its server has not imported, so that dozens of them
+take seconds.
 """
 
 from __future__ import annotations
@@ -74,7 +76,8 @@ def die_at_write(number: int, *, half: bool) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return done
 
-    os.fsync, Path.replace = killing_fsync, killing_replace  # type: ignore[assignment,method-assign]
+    # type: ignore[assignment,method-assign]
+    os.fsync, Path.replace = killing_fsync, killing_replace
 
 
 def die_half(number: int) -> None:

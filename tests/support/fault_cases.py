@@ -1,4 +1,5 @@
-"""The commands that write, small enough to be disturbed at each step, and what must be true of their files."""
+"""The commands that write, small enough to be disturbed at each step, and what must be true of
+their files."""
 
 from __future__ import annotations
 
@@ -22,16 +23,58 @@ GRID = ("--seeds", "1", "--jobs", "1", "--json", *TINY)
 CASES: dict[str, tuple[object, ...]] = {
     "adapt": ("adapt", *DOMAINS, "-o", "out", "--backbone", "bare", "--method", "coal", *TINY),
     "adapt ensemble": ("adapt", *DOMAINS, "-o", "out", *TINY),
-    "adapt model": ("adapt", "--model", GOLDEN / "adaptation", GOLDEN / "target.npz", "-o", "out", *TINY[2:]),
+    "adapt model": (
+        "adapt",
+        "--model",
+        GOLDEN / "adaptation",
+        GOLDEN / "target.npz",
+        "-o",
+        "out",
+        *TINY[2:],
+    ),
     "choose": ("choose", "out", "source"),
     "embed": ("embed", "pictures", "-o", "rows.npz", "--weights", "none"),
-    "bench": ("bench", "mini", "--tasks", "syn-uci", "--methods", "source,coal", "--checkpoint-every", "0", *GRID),
-    "run": ("run", "mini/syn-uci", "-t", "pretrain=0", "-t", "rounds=1", "-t", "round=2", "-t", "batch=6"),
+    "bench": (
+        "bench",
+        "mini",
+        "--tasks",
+        "syn-uci",
+        "--methods",
+        "source,coal",
+        "--checkpoint-every",
+        "0",
+        *GRID,
+    ),
+    "run": (
+        "run",
+        "mini/syn-uci",
+        "-t",
+        "pretrain=0",
+        "-t",
+        "rounds=1",
+        "-t",
+        "round=2",
+        "-t",
+        "batch=6",
+    ),
     "tune": ("tune", "mini/syn-uci", "--draw", "1", "--methods", "coal", "--trials", "2", *GRID),
     "predict": ("predict", GOLDEN / "adaptation", GOLDEN / "target.npz", "-o", "predictions.csv"),
-    "predict parquet": ("predict", GOLDEN / "adaptation", GOLDEN / "target.npz", "-o", "predictions.parquet"),
+    "predict parquet": (
+        "predict",
+        GOLDEN / "adaptation",
+        GOLDEN / "target.npz",
+        "-o",
+        "predictions.parquet",
+    ),
     "export safetensors": ("export", GOLDEN / "adaptation", "-o", "model", "--to", "safetensors"),
-    "export torchscript": ("export", GOLDEN / "adaptation", "-o", "model.pt", "--to", "torchscript"),
+    "export torchscript": (
+        "export",
+        GOLDEN / "adaptation",
+        "-o",
+        "model.pt",
+        "--to",
+        "torchscript",
+    ),
     "export program": ("export", GOLDEN / "adaptation", "-o", "model.pt2", "--to", "program"),
     "export onnx": ("export", GOLDEN / "adaptation", "-o", "model.onnx"),
     "audit": ("audit", "out", "--draw", "5"),
@@ -40,8 +83,11 @@ CASES: dict[str, tuple[object, ...]] = {
 }
 """By name: a command line, to be run in a folder that is empty but for what `new_folder` says."""
 
-# They hold how long something took, or differ with where a command was stopped; archives with each writing.
-_OWN = re.compile(r".*/(done|report\.html|log\.txt|failed\.json|last\.safetensors|claim\.\d+)|.*\.pt2?")
+# They hold how long something took, or differ with where a command was stopped; archives with each
+# writing.
+_OWN = re.compile(
+    r".*/(done|report\.html|log\.txt|failed\.json|last\.safetensors|claim\.\d+)|.*\.pt2?"
+)
 
 
 BEFORE = {"adapt ensemble": "adapt ensemble", "choose": "adapt", "report": "run"}
@@ -64,11 +110,17 @@ def new_folder(case: str, folder: Path) -> Path:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """All that a command has left, as far as it is the same whenever and however often the command was started."""
+    """All that a command has left, as far as it is the same whenever and however often the command
+    was started."""
     files = (path for path in folder.rglob("*") if path.is_file() and path.name != ".lock")
     found = {f"/{path.relative_to(folder)}": path for path in files}
-    found = {name: path for name, path in found.items() if not name.startswith(("/pictures/", "/cache/"))}
-    return {name: b"" if _OWN.fullmatch(name) else _without_times(path) for name, path in sorted(found.items())}
+    found = {
+        name: path for name, path in found.items() if not name.startswith(("/pictures/", "/cache/"))
+    }
+    return {
+        name: b"" if _OWN.fullmatch(name) else _without_times(path)
+        for name, path in sorted(found.items())
+    }
 
 
 def _without_times(path: Path) -> bytes:
@@ -94,7 +146,9 @@ class Undisturbed:
     def of(cls, commands: Commands, case: str, folder: Path) -> Undisturbed:
         if case in BEFORE:
             before = folder.parent / "before"
-            first = commands.run(CASES[BEFORE[case]], new_folder(BEFORE[case], folder.parent / "first"))
+            first = commands.run(
+                CASES[BEFORE[case]], new_folder(BEFORE[case], folder.parent / "first")
+            )
             assert first.code == 0, first.err
             (folder.parent / "first").rename(before)
         if case == "adapt ensemble":
@@ -105,18 +159,24 @@ class Undisturbed:
         ended = commands.run(CASES[case], folder)
         assert ended.code == 0, ended.err
         if case == "adapt ensemble":
-            assert "|" in json.loads((folder / "out" / "model" / "model.json").read_bytes())["net"]["name"]
+            assert (
+                "|"
+                in json.loads((folder / "out" / "model" / "model.json").read_bytes())["net"]["name"]
+            )
         return cls(case, ended, found, contents(folder))
 
     def survives(self, commands: Commands, fault: Fault, folder: Path) -> None:
-        """A fault leaves nothing half there, and the same command, started again, ends as if there had been none."""
+        """A fault leaves nothing half there, and the same command, started again, ends as if there
+        had been none."""
         hit = commands.run(CASES[self.case], new_folder(self.case, folder), fault)
         where = f"{self.case}, {fault}, {hit.steps[fault.at - 1 : fault.at]}: {hit.code}\n{hit.err}"
         assert not hit.crashed, where
         self._check_sound(folder, where)
         if hit.code == 0:
             assert self.contents.items() <= contents(folder).items(), where
-            if self.case == "audit":  # a sheet that is there is never replaced: it may have labels by now
+            if (
+                self.case == "audit"
+            ):  # a sheet that is there is never replaced: it may have labels by now
                 return
         again = commands.run(CASES[self.case], folder)
         assert again.code == 0, f"{where}\nagain: {again.err}"
@@ -128,17 +188,26 @@ class Undisturbed:
         """Every file is that of the undisturbed command, bit for bit, and there is no other."""
         left = contents(folder)
         assert left.keys() == self.contents.keys(), where
-        assert left == self.contents, f"{where}\n{[name for name in left if left[name] != self.contents[name]]}"
+        assert left == self.contents, (
+            f"{where}\n{[name for name in left if left[name] != self.contents[name]]}"
+        )
 
     def _check_sound(self, folder: Path, where: str) -> None:
-        """What has its name is whole, as before or as after: files of a run that is done, a model that has its card."""
+        """What has its name is whole, as before or as after: files of a run that is done, a model
+        that has its card."""
         found = contents(folder)
         for name, content in found.items():
-            if not is_temporary(Path(name)) and name in self.contents and not name.endswith("trace.jsonl"):
+            if (
+                not is_temporary(Path(name))
+                and name in self.contents
+                and not name.endswith("trace.jsonl")
+            ):
                 inside = any(is_temporary(Path(part)) for part in name.split("/"))
                 whole = inside or content in (self.contents[name], self.before.get(name))
                 assert whole, f"{name} is half there: {where}"
-        for card in (name for name in found if name in self.contents and name.endswith("/model/model.json")):
+        for card in (
+            name for name in found if name in self.contents and name.endswith("/model/model.json")
+        ):
             state = self.contents if found[card] == self.contents[card] else self.before
             model = card.removesuffix("model.json")
             assert {name for name in state if name.startswith(model)} <= found.keys(), where

@@ -1,8 +1,9 @@
 """Commands whose writing fails, or which are killed, at a step of one's choice.
 
-A process that has imported everything forks for each command, so that a thousand of them take minutes. In the fork,
-what writes to the disk below a folder goes through a shim, which counts the steps: files created, written, flushed,
-renamed, removed. Libraries that write from C++ are counted where we create and flush their file.
+A process that has imported everything forks for each command, so that a thousand of them take
+minutes. In the fork, what writes to the disk below a folder goes through a shim, which counts the
+steps: files created, written, flushed, renamed, removed. Libraries that write from C++ are counted
+where we create and flush their file.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ class Fault:
     """What happens at which step."""
 
     kind: str = "none"
-    """none; kill, error or errors at a step (the last: at all after it, too); after: killed at a time; size: no file
-    can be larger, by a limit of the system, which C++ runs into as well."""
+    """none; kill, error or errors at a step (the last: at all after it, too); after: killed at a
+    time; size: no file can be larger, by a limit of the system, which C++ runs into as well."""
     at: int = 0
     """The step, from 1 on; or milliseconds, or bytes."""
     errno: int = 0
@@ -52,7 +53,8 @@ class Fault:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended: its exit code (negative: the signal that killed it), what it printed, and its steps."""
+    """How a command ended: its exit code (negative: the signal that killed it), what it printed,
+    and its steps."""
 
     code: int
     out: str
@@ -74,7 +76,9 @@ class Commands:
 
     def __init__(self) -> None:
         pipe = subprocess.PIPE
-        self._process = subprocess.Popen([sys.executable, __file__], stdin=pipe, stdout=pipe, text=True)
+        self._process = subprocess.Popen(
+            [sys.executable, __file__], stdin=pipe, stdout=pipe, text=True
+        )
 
     def __enter__(self) -> Commands:
         return self
@@ -87,8 +91,15 @@ class Commands:
         assert self._process.stdin
         assert self._process.stdout
         words = [str(word) for word in command]
-        modules = () if "safetensors" in words else SLOW.get(words[0], ())  # tensors alone need no exporter
-        order = {"command": words, "folder": str(folder), "fault": asdict(fault), "modules": modules}
+        modules = (
+            () if "safetensors" in words else SLOW.get(words[0], ())
+        )  # tensors alone need no exporter
+        order = {
+            "command": words,
+            "folder": str(folder),
+            "fault": asdict(fault),
+            "modules": modules,
+        }
         self._process.stdin.write(json.dumps(order) + "\n")
         self._process.stdin.flush()
         return Ended(**json.loads(self._process.stdout.readline()))
@@ -112,7 +123,8 @@ def serve() -> None:
 
 
 def _import_all() -> None:
-    """What commands import when they are called; nothing may compute here, since autograd does not survive a fork."""
+    """What commands import when they are called; nothing may compute here, since autograd does not
+    survive a fork."""
     import pkgutil
 
     import askew
@@ -121,7 +133,13 @@ def _import_all() -> None:
         if module.name.rpartition(".")[2] not in UNUSED:
             importlib.import_module(module.name)
     # Typer reads options with pydantic's; a run is scored with SciPy.
-    for name in ("pyarrow.parquet", "pydantic.type_adapter", "pydantic.fields", "safetensors.torch", "scipy.optimize"):
+    for name in (
+        "pyarrow.parquet",
+        "pydantic.type_adapter",
+        "pydantic.fields",
+        "safetensors.torch",
+        "scipy.optimize",
+    ):
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     from askew.adaptation import report
@@ -166,10 +184,15 @@ def _run(order: dict[str, Any], steps: int) -> None:
     code = 99
     try:
         for stream, name in ((1, "out"), (2, "err")):
-            os.dup2(os.open(f"{order['folder']}.log.{name}", os.O_CREAT | os.O_TRUNC | os.O_WRONLY), stream)
+            os.dup2(
+                os.open(f"{order['folder']}.log.{name}", os.O_CREAT | os.O_TRUNC | os.O_WRONLY),
+                stream,
+            )
         os.chdir(order["folder"])
         if order["command"][0] == "embed":
-            os.environ["ASKEW_CACHE"] = f"{order['folder']}/cache"  # so that its writing is watched, too
+            os.environ["ASKEW_CACHE"] = (
+                f"{order['folder']}/cache"  # so that its writing is watched, too
+            )
         sys.argv = ["askew", *order["command"]]
         fault = Fault(**order["fault"])
         signal.alarm(STUCK)
@@ -211,11 +234,13 @@ class Shim:
         return str(Path.cwd() / os.fsdecode(path)).startswith(self.folder)
 
     def step(self, what: str, path: Any, torn: Callable[[], object] = lambda: None) -> None:
-        """Called before a step; `torn` does half of it before the process is killed or the disk fails."""
+        """Called before a step; `torn` does half of it before the process is killed or the disk
+        fails."""
         with self.lock:
             number = next(self.number)
             self.write(
-                self.log, f"{what} {Path(os.fsdecode(path)).name if not isinstance(path, int) else ''}\n".encode()
+                self.log,
+                f"{what} {Path(os.fsdecode(path)).name if not isinstance(path, int) else ''}\n".encode(),
             )
         kind, at = self.fault.kind, self.fault.at
         if kind == "kill" and number == at:
@@ -227,9 +252,20 @@ class Shim:
             raise OSError(self.fault.errno, os.strerror(self.fault.errno), name)
 
     def install(self) -> None:
-        for name in ("replace", "rename", "unlink", "remove", "rmdir", "mkdir", "truncate", "ftruncate", "fsync"):
+        for name in (
+            "replace",
+            "rename",
+            "unlink",
+            "remove",
+            "rmdir",
+            "mkdir",
+            "truncate",
+            "ftruncate",
+            "fsync",
+        ):
             setattr(os, name, self._stepping(name, getattr(os, name)))
-        os.open = self._stepping("create", os.open, lambda flags=0, *_: flags & os.O_CREAT)  # type: ignore[assignment]
+        # type: ignore[assignment]
+        os.open = self._stepping("create", os.open, lambda flags=0, *_: flags & os.O_CREAT)
         os.write = self._stepping("write", os.write)  # type: ignore[assignment]
         io.open = builtins.open = self._opening(io.open)  # type: ignore[assignment]
 
@@ -250,12 +286,18 @@ class Shim:
                 shim.step("write", self.name, lambda: super(Raw, self).write(half))
                 return super().write(data)
 
-        def opening(file: Any, mode: str = "r", buffering: int = -1, *args: Any, **more: Any) -> Any:
+        def opening(
+            file: Any, mode: str = "r", buffering: int = -1, *args: Any, **more: Any
+        ) -> Any:
             if isinstance(file, int) or not set(mode) & set("wax+") or not shim.watches(file):
                 return plain(file, mode, buffering, *args, **more)
             if not more.get("opener"):
                 shim.step("open", file)
-            raw = Raw(os.fspath(file), mode.replace("b", "").replace("t", ""), opener=more.pop("opener", None))
+            raw = Raw(
+                os.fspath(file),
+                mode.replace("b", "").replace("t", ""),
+                opener=more.pop("opener", None),
+            )
             if buffering == 0:
                 return raw
             buffered = io.BufferedRandom(raw) if "+" in mode else io.BufferedWriter(raw)

@@ -1,8 +1,9 @@
 """A small network, and its weights as plain float64 formulas that methods are held against.
 
-Nothing here calls askew.methods.losses. A reversed gradient is told by the share of a term that each part descends:
-−0.5 says
-that the part climbs it half as fast. (A second conftest.py would hide the first from `from conftest import …`.)
+Nothing here calls askew.methods.losses. A reversed gradient is told by the share of a term that
+each part descends: −0.5 says
+that the part climbs it half as fast. (A second conftest.py would hide the first from `from conftest
+import …`.)
 """
 
 from __future__ import annotations
@@ -47,12 +48,15 @@ def given(method: Method) -> Given:
     if method.teacher:
         for weight in net["teacher"].buffers():
             weight += 4 * torch.rand_like(weight)  # another network than the student
-    batch = Batch(xs, torch.arange(NS) % C, xt, torch.arange(NT), source_views=(xs,), target_views=(xt, *more))
+    batch = Batch(
+        xs, torch.arange(NS) % C, xt, torch.arange(NT), source_views=(xs,), target_views=(xt, *more)
+    )
     return Given(net, batch)
 
 
 class Formula:
-    """The network as nothing but its weights w: f = tanh(Ax + a), p = softmax(Bf + b), d = a critic's logit."""
+    """The network as nothing but its weights w: f = tanh(Ax + a), p = softmax(Bf + b), d = a
+    critic's logit."""
 
     def __init__(self, net: Net, batch: Batch) -> None:
         self.net = net
@@ -61,7 +65,8 @@ class Formula:
         self.fs, self.ft = self.f(batch.xs), self.f(batch.xt)
 
     def taught(self, x: Tensor) -> Tensor:
-        """What a teacher answers: the same formula with weights of its own, which no gradient reaches."""
+        """What a teacher answers: the same formula with weights of its own, which no gradient
+        reaches."""
         w = {name: value.clone() for name, value in self.net["teacher"].named_buffers()}
         f = torch.tanh(x @ w["features.0.weight"].T + w["features.0.bias"])
         return softmax(f @ w["head.weight"].T + w["head.bias"])
@@ -95,7 +100,9 @@ class Formula:
         """(1/n) Σ_i −w_i log p_i[y_i], row by row."""
         p = self.p(self.fs, head)
         w = [1.0] * NS if weight is None else weight.tolist()
-        return torch.stack([-w[i] * p[i, y].log() for i, y in enumerate(self.ys.tolist())]).sum() / NS
+        return (
+            torch.stack([-w[i] * p[i, y].log() for i, y in enumerate(self.ys.tolist())]).sum() / NS
+        )
 
 
 def softmax(z: Tensor) -> Tensor:
@@ -116,11 +123,14 @@ def domain(ds: Tensor, dt: Tensor, ws: Tensor | float = 1.0, wt: Tensor | float 
 
 
 def assert_is(losses: Losses, formula: Formula, want: Mapping[str, tuple[Tensor, Shares]]) -> None:
-    """Losses have the formula's values; each part of the network descends its share of the term, and no other part."""
+    """Losses have the formula's values; each part of the network descends its share of the term,
+    and no other part."""
     assert list(losses) == list(want)
     params = dict(formula.net.named_parameters())
     for name, (term, shares) in want.items():
-        torch.testing.assert_close(losses[name], term, rtol=1e-10, atol=1e-12, msg=lambda m, n=name: f"{n}: {m}")
+        torch.testing.assert_close(
+            losses[name], term, rtol=1e-10, atol=1e-12, msg=lambda m, n=name: f"{n}: {m}"
+        )
         found, true = (
             torch.autograd.grad(value, list(of.values()), retain_graph=True, materialize_grads=True)
             for value, of in ((losses[name], params), (term, formula.w))
@@ -129,14 +139,19 @@ def assert_is(losses: Losses, formula: Formula, want: Mapping[str, tuple[Tensor,
         for weight, a, b in zip(params, found, true, strict=True):
             part = weight.partition(".")[0]
             torch.testing.assert_close(
-                a, shares.get(part, 0.0) * b, rtol=1e-8, atol=1e-12, msg=lambda m, w=weight, n=name: f"∂{n}/∂{w}: {m}"
+                a,
+                shares.get(part, 0.0) * b,
+                rtol=1e-8,
+                atol=1e-12,
+                msg=lambda m, w=weight, n=name: f"∂{n}/∂{w}: {m}",
             )
             moved |= {part} if a.abs().max() > 1e-5 else set()
         assert moved == {part for part, share in shares.items() if share}, f"{name} moves {moved}"
 
 
 def zero(net: Net, prefix: str) -> None:
-    """Set the weights so named to 0: a critic without its last layer says 0 of every image, and σ(0) is one half."""
+    """Set the weights so named to 0: a critic without its last layer says 0 of every image, and
+    σ(0) is one half."""
     named = [p for name, p in net.named_parameters() if name.startswith(prefix)]
     assert named
     for p in named:

@@ -10,7 +10,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-CLASSES = ("Alarm_Clock", "backpack", "Trash_Can", "TV", "Webcam")  # in the rule's order: case does not count
+CLASSES = (
+    "Alarm_Clock",
+    "backpack",
+    "Trash_Can",
+    "TV",
+    "Webcam",
+)  # in the rule's order: case does not count
 
 
 def picture(path: Path, side: int = 24) -> Path:
@@ -38,7 +44,8 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def office_home(data: Path) -> Path:
-    """A data folder with Real World, Product and Clipart, five classes of 12 to 20 pictures each."""
+    """A data folder with Real World, Product and Clipart, five classes of 12 to 20 pictures
+    each."""
     for domain in ("Real World", "Product", "Clipart"):
         for k, name in enumerate(CLASSES):
             for i in range(12 + 2 * k):

@@ -1,4 +1,5 @@
-"""Grids on several backends: a Ray cluster to break, a grid's results, and whether any run was finished twice."""
+"""Grids on several backends: a Ray cluster to break, a grid's results, and whether any run was
+finished twice."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ KEPT = ("weights.safetensors", "outputs.safetensors", "reweighted.json", "scores
 
 
 def results(root: Path) -> dict[str, bytes]:
-    """Files that must not depend on where and how often a grid was started; of `done`, only that it is there."""
+    """Files that must not depend on where and how often a grid was started; of `done`, only that it
+    is there."""
     found = {str(p.relative_to(root)): p.read_bytes() for p in root.glob("*/*") if p.name in KEPT}
     return found | {str(p.relative_to(root)): b"" for p in root.glob("*/done")}
 
@@ -52,7 +54,9 @@ def kill(pids: list[int]) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def harmed(command: Sequence[str | Path], root: Path, harm: Callable[[], object], seconds: float = 300) -> str:
+def harmed(
+    command: Sequence[str | Path], root: Path, harm: Callable[[], object], seconds: float = 300
+) -> str:
     """What a command prints that is harmed on its way; none of its runs is finished twice."""
     pipe = subprocess.PIPE
     with done_once(root):
@@ -98,7 +102,8 @@ def done_once(root: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def ray_nodes(count: int) -> Iterator[Any]:
-    """A Ray cluster of an idle head and `count` nodes of one CPU each, all of them on this machine."""
+    """A Ray cluster of an idle head and `count` nodes of one CPU each, all of them on this
+    machine."""
     import ray.cluster_utils
 
     head: dict[str, Any] = {"num_cpus": 0, "include_dashboard": False}

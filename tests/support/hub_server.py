@@ -1,4 +1,5 @@
-"""A stand-in for the Hub on 127.0.0.1: repositories, commits with large files, snapshots; what its client asks."""
+"""A stand-in for the Hub on 127.0.0.1: repositories, commits with large files, snapshots; what its
+client asks."""
 
 from __future__ import annotations
 
@@ -64,8 +65,17 @@ class Handler(BaseHTTPRequestHandler):
             if repo not in self.hub.files:
                 self.missing()
             elif rest[:1] == ["tree"]:
-                self.reply([{"type": "file", "path": p, "size": len(c), "oid": hashlib.sha1(c).hexdigest()}
-                            for p, c in self.hub.files[repo].items()])  # fmt: skip
+                self.reply(
+                    [
+                        {
+                            "type": "file",
+                            "path": p,
+                            "size": len(c),
+                            "oid": hashlib.sha1(c).hexdigest(),
+                        }
+                        for p, c in self.hub.files[repo].items()
+                    ]
+                )
             else:
                 siblings = [{"rfilename": p} for p in self.hub.files[repo]]
                 self.reply({"id": f"{owner}/{name}", "sha": "1" * 40, "siblings": siblings})
@@ -76,7 +86,9 @@ class Handler(BaseHTTPRequestHandler):
         if content is None:
             self.missing()
         else:
-            self.reply(content, ETag=f'"{hashlib.sha256(content).hexdigest()}"', X_Repo_Commit="1" * 40)
+            self.reply(
+                content, ETag=f'"{hashlib.sha256(content).hexdigest()}"', X_Repo_Commit="1" * 40
+            )
 
     do_HEAD = do_GET
 
@@ -91,21 +103,32 @@ class Handler(BaseHTTPRequestHandler):
             self.reply({"error": "Invalid credentials"}, 401)
         elif path == "api/repos/create":
             asked = json.loads(body)
-            name = f"{asked['organization']}/{asked['name']}" if asked.get("organization") else asked["name"]
+            name = (
+                f"{asked['organization']}/{asked['name']}"
+                if asked.get("organization")
+                else asked["name"]
+            )
             self.hub.files.setdefault(f"models/{name}", {".gitattributes": b""})
             private = asked.get("private") or asked.get("visibility") == "private"  # clients differ
             self.hub.private.setdefault(name, bool(private))
             self.reply({"url": f"{self.hub.address}/{name}", "name": name})
         elif path.endswith("/objects/batch"):
-            objects = [{**one, "actions": {"upload": {"href": f"{self.hub.address}/upload/{one['oid']}"}}}
-                       for one in json.loads(body)["objects"]]  # fmt: skip
+            objects = [
+                {**one, "actions": {"upload": {"href": f"{self.hub.address}/upload/{one['oid']}"}}}
+                for one in json.loads(body)["objects"]
+            ]
             self.reply({"transfer": "basic", "objects": objects})
         elif path == "api/validate-yaml":  # a card's front matter
             self.reply({"errors": [], "warnings": []})
         elif "/preupload/" in path:
-            files = [{"path": one["path"], "shouldIgnore": False,
-                      "uploadMode": "lfs" if one["path"].endswith(".safetensors") else "regular"}
-                     for one in json.loads(body)["files"]]  # fmt: skip
+            files = [
+                {
+                    "path": one["path"],
+                    "shouldIgnore": False,
+                    "uploadMode": "lfs" if one["path"].endswith(".safetensors") else "regular",
+                }
+                for one in json.loads(body)["files"]
+            ]
             self.reply({"files": files})
         elif "/commit/" in path:
             _, kind, owner, name, *_ = path.split("/")
@@ -135,7 +158,9 @@ def serve_hub() -> Iterator[Hub]:
     handler = type("Own", (Handler,), {"hub": Hub()})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     handler.hub.address = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread = threading.Thread(
+        target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+    )
     thread.start()
     try:
         yield handler.hub

@@ -1,4 +1,5 @@
-"""Lanes' Triton kernels on a processor, by Triton's interpreter: prints how far each is from torch's own layer.
+"""Lanes' Triton kernels on a processor, by Triton's interpreter: prints how far each is from
+torch's own layer.
 
 A program, since Triton asks once, when it is imported, whether to interpret.
 """
@@ -26,16 +27,22 @@ LANES = 2
 
 
 def loop_bounds_from_numpy() -> None:
-    """A number that a kernel is given is an array of one element, which numpy 2.4 no longer takes for a number."""
+    """A number that a kernel is given is an array of one element, which numpy 2.4 no longer takes
+    for a number."""
     patch = interpreter._LangPatchScope.set_attr
 
     def set_attr(self: object, owner: object, name: str, value: object) -> None:
-        patch(self, owner, name, (lambda tensor: int(tensor.handle.data.item())) if name == "__index__" else value)
+        patch(
+            self,
+            owner,
+            name,
+            (lambda tensor: int(tensor.handle.data.item())) if name == "__index__" else value,
+        )
 
     interpreter._LangPatchScope.set_attr = set_attr
 
 
-def main() -> None:
+def main() -> None:  # noqa: C901
     loop_bounds_from_numpy()
     torch.set_num_threads(1)
     torch.backends.cudnn.allow_tf32 = False
@@ -57,9 +64,16 @@ def main() -> None:
         x, kernel = torch.zeros(LANES, cin, n, side, side), torch.zeros(LANES, cout, cin, k, k)
         for training in (True, False) if i == 0 else (True,):
             trust.trusted_block(x, kernel, padding, 0.1, 1e-5, pool, training, kept)
-    trust.trusted_norm(torch.zeros(LANES, 20, 6, 1, 1), torch.zeros(LANES, 20), 0.1, 1e-5, (1, 1, 0), True)
+    trust.trusted_norm(
+        torch.zeros(LANES, 20, 6, 1, 1), torch.zeros(LANES, 20), 0.1, 1e-5, (1, 1, 0), True
+    )
     for kept in (SINGLE, HALF):
-        trust.tried("norm by kept statistics", ((3, 70, 5, 6), (70,), (70,)), (1e-5, kept), torch.device("cpu"))
+        trust.tried(
+            "norm by kept statistics",
+            ((3, 70, 5, 6), (70,), (70,)),
+            (1e-5, kept),
+            torch.device("cpu"),
+        )
     for first in (False, True):
         trust.tried("dropout", ((2, 5, 300),), (0.3, first), torch.device("cpu"))
     for slots in (1, 2):  # SGD and Adam; more weights than a program's, and no multiple of them

@@ -1,4 +1,5 @@
-"""Picture views by their Triton kernels on a processor, by Triton's interpreter: prints how far each is from torch's.
+"""Picture views by their Triton kernels on a processor, by Triton's interpreter: prints how far
+each is from torch's.
 
 A program, since Triton asks once, when it is imported, whether to interpret.
 """
@@ -33,9 +34,14 @@ CASES = [  # channels, height and width, side of the view, kind of pixels, style
 def main() -> None:
     torch.set_num_threads(1)
     picture_kernel.BLOCK = 128  # fewer than a view has, and no divisor of theirs
-    rng, keys = torch.Generator().manual_seed(0), random.hash64(random.key("pictures"), torch.arange(IMAGES))
+    rng, keys = (
+        torch.Generator().manual_seed(0),
+        random.hash64(random.key("pictures"), torch.arange(IMAGES)),
+    )
     for channels, sides, side, kind, style, strength in CASES:
-        x = torch.randint(0, 256, (IMAGES, channels, *sides), generator=rng, dtype=torch.uint8).to(kind)
+        x = torch.randint(0, 256, (IMAGES, channels, *sides), generator=rng, dtype=torch.uint8).to(
+            kind
+        )
         views = []
         for by_kernels in (False, True):
             augment._by_kernels = lambda *_, by=by_kernels: by

@@ -1,4 +1,5 @@
-"""Folders of finished runs that were never trained: enough to measure what ten thousand of them cost."""
+"""Folders of finished runs that were never trained: enough to measure what ten thousand of them
+cost."""
 
 from __future__ import annotations
 
@@ -13,8 +14,14 @@ from askew.runs.config import RunRequest, prepare
 from askew.runs.root import open_root
 from askew.runs.store import RunFolder
 
-TASKS = [f"office-home/{a}-{b}" for a, b in itertools.permutations(("art", "clipart", "product", "real"), 2)]
-TASKS += [f"domainnet/{a}-{b}" for a, b in itertools.permutations(("real", "clipart", "painting", "sketch"), 2)]
+TASKS = [
+    f"office-home/{a}-{b}"
+    for a, b in itertools.permutations(("art", "clipart", "product", "real"), 2)
+]
+TASKS += [
+    f"domainnet/{a}-{b}"
+    for a, b in itertools.permutations(("real", "clipart", "painting", "sketch"), 2)
+]
 
 
 def score(value: float, classes: int) -> dict[str, object]:
@@ -32,7 +39,8 @@ def score(value: float, classes: int) -> dict[str, object]:
 
 
 def make_runs(root: Path, count: int, classes: int) -> Path:
-    """A folder of `count` finished runs: all methods, 24 tasks, 5 seeds, and shift degrees until there are enough."""
+    """A folder of `count` finished runs: all methods, 24 tasks, 5 seeds, and shift degrees until
+    there are enough."""
     open_root(root)
     records = {id: prepare(RunRequest("mini/syn-uci", id))[0].describe() for id in METHODS}
     everything = list(itertools.product(range(5), TASKS, METHODS))
@@ -44,7 +52,12 @@ def make_runs(root: Path, count: int, classes: int) -> Path:
             folder = RunFolder(root / f"{number:016x}")
             folder.path.mkdir()
             value = 40 + (number * 7919 % 4001) / 100
-            record = {"key": folder.path.name, "run": run, "notes": [], "classes": [str(i) for i in range(classes)]}
+            record = {
+                "key": folder.path.name,
+                "run": run,
+                "notes": [],
+                "classes": [str(i) for i in range(classes)],
+            }
             scores = {"whole": score(value, classes), "paper": score(value - 3, classes)}
             write_json(folder.path / "run.json", record)
             write_json(folder.path / "scores.json", scores)

@@ -1,4 +1,5 @@
-"""Files that are almost right: a good one with bytes changed, cut, doubled or put in; and values of the wrong kind."""
+"""Files that are almost right: a good one with bytes changed, cut, doubled or put in; and values of
+the wrong kind."""
 
 from __future__ import annotations
 
@@ -9,12 +10,30 @@ from typing import Any
 from hypothesis import strategies as st
 
 _ODD: list[Any] = [
-    None, True, -1, 0, 2**70, 1e308, float("nan"), float("inf"), "", "\ud800", "\x1b[2J", "../../x", "x" * 300, [], {},
-    [[]], {"a": None}, "nan",
-]  # fmt: skip
+    None,
+    True,
+    -1,
+    0,
+    2**70,
+    1e308,
+    float("nan"),
+    float("inf"),
+    "",
+    "\ud800",
+    "\x1b[2J",
+    "../../x",
+    "x" * 300,
+    [],
+    {},
+    [[]],
+    {"a": None},
+    "nan",
+]
 
 edits = st.tuples(
-    st.sampled_from(["set", "cut", "double", "insert", "end"]), st.floats(0, 1), st.binary(min_size=1, max_size=6)
+    st.sampled_from(["set", "cut", "double", "insert", "end"]),
+    st.floats(0, 1),
+    st.binary(min_size=1, max_size=6),
 )
 
 

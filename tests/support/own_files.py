@@ -1,4 +1,5 @@
-"""Small custom data: pictures in class folders or side by side, arrays, and a cache for each test alone."""
+"""Small custom data: pictures in class folders or side by side, arrays, and a cache for each test
+alone."""
 
 from __future__ import annotations
 

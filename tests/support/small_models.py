@@ -22,13 +22,19 @@ CLASSES = ("cat", "dog", "<script>'\"")
 TRAINING, SOURCE, TARGET = (0.5, 0.3, 0.2), (0.6, 0.2, 0.2), (0.1, 0.2, 0.7)
 
 
-def card(net: str = "mlp", shape: tuple[int, ...] = (8,), rule: Method | None = None, **more: Any) -> ModelCard:
+def card(
+    net: str = "mlp", shape: tuple[int, ...] = (8,), rule: Method | None = None, **more: Any
+) -> ModelCard:
     priors = {
         "training_prior": TRAINING,
         "source_prior": SOURCE,
         "target_prior": TargetPrior(TARGET, "em", TRAINING, TRAINING),
     }
-    values: dict[str, Any] = {"net": NetSpec(name=net, crop=32), **priors, "made": {"by": "me"}} | more
+    values: dict[str, Any] = {
+        "net": NetSpec(name=net, crop=32),
+        **priors,
+        "made": {"by": "me"},
+    } | more
     return ModelCard(rule=rule or COAL(), shape=shape, classes=CLASSES, **values)
 
 
@@ -36,7 +42,9 @@ def weights(of: ModelCard, seed: int = 0) -> dict[str, torch.Tensor]:
     """Of a network as a run saves them, with statistics that are not those of a fresh one."""
     parts, _ = build(of.net, of.shape, len(of.classes), seed)
     rng = torch.Generator().manual_seed(seed)
-    state = {f"{part}.{n}": t.clone() for part, m in parts.items() for n, t in m.state_dict().items()}
+    state = {
+        f"{part}.{n}": t.clone() for part, m in parts.items() for n, t in m.state_dict().items()
+    }
     for name, tensor in state.items():
         if "running" in name:
             state[name] = tensor + 0.1 * torch.rand(tensor.shape, generator=rng)
@@ -50,7 +58,8 @@ def predictor(net: str = "mlp", shape: tuple[int, ...] = (8,), **more: Any) -> P
 
 
 def shallow_resnets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Residual networks of a block where there are two: as wide, of the same layers, and twice as fast."""
+    """Residual networks of a block where there are two: as wide, of the same layers, and twice as
+    fast."""
 
     def shallow(name: str, weights: None) -> models.ResNet:
         assert name == "resnet18"

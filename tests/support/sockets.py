@@ -10,7 +10,8 @@ _LISTENING = "0A"
 
 
 def listening(pid: int) -> dict[str, str]:
-    """By address and port: the name of the process, for all sockets of a process and of its descendants."""
+    """By address and port: the name of the process, for all sockets of a process and of its
+    descendants."""
     owners = {inode: _name(one) for one in _family(pid) for inode in _sockets(one)}
     found = {}
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):

@@ -19,7 +19,11 @@ def stripes(n: int, seed: int) -> Labeled:
 
 
 def training_data_of(
-    source: Labeled, source_val: Labeled, target: Labeled, test: Labeled, classes: tuple[str, ...] = ("a", "b", "c")
+    source: Labeled,
+    source_val: Labeled,
+    target: Labeled,
+    test: Labeled,
+    classes: tuple[str, ...] = ("a", "b", "c"),
 ) -> TrainingData:
     """Training data of four labelled domains, the last two without their labels."""
     return TrainingData(source, source_val, target.unlabeled(), test.unlabeled(), classes)

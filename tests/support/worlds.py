@@ -42,9 +42,11 @@ def world(
     knows: float = 0.0,
     seed: int = 0,
 ) -> World:
-    """x ~ N(apart·e_y, I), the target moved by a random vector; logits for the training prior `seen`.
+    """x ~ N(apart·e_y, I), the target moved by a random vector; logits for the training prior
+    `seen`.
 
-    Likelihoods are `sharp` times as sure as they should be. A network that `knows` a share of the move takes it back.
+    Likelihoods are `sharp` times as sure as they should be. A network that `knows` a share of the
+    move takes it back.
     """
     rng = np.random.default_rng(seed)
     c = len(p)

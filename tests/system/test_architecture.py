@@ -1,4 +1,5 @@
-"""The shape of the code: imports point one way, torch is imported late, files and functions stay short."""
+"""The shape of the code: imports point one way, torch is imported late, files and functions stay
+short."""
 
 from __future__ import annotations
 
@@ -14,15 +15,23 @@ import pytest
 import askew
 
 ROOT = Path(askew.__file__).parent
-LONGEST = 300
-LONGEST_FUNCTION = 40
+LONGEST_FILE = 500
 ROOMS = (
-    "core", "data", "nets", "evaluation", "methods", "training", "runs", "inference", "reports", "adaptation", "cli",
-)  # fmt: skip
+    "core",
+    "data",
+    "nets",
+    "evaluation",
+    "methods",
+    "training",
+    "runs",
+    "inference",
+    "reports",
+    "adaptation",
+    "cli",
+)
 """From left to right: a room may import from those before it."""
 ORDER = (*ROOMS[:-1], "testing", "cli")
 """The command line checks methods too; the package's other modules stand behind all rooms."""
-MOST_FILES = 13
 
 
 @functools.cache
@@ -41,22 +50,30 @@ def tree_of(name: str) -> ast.Module:
 
 
 def rank(name: str) -> int:
-    """The place of a module's room; the package's own modules, but for `testing`, come after all rooms."""
+    """The place of a module's room; the package's own modules, but for `testing`, come after all
+    rooms."""
     room = name.partition(".")[0]
     return ORDER.index(room) if room in ORDER else len(ORDER)
 
 
 def imported(tree: ast.Module, known: set[str]) -> Iterator[tuple[int, str]]:
-    """(line, module) of every import of askew, wherever it stands: at the top, in a function, for types alone."""
+    """(line, module) of every import of askew, wherever it stands: at the top, in a function, for
+    types alone."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "imports are absolute"
             base = node.module or ""
-            # `from askew.core import random` names a module, `from askew import __version__` does not.
-            names = [base if f"{base}.{a.name}".removeprefix("askew.") not in known else f"{base}.{a.name}"
-                     for a in node.names if (base, a.name) != ("askew", "__version__")]  # fmt: skip
+            # `from askew.core import random` names a module, `from askew import __version__` does
+            # not.
+            names = [
+                base
+                if f"{base}.{a.name}".removeprefix("askew.") not in known
+                else f"{base}.{a.name}"
+                for a in node.names
+                if (base, a.name) != ("askew", "__version__")
+            ]
         else:
             continue
         for name in names:
@@ -65,7 +82,8 @@ def imported(tree: ast.Module, known: set[str]) -> Iterator[tuple[int, str]]:
 
 
 def breaches(name: str, tree: ast.Module, known: set[str]) -> list[str]:
-    """Imports of a room to the right of the module's own, of the package as a whole, or of what is not there."""
+    """Imports of a room to the right of the module's own, of the package as a whole, or of what is
+    not there."""
     return [
         f"askew.{name}, line {line}, imports askew.{other}"
         for line, other in imported(tree, known)
@@ -78,21 +96,18 @@ def test_every_folder_of_the_package_is_a_room() -> None:
     assert {p.stem for p in ROOT.glob("*.py")} == {"__init__", "__main__", "testing"}
 
 
-def test_a_room_holds_no_more_files_than_a_reader_can_keep_in_mind() -> None:
-    for folder in (p for p in ROOT.rglob("*") if p.is_dir() and p.name != "methods"):
-        assert len([p for p in folder.glob("*.py") if p.stem != "__init__"]) <= MOST_FILES, folder
-
-
-@pytest.mark.parametrize("name", [name for name in modules() if name])
-def test_imports_only_point_to_the_left(name: str) -> None:
-    assert not breaches(name, tree_of(name), set(modules()))
+def test_imports_only_point_to_the_left() -> None:
+    known = set(modules())
+    assert not [one for name in known if name for one in breaches(name, tree_of(name), known)]
 
 
 def test_no_two_modules_import_each_other() -> None:
     known = set(modules())
     uses = {name: {other for _, other in imported(tree_of(name), known)} for name in known if name}
     done: set[str] = set()
-    while ready := {name for name, others in uses.items() if name not in done and others & uses.keys() <= done}:
+    while ready := {
+        name for name, others in uses.items() if name not in done and others & uses.keys() <= done
+    }:
         done |= ready
     assert not uses.keys() - done
 
@@ -115,7 +130,12 @@ def test_an_import_to_the_right_would_be_found(source: str) -> None:
 
 @pytest.mark.parametrize(
     "source",
-    ["from askew.core import random", "from askew import __version__", "import torch", "from askew.nets.spec import N"],
+    [
+        "from askew.core import random",
+        "from askew import __version__",
+        "import torch",
+        "from askew.nets.spec import N",
+    ],
 )
 def test_an_import_to_the_left_is_no_breach(source: str) -> None:
     assert not breaches("nets.network", ast.parse(source), set(modules()))
@@ -135,25 +155,33 @@ def test_every_name_that_the_package_offers_is_there() -> None:
 
 def test_dir_lists_the_public_names() -> None:
     assert dir(askew) == sorted([*askew.__all__, "__version__"])
-    assert run("import sys, askew; print('coal' in dir(askew), 'run' in dir(askew), 'torch' in sys.modules)") == (
-        "False True False\n"
-    )
+    assert run(
+        "import sys, askew; print('coal' in dir(askew), 'run' in dir(askew), 'torch' in "
+        "sys.modules)"
+    ) == ("False True False\n")
 
 
 def run(code: str) -> str:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
     return done.stdout
 
 
 def test_importing_askew_does_not_import_torch() -> None:
-    assert run("import sys, askew; print('torch' in sys.modules, 'numpy' in sys.modules)") == "False False\n"
+    assert (
+        run("import sys, askew; print('torch' in sys.modules, 'numpy' in sys.modules)")
+        == "False False\n"
+    )
 
 
 SLOW = ("torch", "numpy", "rich.progress", "askew.core.options")
 """Modules that make `askew --help` slower than 0.3 s, or come with those that do."""
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["bench", "--help"], ["data", "show", "--help"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["run", "--help"], ["bench", "--help"], ["data", "show", "--help"]]
+)
 def test_help_imports_nothing_that_is_slow(arguments: list[str]) -> None:
     code = f"""
 import sys
@@ -170,24 +198,6 @@ print([name for name in {SLOW!r} if name in sys.modules])
     assert output.endswith("\n[]\n")
 
 
-@pytest.mark.parametrize("name", modules())
-def test_no_file_is_longer_than_a_reader_likes(name: str) -> None:
-    assert len(modules()[name].read_text().splitlines()) <= LONGEST
-
-
-def functions(node: ast.AST, name: str) -> Iterator[tuple[str, int]]:
-    """Dotted name and number of lines of every function, from `def` to its last statement."""
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.ClassDef):
-            yield from functions(child, f"{name}.{child.name}")
-        elif isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield f"{name}.{child.name}", (child.end_lineno or 0) - child.lineno + 1
-            yield from functions(child, f"{name}.{child.name}")
-        else:
-            yield from functions(child, name)
-
-
-@pytest.mark.parametrize("name", modules())
-def test_no_function_is_longer_than_a_screen(name: str) -> None:
-    lengths = dict(functions(tree_of(name), name))
-    assert {f: n for f, n in lengths.items() if n > LONGEST_FUNCTION} == {}
+def test_no_file_has_more_than_500_lines() -> None:
+    lengths = {name: len(path.read_text().splitlines()) for name, path in modules().items()}
+    assert {name: n for name, n in lengths.items() if n > LONGEST_FILE} == {}

@@ -28,7 +28,12 @@ def test_the_example_on_mini_runs_from_top_to_bottom(cli: Command, tmp_path: Pat
         short = ["--jobs", "1", *TINY] if command == "bench" else []
         answer = cli(command, *rest, *short)
         assert answer.code == 0, answer.err
-    assert {p.name for p in tmp_path.iterdir()} == {"mini-runs", "mix.svg", "classes.svg", "report.html"}
+    assert {p.name for p in tmp_path.iterdir()} == {
+        "mini-runs",
+        "mix.svg",
+        "classes.svg",
+        "report.html",
+    }
 
 
 @pytest.mark.parametrize("words", LARGE, ids=" ".join)
@@ -36,13 +41,19 @@ def test_a_command_that_needs_data_or_runs_lacks_nothing_else(
     cli: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
 ) -> None:
     benchmark = Path(words[2]).stem
-    if benchmark in BENCHMARKS and not (resources.files("askew.runs.settings") / f"{benchmark}.toml").is_file():
+    if (
+        benchmark in BENCHMARKS
+        and not (resources.files("askew.runs.settings") / f"{benchmark}.toml").is_file()
+    ):
         pytest.skip(f"askew has no settings of {benchmark} yet")
     monkeypatch.delenv("ASKEW_DATA", raising=False)
     shutil.copytree(ROOT / "benchmarks" / "grids", tmp_path / "benchmarks" / "grids")
     answer = cli(*words[1:])
     assert answer.code == 2
-    lacking = ("This task needs real images, and no data folder was given.", "runs is not a folder of askew runs.")
+    lacking = (
+        "This task needs real images, and no data folder was given.",
+        "runs is not a folder of askew runs.",
+    )
     assert answer.err.startswith(lacking), answer.err
     assert [p.name for p in tmp_path.iterdir()] == ["benchmarks"]
 
@@ -58,7 +69,11 @@ def test_the_grid_that_it_shows_is_one(tmp_path: Path) -> None:
     (shown,) = blocks(PAGE, "toml")
     tomllib.loads(shown)
     (tmp_path / "own.toml").write_text(shown)
-    assert [variant.name for variant in read_grid(tmp_path / "own.toml").variants] == ["full", "half", "fewer-rounds"]
+    assert [variant.name for variant in read_grid(tmp_path / "own.toml").variants] == [
+        "full",
+        "half",
+        "fewer-rounds",
+    ]
 
 
 def test_every_check_is_listed() -> None:

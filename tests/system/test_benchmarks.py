@@ -25,7 +25,8 @@ FOLDER = Path(__file__).parents[2] / "benchmarks"
 PROGRAMS = sorted(p for p in FOLDER.rglob("*.py") if "__main__" in p.read_text())
 GRIDS = sorted((FOLDER / "grids").rglob("*.toml"))
 FROZEN = ("first", "schedule", "length", "final")
-"""Sweeps that results/development reports: they name every setting, whatever the committed ones become."""
+"""Sweeps that results/development reports: they name every setting, whatever the committed ones
+become."""
 DEVELOPMENT = [grid for grid in GRIDS if grid.parent.name == "development"]
 CANDIDATES = {candidate.name for candidate in AUTO["rows"]}
 
@@ -75,10 +76,13 @@ def test_settings_for_embeddings_are_tried_on_pairs_that_nothing_reports(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.syspath_prepend(FOLDER / "studies")
-    own, rows_of, tables = (importlib.import_module(name) for name in ("own", "own_rows", "own_tables"))
+    own, rows_of, tables = (
+        importlib.import_module(name) for name in ("own", "own_rows", "own_tables")
+    )
     assert len(rows_of.PAIRS["development"]) == 8
     assert not rows_of.REPORTED & set(rows_of.PAIRS["development"])
-    # Of noise, rounding would decide whether anything is preferred to source-only; who joins is tested elsewhere.
+    # Of noise, rounding would decide whether anything is preferred to source-only; who joins is
+    # tested elsewhere.
     monkeypatch.setattr(own, "choose_members", lambda *_: [(1, 1.0), (2, 1.0)])
     rng = np.random.default_rng(0)
     for domain, kind in itertools.product(("cartoon", "sketch"), ("cat", "dog")):
@@ -93,23 +97,38 @@ def test_settings_for_embeddings_are_tried_on_pairs_that_nothing_reports(
     assert sorted(set(rows["y"].tolist())) == ["cat", "dog"]
     short = "train = { pretrain = 2, rounds = 1, round = 2, batch = 2 }"
     strong, less = "hyper = { coal = { alpha = 0.3 } }", 'without = ["mcc"]'
-    variants = tomllib.loads(f"[base]\n{short}\n[strong]\n{strong}\n{short}\n[less]\n{less}\n{short}\n")
-    trials = [own.Trial(name, ("cartoon", "sketch"), "rs-ut", 0, variant) for name, variant in variants.items()]
+    variants = tomllib.loads(
+        f"[base]\n{short}\n[strong]\n{strong}\n{short}\n[less]\n{less}\n{short}\n"
+    )
+    trials = [
+        own.Trial(name, ("cartoon", "sketch"), "rs-ut", 0, variant)
+        for name, variant in variants.items()
+    ]
     results = tmp_path / "results.jsonl"
     for _ in range(2):  # the second time there is nothing to do
         own.run_trials(trials, own.Trier(tmp_path / "rows", auto=True), results)
         every = list(tables.read(results))
-        found = [row for row in every if not row["method"].startswith("skada")]  # which may be missing
+        found = [
+            row for row in every if not row["method"].startswith("skada")
+        ]  # which may be missing
     without = [row for row in found if row["variant"] == "less"]
-    assert len(found) - len(without) == 2 * (7 + 3), "six candidates, one fitted to them, what is handed out, two peers"
+    assert len(found) - len(without) == 2 * (7 + 3), (
+        "six candidates, one fitted to them, what is handed out, two peers"
+    )
     assert len(without) == 5 + 2, "one candidate less, and no peer again"
     assert not any("mcc" in row["method"] or "verdict" in row for row in without)
     chosen = [row["mean"] for row in found if row["method"] == "auto"]
     assert set(chosen) <= {row["mean"] for row in found if row["method"] != "auto"}
     tables.print_table(every)
     printed = [line.split(" | ") for line in capsys.readouterr().out.splitlines()]
-    assert [line[0] for line in printed[-3:]] == ["| base (1 pairs)", "| strong (1 pairs)", "| less (1 pairs)"]
-    best = max(row["mean"] for row in every if row["variant"] == "base" and row["method"] in CANDIDATES)
+    assert [line[0] for line in printed[-3:]] == [
+        "| base (1 pairs)",
+        "| strong (1 pairs)",
+        "| less (1 pairs)",
+    ]
+    best = max(
+        row["mean"] for row in every if row["variant"] == "base" and row["method"] in CANDIDATES
+    )
     assert printed[-3][printed[-5].index(tables.BEST)] == f"{best:.1f}"
     base = [row for row in every if row["variant"] == "base"]
     tables.print_summary(base, [("development", "rs-ut")])
@@ -132,9 +151,13 @@ def test_glyphs_are_two_domains_of_the_same_classes_and_the_same_every_time(
     monkeypatch.setattr(glyphs, "SIZES", {"p": (3, 5), "q": (2, 4)})
     rng = np.random.default_rng(0)
     for i in range(2):
-        Image.fromarray(rng.integers(0, 256, (40, 30, 3), dtype=np.uint8)).save(tmp_path / f"{i}.jpg")
+        Image.fromarray(rng.integers(0, 256, (40, 30, 3), dtype=np.uint8)).save(
+            tmp_path / f"{i}.jpg"
+        )
     for kind in ("symbols", "scenes"):
-        (x, y), (again, _), (other, other_y) = (glyphs.draw(kind, domain, tmp_path) for domain in "ppq")
+        (x, y), (again, _), (other, other_y) = (
+            glyphs.draw(kind, domain, tmp_path) for domain in "ppq"
+        )
         assert x.shape == (len(y), 3, 128, 128)
         assert (x == again).all()
         assert x.mean() != other.mean()
@@ -153,16 +176,24 @@ def test_drawings_are_two_domains_of_the_same_classes_and_what_is_alike_is_there
             picture = Image.fromarray(rng.integers(9, 256, (9, 6, 4), dtype=np.uint8))
             for name in (f"{of.get('with', ['thing'])[0]}_1", "copy", "outline_mirror"):
                 picture.save(folder / f"{name}.png")
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", Image.MAX_IMAGE_PIXELS)  # which the program changes
-    monkeypatch.setattr(sys, "argv", ["drawings.py", "stamps", f"{tmp_path}/pictures", f"--debian={tmp_path}"])
+    monkeypatch.setattr(
+        Image, "MAX_IMAGE_PIXELS", Image.MAX_IMAGE_PIXELS
+    )  # which the program changes
+    monkeypatch.setattr(
+        sys, "argv", ["drawings.py", "stamps", f"{tmp_path}/pictures", f"--debian={tmp_path}"]
+    )
     drawings.main()
     found = [sorted((tmp_path / "pictures" / f"stamps_{domain}").rglob("*.png")) for domain in "pq"]
     for files in found:
         assert [file.parent.name for file in files] == sorted(drawings.CLASSES["stamps"])
-        assert {(file.name, Image.open(file).convert("RGB").size) for file in files} == {("000.png", (128, 128))}
+        assert {(file.name, Image.open(file).convert("RGB").size) for file in files} == {
+            ("000.png", (128, 128))
+        }
 
 
-def test_a_reversed_shift_leaves_a_tenth_of_the_other_end_and_never_too_few(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reversed_shift_leaves_a_tenth_of_the_other_end_and_never_too_few(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.syspath_prepend(FOLDER / "studies")
     own_rows = importlib.import_module("own_rows")
     source, target = (own_rows.wanted(np.full(31, 100), "reversed", side) for side in (True, False))

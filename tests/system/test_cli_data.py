@@ -1,4 +1,5 @@
-"""Data folders on the command line: a complete one is used, and any other is refused with the reason."""
+"""Data folders on the command line: a complete one is used, and any other is refused with the
+reason."""
 
 from __future__ import annotations
 
@@ -53,11 +54,13 @@ def test_an_incomplete_data_folder_is_refused(cli: Command, data: Path) -> None:
     (data / "digits" / "usps" / "test.npz").unlink()
     answer = cli(*usps(data))
     assert_refused(answer)
-    assert answer.err.startswith(f"The data folder is incomplete: {data}/digits/usps/test.npz is missing.")
+    assert answer.err.startswith(
+        f"The data folder is incomplete: {data}/digits/usps/test.npz is missing."
+    )
     assert not Path("runs").exists()
 
 
-def broken(data: Path, how: str) -> None:
+def broken(data: Path, how: str) -> None:  # noqa: C901
     path = data / "digits" / "usps" / "train.npz"
     x, y = fake(400, 16)
     content = path.read_bytes()
@@ -92,11 +95,23 @@ def broken(data: Path, how: str) -> None:
 @pytest.mark.parametrize(
     "how",
     [
-        "empty", "text", "cut", "flipped", "npy", "no labels", "floats", "pickles", "lengths", "digits",
-        "labels with NaN", "words",
+        "empty",
+        "text",
+        "cut",
+        "flipped",
+        "npy",
+        "no labels",
+        "floats",
+        "pickles",
+        "lengths",
+        "digits",
+        "labels with NaN",
+        "words",
     ],
-)  # fmt: skip
-def test_a_data_file_that_is_not_as_it_should_be_is_named(cli: Command, data: Path, how: str) -> None:
+)
+def test_a_data_file_that_is_not_as_it_should_be_is_named(
+    cli: Command, data: Path, how: str
+) -> None:
     broken(data, how)
     answer = cli(*usps(data))
     assert_refused(answer)

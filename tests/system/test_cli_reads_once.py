@@ -33,20 +33,36 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     [
         ("run", "mini/syn-uci", *TINY),
         ("run", "mini/syn-uci", "--shift", "RS-UT", *TINY),
-        ("bench", "mini", "--tasks", "syn-uci", "--methods", "source,coal", "--seeds", 2, "--jobs", 1, *TINY),
+        (
+            "bench",
+            "mini",
+            "--tasks",
+            "syn-uci",
+            "--methods",
+            "source,coal",
+            "--seeds",
+            2,
+            "--jobs",
+            1,
+            *TINY,
+        ),
         ("data", "show", "mini/syn-uci", "--figure", "task.svg"),
         ("figure", "mix", "--tasks", "mini/syn-uci", "-o", "mix.svg"),
         ("figure", "samples", "--tasks", "mini/syn-uci", "-o", "samples.svg"),
     ],
     ids=lambda command: " ".join(map(str, command[:3])),
 )
-def test_a_command_reads_its_task_once(command: tuple[object, ...], cli: Command, read: list[str]) -> None:
+def test_a_command_reads_its_task_once(
+    command: tuple[object, ...], cli: Command, read: list[str]
+) -> None:
     answer = cli(*command)
     assert answer.code == 0, answer.err
     assert read == ["syn-uci rs-ut 0"]
 
 
-def test_figures_and_a_report_of_runs_read_each_task_once(cli: Command, mini_runs: Path, read: list[str]) -> None:
+def test_figures_and_a_report_of_runs_read_each_task_once(
+    cli: Command, mini_runs: Path, read: list[str]
+) -> None:
     for command in (
         ("figure", "features", mini_runs, "--images", 20),
         ("figure", "mix", mini_runs),

@@ -1,4 +1,5 @@
-"""Every command and every option with values that make no sense: a sentence, a hint, and nothing written."""
+"""Every command and every option with values that make no sense: a sentence, a hint, and nothing
+written."""
 
 from __future__ import annotations
 

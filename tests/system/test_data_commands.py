@@ -29,7 +29,9 @@ def states(answer: str) -> dict[str, str]:
     return {part["name"]: part["state"] for part in found[0]["parts"]}
 
 
-def test_data_sets_are_listed_with_where_they_belong_and_come_from(cli: Command, tmp_path: Path) -> None:
+def test_data_sets_are_listed_with_where_they_belong_and_come_from(
+    cli: Command, tmp_path: Path
+) -> None:
     answer = cli("data", "list")
     assert answer.code == 0
     assert all(name in answer.out for name in SOURCES)
@@ -49,7 +51,9 @@ def test_published_counts_add_up() -> None:
     assert published("svhn") == [73_257]
     assert sum(published("pacs")) == 9_991
     assert sum(published("office-home")[:4]) == 15_588
-    assert sorted(published("domainnet")) == sorted([16_141, 6_727, 3_707, 5_537, 6_943, 2_909, 1_616, 2_399])
+    assert sorted(published("domainnet")) == sorted(
+        [16_141, 6_727, 3_707, 5_537, 6_943, 2_909, 1_616, 2_399]
+    )
 
 
 def digits(data: Path, name: str, part: str, sizes: list[int]) -> None:
@@ -58,7 +62,9 @@ def digits(data: Path, name: str, part: str, sizes: list[int]) -> None:
     np.savez(data / "digits" / name / f"{part}.npz", x=np.zeros((len(y), 2, 2), np.uint8), y=y)
 
 
-def test_fewer_images_are_enough_if_the_rule_draws_the_same_and_short_if_not(cli: Command, tmp_path: Path) -> None:
+def test_fewer_images_are_enough_if_the_rule_draws_the_same_and_short_if_not(
+    cli: Command, tmp_path: Path
+) -> None:
     # The rule looks at the first and the last digit: SVHN has 4,948 and 4,659 of them.
     digits(tmp_path, "svhn", "train", [4_948, *[2_500] * 8, 4_659])
     answer = cli("data", "check", "svhn", "--data", tmp_path, "--json")
@@ -68,14 +74,18 @@ def test_fewer_images_are_enough_if_the_rule_draws_the_same_and_short_if_not(cli
     assert (answer.code, states(answer.out)) == (1, {"train": "short"})
 
 
-def test_a_damaged_file_is_unreadable_and_the_others_are_still_checked(cli: Command, tmp_path: Path) -> None:
+def test_a_damaged_file_is_unreadable_and_the_others_are_still_checked(
+    cli: Command, tmp_path: Path
+) -> None:
     digits(tmp_path, "usps", "train", [10] * 10)
     (tmp_path / "digits/usps/test.npz").write_bytes(b"nonsense")
     answer = cli("data", "check", "usps", "--data", tmp_path, "--json")
     assert (answer.code, states(answer.out)) == (1, {"train": "short", "test": "unreadable"})
 
 
-def test_a_check_of_everything_says_one_line_of_what_is_not_there(cli: Command, tmp_path: Path) -> None:
+def test_a_check_of_everything_says_one_line_of_what_is_not_there(
+    cli: Command, tmp_path: Path
+) -> None:
     answer = cli("data", "check", "--data", tmp_path)
     assert answer.code == 0, "nothing was asked for by name"
     assert answer.out.count("missing") == len(SOURCES)
@@ -86,10 +96,15 @@ def test_trees_and_lists_are_checked(cli: Command, tmp_path: Path) -> None:
     answer = cli("data", "check", "domainnet", "--data", data, "--json")
     found = states(answer.out)
     assert answer.code == 1
-    assert found["real train"] == found["sketch test"] == "enough", "whole, but not the published lists"
+    assert found["real train"] == found["sketch test"] == "enough", (
+        "whole, but not the published lists"
+    )
     assert found["clipart train"] == "missing"
     shutil.rmtree(data / "domainnet/real/cat")
-    assert states(cli("data", "check", "domainnet", "--data", data, "--json").out)["real train"] == "short"
+    assert (
+        states(cli("data", "check", "domainnet", "--data", data, "--json").out)["real train"]
+        == "short"
+    )
     (data / "domainnet/sketch_train_mini.txt").unlink()
     (data / "domainnet/sketch_test_mini.txt").write_text("a picture that is missing")
     found = states(cli("data", "check", "domainnet", "--data", data, "--json").out)
@@ -100,7 +115,10 @@ def test_a_check_decodes_on_request_and_names_what_is_broken(cli: Command, tmp_p
     root = tmp_path / "data/pacs"
     for domain in ("photo", "sketch"):
         generated_trees.picture(root / domain / "dog" / "1.jpg")
-    assert "pacs: all images decode." in cli("data", "check", "pacs", "--data", tmp_path / "data", "--decode").out
+    assert (
+        "pacs: all images decode."
+        in cli("data", "check", "pacs", "--data", tmp_path / "data", "--decode").out
+    )
     (root / "photo/dog/2.jpg").write_bytes(b"no picture")
     answer = cli("data", "check", "pacs", "--data", tmp_path / "data", "--decode")
     assert answer.code == 2
@@ -112,7 +130,8 @@ def test_a_check_decodes_on_request_and_names_what_is_broken(cli: Command, tmp_p
 
 def test_a_data_set_is_as_good_as_the_worst_part_that_is_needed() -> None:
     def of(*states: str) -> str:
-        return overall([Part("", "", 1, 1, s, needed=not s.startswith("(")) for s in states])  # type: ignore[arg-type]
+        # type: ignore[arg-type]
+        return overall([Part("", "", 1, 1, s, needed=not s.startswith("(")) for s in states])
 
     assert of("complete", "enough") == "enough"
     assert of("complete", "missing") == "short"
@@ -121,7 +140,9 @@ def test_a_data_set_is_as_good_as_the_worst_part_that_is_needed() -> None:
 
 
 @pytest.mark.parametrize("name", ["domainnet", "pacs"])
-def test_what_cannot_be_fetched_is_told_where_to_get_and_where_to_put(cli: Command, name: str) -> None:
+def test_what_cannot_be_fetched_is_told_where_to_get_and_where_to_put(
+    cli: Command, name: str
+) -> None:
     answer = cli("data", "fetch", name)
     assert answer.code == 2
     assert "http" in answer.err
@@ -178,7 +199,9 @@ def test_a_figure_is_drawn_the_same_each_time(
 ) -> None:
     monkeypatch.setenv("ASKEW_CACHE", str(cache))
     for name in ("one", "two"):
-        assert cli("data", "show", "mini/uci-syn", "--figure", tmp_path / f"{name}.{suffix}").code == 0
+        assert (
+            cli("data", "show", "mini/uci-syn", "--figure", tmp_path / f"{name}.{suffix}").code == 0
+        )
     assert (tmp_path / f"one.{suffix}").read_bytes() == (tmp_path / f"two.{suffix}").read_bytes()
     if suffix == "png":
         with Image.open(tmp_path / "one.png") as image:

@@ -25,7 +25,8 @@ def blocks(page: Path, language: str) -> list[str]:
 
 
 def files(page: Path) -> dict[str, str]:
-    """Python by the file it belongs to: blocks that begin with `# name.py` go there, one after another."""
+    """Python by the file it belongs to: blocks that begin with `# name.py` go there, one after
+    another."""
     found: dict[str, str] = {}
     for block in blocks(page, "python"):
         named = re.match(r"# (\w+\.py)\n", block)
@@ -40,13 +41,20 @@ def write_files(page: Path, folder: Path) -> list[str]:
     return list(files(page))
 
 
-def import_files(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, prefix: str) -> list[types.ModuleType]:
-    """The modules of a page whose names begin so, from files: a method's help texts are read from its source."""
+def import_files(
+    page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, prefix: str
+) -> list[types.ModuleType]:
+    """The modules of a page whose names begin so, from files: a method's help texts are read from
+    its source."""
     names = write_files(page, folder)
     monkeypatch.syspath_prepend(folder)
     for name in names:
         monkeypatch.delitem(sys.modules, name.removesuffix(".py"), raising=False)
-    return [importlib.import_module(name.removesuffix(".py")) for name in names if name.startswith(prefix)]
+    return [
+        importlib.import_module(name.removesuffix(".py"))
+        for name in names
+        if name.startswith(prefix)
+    ]
 
 
 def commands(page: Path) -> list[tuple[list[str], list[str]]]:
@@ -71,21 +79,31 @@ def test_python_in_a_document_runs_from_top_to_bottom(
 
 
 def readme_method() -> str:
-    """The README's example of a method, of which a help text is read from its source where there is one."""
-    (block,) = (block for block in blocks(ROOT / "README.md", "python") if "(askew.Method)" in block)
+    """The README's example of a method, of which a help text is read from its source where there is
+    one."""
+    (block,) = (
+        block for block in blocks(ROOT / "README.md", "python") if "(askew.Method)" in block
+    )
     return block
 
 
 def test_the_readme_s_method_runs_from_standard_input(tmp_path: Path) -> None:
     ask = [sys.executable, "-"]
     done = subprocess.run(
-        ask, input=readme_method(), cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+        ask,
+        input=readme_method(),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
 
 
 def test_the_readme_s_method_runs_in_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A notebook compiles a cell under a name that is no file, and runs it in `__main__`, which has no file either."""
+    """A notebook compiles a cell under a name that is no file, and runs it in `__main__`, which has
+    no file either."""
     notebook = types.ModuleType("__main__")
     monkeypatch.setitem(sys.modules, "__main__", notebook)
     exec(compile(readme_method(), "<ipython-input-1>", "exec"), notebook.__dict__)
@@ -96,25 +114,34 @@ def test_there_is_a_guide_to_follow() -> None:
 
 
 def words(line: str) -> str:
-    """A line of a table but for its numbers and spaces, which another machine may print otherwise."""
+    """A line of a table but for its numbers and spaces, which another machine may print
+    otherwise."""
     return re.sub(r"\d[\d.]*", "0", " ".join(line.split())).removesuffix(" chosen")
 
 
 @pytest.mark.parametrize("page", GUIDES, ids=lambda p: p.name)
-def test_a_guide_s_commands_end_well_and_print_what_it_shows(page: Path, cli: Command, tmp_path: Path) -> None:
+def test_a_guide_s_commands_end_well_and_print_what_it_shows(
+    page: Path, cli: Command, tmp_path: Path
+) -> None:
     write_files(page, tmp_path)
     ran = set()
     for (program, command, *rest), shown in commands(page):
         assert program == "askew"
-        alone = ["--jobs", "1"] if command in ("bench", "tune") else []  # in this process, which has torch already
+        alone = (
+            ["--jobs", "1"] if command in ("bench", "tune") else []
+        )  # in this process, which has torch already
         answer = cli(command, *rest, *alone)
         assert answer.code == 0, answer.err
         printed = [words(line) for line in answer.out.splitlines()]
         assert [line for line in shown if words(line) not in printed] == [], answer.out
         if command == "bench":
-            assert sum(line.startswith("mini/syn-uci coral 0 ") for line in printed) == 1, answer.out
+            assert sum(line.startswith("mini/syn-uci coral 0 ") for line in printed) == 1, (
+                answer.out
+            )
         if command == "tune":
-            rows = [line for line in answer.out.splitlines() if line.split()[:1] == ["coral.py:CORAL"]]
+            rows = [
+                line for line in answer.out.splitlines() if line.split()[:1] == ["coral.py:CORAL"]
+            ]
             assert len(rows) == 2
             assert sum(line.rstrip().endswith("chosen") for line in rows) == 1
         ran.add(command)
@@ -122,9 +149,16 @@ def test_a_guide_s_commands_end_well_and_print_what_it_shows(page: Path, cli: Co
 
 
 @pytest.mark.parametrize("page", GUIDES, ids=lambda p: p.name)
-def test_a_guide_s_own_tests_pass(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_guide_s_own_tests_pass(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     modules = import_files(page, tmp_path, monkeypatch, "test_")
-    tests = [test for module in modules for name, test in vars(module).items() if name.startswith("test_")]
+    tests = [
+        test
+        for module in modules
+        for name, test in vars(module).items()
+        if name.startswith("test_")
+    ]
     assert len(tests) > 1
     for test in tests:
         test()
@@ -140,7 +174,12 @@ def named(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-LINKING = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "results").rglob("*.md"))]
+LINKING = [
+    *PAGES,
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "CHANGELOG.md",
+    *sorted((ROOT / "results").rglob("*.md")),
+]
 
 
 @pytest.mark.parametrize("page", LINKING, ids=named)
@@ -149,7 +188,9 @@ def test_links_between_documents_lead_somewhere(page: Path) -> None:
     for path, _, anchor in re.findall(r"\]\((?!https?:)([^)#]*)(#([^)]+))?\)", prose):
         target = page.parent / path if path else page
         assert target.exists(), f"{page.name} links to {path}, which is not there"
-        assert not anchor or anchor in anchors(target), f"{page.name} links to {path}#{anchor}, which is not there"
+        assert not anchor or anchor in anchors(target), (
+            f"{page.name} links to {path}#{anchor}, which is not there"
+        )
 
 
 IN_THE_HISTORY = {"results/digits-lanes.json"}
@@ -160,11 +201,17 @@ TO_WRITE = {"src/askew/methods/coral.py", "tests/methods/test_coral.py"}
 def test_files_that_a_document_names_exist(page: Path) -> None:
     found = re.findall(r"`((?:[\w.-]+/)+[\w.-]+\.(?:py|toml|md|json|svg))`", page.read_text())
     known = [name for name in found if name not in IN_THE_HISTORY | TO_WRITE]
-    assert [name for name in known if not any((place / name).exists() for place in (ROOT, PACKAGE))] == []
+    assert [
+        name for name in known if not any((place / name).exists() for place in (ROOT, PACKAGE))
+    ] == []
 
 
 def test_documents_that_the_code_names_exist() -> None:
-    named = {name for path in PACKAGE.rglob("*.py") for name in re.findall(r"docs/[\w-]+\.md", path.read_text())}
+    named = {
+        name
+        for path in PACKAGE.rglob("*.py")
+        for name in re.findall(r"docs/[\w-]+\.md", path.read_text())
+    }
     assert named
     assert sorted(name for name in named if not (ROOT / name).exists()) == []
 
@@ -177,17 +224,22 @@ def test_a_newcomer_reads_the_first_command_within_25_lines() -> None:
 def test_every_guide_is_linked_from_the_readme_or_from_another_guide() -> None:
     texts = {page: page.read_text() for page in LINKING}
     for guide in PAGES[1:]:
-        assert any(f"{guide.name})" in text for page, text in texts.items() if page != guide), guide.name
+        assert any(f"{guide.name})" in text for page, text in texts.items() if page != guide), (
+            guide.name
+        )
 
 
 def test_the_tree_of_the_architecture_page_is_that_of_the_package() -> None:
     update = runpy.run_path(str(ROOT / "docs" / "update_architecture.py"))
     (shown,) = blocks(ROOT / "docs" / "architecture.md", "text")
-    assert shown.splitlines() == ["src/askew", *update["tree"](PACKAGE)], "run: python docs/update_architecture.py"
+    assert shown.splitlines() == ["src/askew", *update["tree"](PACKAGE)], (
+        "run: python docs/update_architecture.py"
+    )
 
 
 def askew_commands(page: Path) -> list[list[str]]:
-    """Every `askew` command of a page word by word, in a block, on an indented line or within a sentence."""
+    """Every `askew` command of a page word by word, in a block, on an indented line or within a
+    sentence."""
     text = page.read_text().replace("\\\n", " ")
     lines = re.findall(r"^(?:\$ |    )(?:torchrun .* -m )?askew (.*)$", text, flags=re.M)
     within = re.findall(r"(?<!`)`askew ([^`]+)`", text)
@@ -204,8 +256,14 @@ def test_every_command_and_option_that_a_document_names_exists(page: Path) -> No
         while hasattr(known, "commands") and words and words[0][0] != "-":
             assert words[0] in known.commands, f"{page.name}: askew {' '.join(command)}"
             known = known.commands[words.pop(0)]
-        options = {option for param in known.params for option in (*param.opts, *param.secondary_opts)}
-        used = {word.partition("=")[0] for word in words if word.startswith("-") and not word[1:].isdigit()}
+        options = {
+            option for param in known.params for option in (*param.opts, *param.secondary_opts)
+        }
+        used = {
+            word.partition("=")[0]
+            for word in words
+            if word.startswith("-") and not word[1:].isdigit()
+        }
         assert used <= options | {"--help", "--version"}, f"{page.name}: askew {' '.join(command)}"
 
 
@@ -213,7 +271,9 @@ def test_the_guide_to_views_lists_every_setting_with_its_default() -> None:
     from askew.core.options import options
     from askew.nets.augment import Views
 
-    (table,) = re.findall(r"^\| setting \|.*\n(?:\|.*\n)+", (ROOT / "docs" / "views.md").read_text(), flags=re.M)
+    (table,) = re.findall(
+        r"^\| setting \|.*\n(?:\|.*\n)+", (ROOT / "docs" / "views.md").read_text(), flags=re.M
+    )
     rows = re.findall(r"^\| `(\w+)` \| `?([\w.]+)`? \|", table, flags=re.M)
     assert dict(rows) == {
         name: option.default if isinstance(option.default, str) else f"{option.default:g}"

@@ -1,4 +1,5 @@
-"""Paths, class folders and terminals whose encoding is not UTF-8, and a stdout that takes nothing."""
+"""Paths, class folders and terminals whose encoding is not UTF-8, and a stdout that takes
+nothing."""
 
 from __future__ import annotations
 
@@ -43,7 +44,9 @@ def odd(tmp_path: Path) -> Path:
 
 def askew(*args: str, locale: str = "C.UTF-8", **how: object) -> subprocess.CompletedProcess[bytes]:
     """The command line in a process of its own, with a terminal of another encoding."""
-    coding = {"PYTHONIOENCODING": locale} if "." not in locale and locale != "C" else {"LC_ALL": locale}
+    coding = (
+        {"PYTHONIOENCODING": locale} if "." not in locale and locale != "C" else {"LC_ALL": locale}
+    )
     ascii_only = {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"} if locale == "C" else {}
     environment = {**os.environ, **coding, **ascii_only}
     return subprocess.run(
@@ -51,7 +54,8 @@ def askew(*args: str, locale: str = "C.UTF-8", **how: object) -> subprocess.Comp
         env=environment,
         timeout=120,
         check=False,
-        **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | how,  # type: ignore[call-overload]
+        # type: ignore[call-overload]
+        **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | how,
     )
 
 
@@ -91,7 +95,9 @@ def test_predictions_go_to_a_file_of_any_name_in_any_locale(odd: Path, cli: Comm
     assert answer.returncode == 0, answer.stderr
     for locale in ("here", "elsewhere"):
         with (odd / f"{ODD} {locale}.csv").open(encoding="utf-8") as file:
-            assert [row["path"] for row in csv.DictReader(file)] == [f"{odd}/caf\\xe9.npy:{i}" for i in range(2)]
+            assert [row["path"] for row in csv.DictReader(file)] == [
+                f"{odd}/caf\\xe9.npy:{i}" for i in range(2)
+            ]
 
 
 @pytest.mark.parametrize("name", ["\ud800", "a\udfff"])
@@ -113,26 +119,35 @@ def test_results_are_printed_in_any_encoding(tmp_path: Path, locale: str, mini_r
     assert table.returncode == 0, table.stderr
     assert b"mini/syn-uci" in table.stdout
     answer = askew("table", str(mini_runs), "--json", locale=locale)
-    assert json.loads(answer.stdout.decode("ascii" if locale == "C" else locale))[0]["task"] == "mini/syn-uci"
+    assert (
+        json.loads(answer.stdout.decode("ascii" if locale == "C" else locale))[0]["task"]
+        == "mini/syn-uci"
+    )
     refusal = askew("table", str(tmp_path / "\u4e2d"), locale=locale)
     assert refusal.returncode == 2
     assert refusal.stderr.count(b"\n") == 3
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-@pytest.mark.parametrize("command", [("table",), ("status", "--json")], ids=["at once", "in the buffer until the end"])
+@pytest.mark.parametrize(
+    "command", [("table",), ("status", "--json")], ids=["at once", "in the buffer until the end"]
+)
 def test_a_full_stdout_is_one_sentence(mini_runs: Path, command: tuple[str, ...]) -> None:
     with Path("/dev/full").open("wb") as full:
         answer = askew(*command, str(mini_runs), stdout=full)
     assert answer.returncode == 2
-    assert answer.stderr.startswith(b"Standard output cannot be written: No space left on device.\n\nhint: ")
+    assert answer.stderr.startswith(
+        b"Standard output cannot be written: No space left on device.\n\nhint: "
+    )
     assert answer.stderr.count(b"\n") == 3
 
 
 def test_a_closed_stdout_is_refused_before_any_work(tmp_path: Path) -> None:
     command = 'exec "$0" -c "$1" run mini/syn-uci --out "$2" >&-'
     answer = subprocess.run(
-        ["/bin/sh", "-c", command, sys.executable, MAIN, str(tmp_path / "runs")], capture_output=True, check=False
+        ["/bin/sh", "-c", command, sys.executable, MAIN, str(tmp_path / "runs")],
+        capture_output=True,
+        check=False,
     )
     assert answer.returncode == 2
     assert answer.stderr.startswith(b"Standard output is closed")
@@ -143,7 +158,9 @@ def test_a_closed_stderr_changes_nothing(mini_runs: Path) -> None:
     command = 'exec "$0" -c "$1" status "$2" 2>&-'
     for folder, end in ((mini_runs, (0, b"4 done")), (mini_runs / "nowhere", (2, b""))):
         answer = subprocess.run(
-            ["/bin/sh", "-c", command, sys.executable, MAIN, str(folder)], capture_output=True, check=False
+            ["/bin/sh", "-c", command, sys.executable, MAIN, str(folder)],
+            capture_output=True,
+            check=False,
         )
         assert (answer.returncode, answer.stdout[:6]) == end
 
@@ -156,9 +173,14 @@ def test_a_full_stderr_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_no_file_gets_the_number_of_a_closed_stderr() -> None:
-    look = "import os; from askew.cli.terminal import open_output; open_output(); print(os.path.realpath('/dev/fd/2'))"
+    look = (
+        "import os; from askew.cli.terminal import open_output; open_output(); "
+        "print(os.path.realpath('/dev/fd/2'))"
+    )
     answer = subprocess.run(
-        ["/bin/sh", "-c", 'exec "$0" -c "$1" 2>&-', sys.executable, look], capture_output=True, check=False
+        ["/bin/sh", "-c", 'exec "$0" -c "$1" 2>&-', sys.executable, look],
+        capture_output=True,
+        check=False,
     )
     assert answer.stdout == b"/dev/null\n"
 
@@ -166,7 +188,9 @@ def test_no_file_gets_the_number_of_a_closed_stderr() -> None:
 def test_a_reader_that_has_seen_enough_gets_no_message(mini_runs: Path) -> None:
     command = '"$0" -c "$1" table "$2" --json; echo "code $?" >&2'
     pipe = subprocess.Popen(
-        ["/bin/sh", "-c", command, sys.executable, MAIN, str(mini_runs)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        ["/bin/sh", "-c", command, sys.executable, MAIN, str(mini_runs)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
     assert pipe.stdout is not None
     assert pipe.stderr is not None

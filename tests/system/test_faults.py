@@ -1,4 +1,5 @@
-"""Commands that are killed, or whose disk fails, while they write: a sample of what `make soak` tests at every step."""
+"""Commands that are killed, or whose disk fails, while they write: a sample of what `make soak`
+tests at every step."""
 
 from __future__ import annotations
 
@@ -26,8 +27,12 @@ def test_a_command_that_is_killed_or_whose_disk_fails_ends_the_same_when_it_is_s
     undisturbed = Undisturbed.of(commands, case, tmp_path / "undisturbed")
     steps = undisturbed.ended.steps
     writes = [at for at, step in enumerate(steps, start=1) if step.startswith("write")]
-    undisturbed.survives(commands, Fault("kill", writes[len(writes) // 2]), tmp_path / "killed")  # half is written
-    undisturbed.survives(commands, Fault("errors", len(steps) // 3 + 1, errno.ENOSPC), tmp_path / "full")
+    undisturbed.survives(
+        commands, Fault("kill", writes[len(writes) // 2]), tmp_path / "killed"
+    )  # half is written
+    undisturbed.survives(
+        commands, Fault("errors", len(steps) // 3 + 1, errno.ENOSPC), tmp_path / "full"
+    )
 
 
 @pytest.mark.parametrize("case", ["predict parquet"])

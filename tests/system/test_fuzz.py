@@ -1,4 +1,5 @@
-"""Files and options that a user writes: whatever is in them, the answer is a value or one sentence with a hint."""
+"""Files and options that a user writes: whatever is in them, the answer is a value or one sentence
+with a hint."""
 
 from __future__ import annotations
 
@@ -26,14 +27,26 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 words = st.sampled_from(
-    ["mini", "syn-uci", "mini/syn-uci", "coal", "digits/usps-mnist", "no-such", "", "degree:0.5", "x"]
+    [
+        "mini",
+        "syn-uci",
+        "mini/syn-uci",
+        "coal",
+        "digits/usps-mnist",
+        "no-such",
+        "",
+        "degree:0.5",
+        "x",
+    ]
 )
 plain = st.one_of(words, st.integers(-5, 2**40), st.floats(), st.booleans(), st.text(max_size=6))
 values = plain | st.lists(plain, max_size=3)
 
 
 def tables(names: list[str]) -> st.SearchStrategy[dict[str, Any]]:
-    inner = st.dictionaries(st.sampled_from([*names, "odd"]) | st.text(max_size=4), values, max_size=4)
+    inner = st.dictionaries(
+        st.sampled_from([*names, "odd"]) | st.text(max_size=4), values, max_size=4
+    )
     return st.dictionaries(st.sampled_from([*names, "odd"]), values | inner, max_size=5)
 
 
@@ -48,11 +61,16 @@ def test_a_grid_is_read_or_refused_in_a_sentence(file: Path, content: bytes) -> 
     with contextlib.suppress(UserError):
         grid = read_grid(file)
         assert isinstance(grid, Grid)
-        assert all(isinstance(request, RunRequest) for _, request in grid.requests(RunRequest("", "")))
+        assert all(
+            isinstance(request, RunRequest) for _, request in grid.requests(RunRequest("", ""))
+        )
 
 
 @settings(max_examples=150)
-@given(st.binary(max_size=80) | tables(["train", "method", "task", "coal", "syn-uci", "lr"]).map(as_toml))
+@given(
+    st.binary(max_size=80)
+    | tables(["train", "method", "task", "coal", "syn-uci", "lr"]).map(as_toml)
+)
 def test_settings_are_read_or_refused_in_a_sentence(file: Path, content: bytes) -> None:
     file.write_bytes(content)
     with contextlib.suppress(UserError):
@@ -69,7 +87,9 @@ def test_pairs_are_read_or_refused_in_a_sentence(pairs: list[str]) -> None:
 
 @settings(max_examples=150)
 @given(st.sampled_from(sorted(options(Training))), plain | st.none() | st.lists(plain, max_size=2))
-def test_training_settings_are_taken_as_their_type_or_refused_in_a_sentence(name: str, value: Any) -> None:
+def test_training_settings_are_taken_as_their_type_or_refused_in_a_sentence(
+    name: str, value: Any
+) -> None:
     with contextlib.suppress(UserError):
         training = Training(**checked(Training, {name: value}, "training"))
         assert isinstance(training, Optim)
@@ -77,7 +97,9 @@ def test_training_settings_are_taken_as_their_type_or_refused_in_a_sentence(name
 
 @settings(max_examples=150)
 @given(st.sampled_from([(id, name) for id, cls in METHODS.items() for name in options(cls)]), plain)
-def test_hyper_parameters_are_taken_as_their_type_or_refused_in_a_sentence(option: tuple[str, str], value: Any) -> None:
+def test_hyper_parameters_are_taken_as_their_type_or_refused_in_a_sentence(
+    option: tuple[str, str], value: Any
+) -> None:
     id, name = option
     with contextlib.suppress(UserError):
         assert isinstance(getattr(make_method(id, {name: value}), name), int | float | str | bool)

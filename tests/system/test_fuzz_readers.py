@@ -1,4 +1,5 @@
-"""Whatever a stranger's file holds, its reader gives a value or one sentence with a hint, and nothing else.
+"""Whatever a stranger's file holds, its reader gives a value or one sentence with a hint, and
+nothing else.
 
 A few hundred files in `make test`, ten thousand in `make soak`.
 """
@@ -55,7 +56,8 @@ from askew.runs.status import read_status
 from askew.runs.store import RunFolder
 
 FILES = int(os.environ.get("ASKEW_TEST_FILES", "10000"))
-"""How many files the soak test reads in all; a server answers as often as there are files of a kind."""
+"""How many files the soak test reads in all; a server answers as often as there are files of a
+kind."""
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "golden" / "adaptation"
 
@@ -89,7 +91,8 @@ def png() -> bytes:
 
 
 def read_runs(file: Path) -> None:
-    """Also as if the file had been like that when the run was finished: a stranger writes hashes that are right."""
+    """Also as if the file had been like that when the run was finished: a stranger writes hashes
+    that are right."""
     root, done = file.parents[1], file.parent / "done"
     for honest in (True, False):
         before = done.read_bytes()
@@ -136,13 +139,21 @@ def a_network() -> Any:
 
 
 def adapted(folder: Path) -> Path:
-    """A copy of an adaptation with the part of its summary that is read, also by `choose`, and labels of its target."""
+    """A copy of an adaptation with the part of its summary that is read, also by `choose`, and
+    labels of its target."""
     shutil.copytree(GOLDEN, folder, dirs_exist_ok=True)
     whole = json.loads((folder / "summary.json").read_bytes())
     summary = {name: whole[name] for name in ("classes", "chosen", "target_mix", "methods")}
-    together = {"name": "ensemble", "run": None, "members": ["source", "coal"], "against_source": "unclear"}
+    together = {
+        "name": "ensemble",
+        "run": None,
+        "members": ["source", "coal"],
+        "against_source": "unclear",
+    }
     summary["methods"].append(together)
-    summary["request"] = request_as_json(AdaptRequest(Path("source.npz"), Path("target.npz"), "coal"))
+    summary["request"] = request_as_json(
+        AdaptRequest(Path("source.npz"), Path("target.npz"), "coal")
+    )
     (folder / "summary.json").write_text(json.dumps(summary))
     (folder / "labels.csv").write_text("path,label\n0,ash\n1,birch\n2,cedar\n")
     return folder
@@ -171,7 +182,16 @@ def embeddings(folder: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes()}
 
 
-CLAIM = {"id": "a", "machine": "m", "host": "h", "pid": 1, "beat": 1, "label": "l", "step": 1, "steps": 2}
+CLAIM = {
+    "id": "a",
+    "machine": "m",
+    "host": "h",
+    "pid": 1,
+    "beat": 1,
+    "label": "l",
+    "step": 1,
+    "steps": 2,
+}
 CARD = json.dumps(predictor().card.as_json() | {"weights": "0" * 64}).encode()
 ENSEMBLE = json.dumps(
     join([predictor("mlp"), predictor("mlp")], [1.0, 2.0], [1, 1]).card.as_json() | {"weights": ""}
@@ -187,23 +207,36 @@ TARGETS = {
             "list.txt": b"a.png cat\nb.png dog\n",
         },
     ),
-    "published lists": Target(read_list, {"list.txt": b"Clipart/Alarm_Clock/00052.jpg 0\nReal World/Bike/1.jpg 12\n"}),
-    "arrays": Target(read_array, {"a.npy": npy(), "a.npz": npz(np.savez), "compressed.npz": npz(np.savez_compressed)}),
+    "published lists": Target(
+        read_list, {"list.txt": b"Clipart/Alarm_Clock/00052.jpg 0\nReal World/Bike/1.jpg 12\n"}
+    ),
+    "arrays": Target(
+        read_array,
+        {"a.npy": npy(), "a.npz": npz(np.savez), "compressed.npz": npz(np.savez_compressed)},
+    ),
     "grids": Target(
         lambda file: read_grid(file).requests(RunRequest("", "")),
         {p.name: p.read_bytes() for p in (ROOT / "benchmarks" / "grids").glob("*.toml")},
     ),
     "settings": Target(
         lambda file: read_settings("mini", file),
-        {p.name: p.read_bytes() for p in (ROOT / "src" / "askew" / "runs" / "settings").glob("*.toml")},
+        {
+            p.name: p.read_bytes()
+            for p in (ROOT / "src" / "askew" / "runs" / "settings").glob("*.toml")
+        },
     ),
     "runs": Target(read_runs, a_run),
     "model cards": Target(lambda file: load(file.parent, "cpu"), {"model.json": CARD}, json=True),
-    "cards of ensembles": Target(lambda file: load(file.parent, "cpu"), {"model.json": ENSEMBLE}, json=True),
-    "tensors": Target(
-        read_tensors, {"t.safetensors": (GOLDEN / "runs/747e23360275379b/outputs.safetensors").read_bytes()}
+    "cards of ensembles": Target(
+        lambda file: load(file.parent, "cpu"), {"model.json": ENSEMBLE}, json=True
     ),
-    "weights": Target(lambda file: load_weights(a_network(), file, "network"), {"w.safetensors": TENSORS}),
+    "tensors": Target(
+        read_tensors,
+        {"t.safetensors": (GOLDEN / "runs/747e23360275379b/outputs.safetensors").read_bytes()},
+    ),
+    "weights": Target(
+        lambda file: load_weights(a_network(), file, "network"), {"w.safetensors": TENSORS}
+    ),
     "shares of classes": Target(
         lambda file: read_prior(file, ("ash", "birch")),
         {"a.csv": b"class,share\nash,0.25\nbirch,0.75\n", "a.json": b'{"ash": 1, "birch": 3}'},
@@ -216,16 +249,20 @@ TARGETS = {
     "adaptations": Target(audit_of, tables_of_an_adaptation),
     "embeddings": Target(lambda file: RowCache(file.parent).find([(1, 0), (2, 0)]), embeddings),
     "pictures": Target(
-        lambda file: of_pictures().logits([file]), {"a.png": png(), "a.jpg": png(), "b.gif": b"GIF89a" + bytes(40)}
+        lambda file: of_pictures().logits([file]),
+        {"a.png": png(), "a.jpg": png(), "b.gif": b"GIF89a" + bytes(40)},
     ),
 }
 
 
 def fuzz(target: Target, folder: Path, examples: int) -> Counter[str]:
-    """Read so many files like the good ones; only a UserError may come out. How many were read and refused."""
+    """Read so many files like the good ones; only a UserError may come out. How many were read and
+    refused."""
     mutate = mutated_json if target.json else mutated
     files = target.good(folder) if callable(target.good) else target.good
-    contents = st.one_of([st.tuples(st.just(name), mutate(good)) for name, good in sorted(files.items())])
+    contents = st.one_of(
+        [st.tuples(st.just(name), mutate(good)) for name, good in sorted(files.items())]
+    )
     ends = Counter[str]()
 
     @settings(max_examples=examples, database=None)
@@ -258,7 +295,10 @@ def test_ten_thousand_strangers_files_are_read_or_refused_in_a_sentence(
 ) -> None:
     ends = fuzz(TARGETS[name], tmp_path, FILES // len(TARGETS))
     with capsys.disabled():
-        print(f"\n{name}: {ends.total()} files, {ends['read']} read, {ends['refused']} refused, 0 tracebacks")
+        print(
+            f"\n{name}: {ends.total()} files, {ends['read']} read, {ends['refused']} refused, 0 "
+            "tracebacks"
+        )
 
 
 # --- servers ---
@@ -299,14 +339,17 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[AnyServer]:
 
 
 def fuzz_answers(server: AnyServer, folder: Path, examples: int) -> int:
-    """Fetch a file from a server that answers in so many ways; how many were refused, which is all."""
+    """Fetch a file from a server that answers in so many ways; how many were refused, which is
+    all."""
     refused = itertools.count()
 
     @settings(max_examples=examples, database=None)
     @given(st.sampled_from([ANSWER, REDIRECT, PARTIAL]).flatmap(mutated))
     def one(answer: bytes) -> None:
         server.answer = answer
-        remote = Remote("file", tuple(f"http://127.0.0.1:{server.port}/{i}" for i in range(2)), "0" * 32)
+        remote = Remote(
+            "file", tuple(f"http://127.0.0.1:{server.port}/{i}" for i in range(2)), "0" * 32
+        )
         with pytest.raises(UserError, match="could not be fetched"):
             fetch(remote, folder)
         shutil.rmtree(folder, ignore_errors=True)

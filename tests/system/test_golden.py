@@ -1,8 +1,9 @@
-"""What is hashed, seeded or stored keeps its meaning: files and numbers that an earlier askew made, held to today's.
+"""What is hashed, seeded or stored keeps its meaning: files and numbers that an earlier askew made,
+held to today's.
 
-`tests/golden` was written before the package was divided into rooms, by `askew adapt source.npz target.npz -o
-adaptation --backbone bare --method coal -t pretrain=20 -t rounds=2 -t round=10 -t batch=12` and by asking runs for
-their keys.
+`tests/golden` was written before the package was divided into rooms, by `askew adapt source.npz
+target.npz -o adaptation --backbone bare --method coal -t pretrain=20 -t rounds=2 -t round=10 -t
+batch=12` and by asking runs for their keys.
 """
 
 from __future__ import annotations
@@ -34,9 +35,14 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 KEYS: dict[str, str] = json.loads((GOLDEN / "run_keys.json").read_text())
 BATCHES: dict[str, Any] = json.loads((GOLDEN / "batches.json").read_text())
 OTHER = RunRequest(
-    "mini/syn-uci", "coal", seed=3, draw=1, shift="natural", hyper={"alpha": 0.5},
+    "mini/syn-uci",
+    "coal",
+    seed=3,
+    draw=1,
+    shift="natural",
+    hyper={"alpha": 0.5},
     training={"rounds": 2, "target_sampler": "balanced", "norm": "split", "head": "linear"},
-)  # fmt: skip
+)
 
 
 @pytest.mark.usefixtures("all_test_images")
@@ -60,9 +66,19 @@ def test_a_seed_draws_the_batches_and_dropout_masks_that_it_always_drew(sampler:
     )
     stages = (Stage(SourceOnly(), 1, 4, Optim()), Stage(COAL(), 3, 4, Optim()))
     run = Run(
-        task="toy", shift="natural", draw=0, origin="o", net=NetSpec(name="mlp"), plan=stages, batch=6,
-        sampler=sampler, target_sampler=sampler, precision="float32", seed=5, threads=1,
-    )  # fmt: skip
+        task="toy",
+        shift="natural",
+        draw=0,
+        origin="o",
+        net=NetSpec(name="mlp"),
+        plan=stages,
+        batch=6,
+        sampler=sampler,
+        target_sampler=sampler,
+        precision="float32",
+        seed=5,
+        threads=1,
+    )
     pseudo = torch.tensor([0, 0, 1, 2, 1, 0, 0, 2, 1, 1, 0]) if sampler == "balanced" else None
     drawn = tables(run, 1, Feed(data, torch.device("cpu")), pseudo, 3, 3, 2)
     found = {"key": run.key, "source": drawn.source.tolist(), "target": drawn.target.tolist()}
@@ -84,13 +100,28 @@ def test_a_model_of_before_predicts_what_it_predicted() -> None:
         told = list(csv.DictReader(file))
     p = model.predict_proba(np.load(GOLDEN / "target.npz")["x"])
     assert model.classes == ("ash", "birch", "cedar")
-    assert p == pytest.approx(np.array([[float(row[f"p_{name}"]) for name in model.classes] for row in told]), abs=2e-4)
+    assert p == pytest.approx(
+        np.array([[float(row[f"p_{name}"]) for name in model.classes] for row in told]), abs=2e-4
+    )
 
 
-def test_an_adaptation_of_before_is_gone_on_with_and_not_done_again(cli: Command, tmp_path: Path) -> None:
+def test_an_adaptation_of_before_is_gone_on_with_and_not_done_again(
+    cli: Command, tmp_path: Path
+) -> None:
     out = shutil.copytree(GOLDEN / "adaptation", tmp_path / "out")
     weights = {p: p.stat().st_mtime_ns for p in out.glob("runs/*/weights.safetensors")}
-    short = ("-t", "pretrain=20", "-t", "rounds=2", "-t", "round=10", "-t", "batch=12", "-t", "norm=joint")  # as then
+    short = (
+        "-t",
+        "pretrain=20",
+        "-t",
+        "rounds=2",
+        "-t",
+        "round=10",
+        "-t",
+        "batch=12",
+        "-t",
+        "norm=joint",
+    )  # as then
     paths = (GOLDEN / "source.npz", GOLDEN / "target.npz", "-o", out)
     answer = cli("adapt", *paths, "--backbone", "bare", "--method", "coal", *short)
     assert answer.code == 0, answer.err

@@ -32,11 +32,14 @@ from askew.training.run import Run, Stage
 from askew.training.snapshot import Checkpoint, Snapshot
 from askew.training.trainer import fit, run_net
 
-kernels = pytest.importorskip("askew.nets.lanes.kernels", reason="Triton is missing", exc_type=ImportError)
+kernels = pytest.importorskip(
+    "askew.nets.lanes.kernels", reason="Triton is missing", exc_type=ImportError
+)
 pytestmark = pytest.mark.gpu
 CUDA = torch.device("cuda")
 PUBLISHED = [method for method in TRAINED if method != "teacher"]
-"""Those that SGD trains; the teacher has tests of its own below, since Adam makes steps of rounding."""
+"""Those that SGD trains; the teacher has tests of its own below, since Adam makes steps of
+rounding."""
 
 
 @pytest.mark.real_data
@@ -47,7 +50,9 @@ PUBLISHED = [method for method in TRAINED if method != "teacher"]
 def test_a_captured_graph_trains_to_the_same_weights_as_plain_steps(
     method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, task = prepare(RunRequest("digits/usps-uci", method, training={"round": 10, "rounds": 2, "pretrain": 0}))
+    run, task = prepare(
+        RunRequest("digits/usps-uci", method, training={"round": 10, "rounds": 2, "pretrain": 0})
+    )
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
     last = {}
     for graph in (False, True):
@@ -71,11 +76,14 @@ def test_a_captured_graph_trains_to_the_same_weights_as_plain_steps(
 def test_a_lane_trains_to_the_same_weights_as_a_run_by_itself(
     task: str, method: str, steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To a twentieth of the way that a tensor went: sums are taken in another order, and a ReLU or a pool that is
-    undecided takes rounding for an answer, which later steps build on. The larger network builds on it so fast
-    (`benchmarks/speed/rounding.py`) that after 20 steps nothing could be told; hence its few."""
+    """To a twentieth of the way that a tensor went: sums are taken in another order, and a ReLU or
+    a pool that is undecided takes rounding for an answer, which later steps build on. The larger
+    network builds on it so fast (`benchmarks/speed/rounding.py`) that after 20 steps nothing could
+    be told; hence its few."""
     training = {"round": steps // 2, "rounds": 2, "pretrain": 0, "precision": "float32"}
-    prepared = [prepare(RunRequest(f"digits/{task}", method, seed, training=training)) for seed in (0, 1)]
+    prepared = [
+        prepare(RunRequest(f"digits/{task}", method, seed, training=training)) for seed in (0, 1)
+    ]
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     device = torch.device("cuda")
@@ -88,7 +96,9 @@ def test_a_lane_trains_to_the_same_weights_as_a_run_by_itself(
         for name, value in alone.weights().items():
             moved = (value.cpu().double() - begun[name].double()).norm()
             apart = (lane.weights()[name].double() - value.double()).norm()
-            assert apart < 0.05 * moved + 1e-4 * value.double().norm() + 1e-3, f"{name} is {apart:.2g} apart"
+            assert apart < 0.05 * moved + 1e-4 * value.double().norm() + 1e-3, (
+                f"{name} is {apart:.2g} apart"
+            )
         assert lane.losses == pytest.approx(alone.losses, rel=1e-2, abs=1e-4)
 
 
@@ -97,10 +107,14 @@ def test_a_lane_trains_to_the_same_weights_as_a_run_by_itself(
 def test_lanes_in_bfloat16_learn_what_a_run_by_itself_learns(task: str) -> None:
     """Rounded differently from the first step on, so losses are compared, after 200 steps."""
     training = {"round": 100, "rounds": 2, "pretrain": 0, "precision": "bf16"}
-    prepared = [prepare(RunRequest(f"digits/{task}", "coal", seed, training=training)) for seed in (0, 1)]
+    prepared = [
+        prepare(RunRequest(f"digits/{task}", "coal", seed, training=training)) for seed in (0, 1)
+    ]
     device = torch.device("cuda")
     data = prepared[0][1].training_data
-    *_, together = fit_lanes([run for run, _ in prepared], [data, data], device, starts=[None, None])
+    *_, together = fit_lanes(
+        [run for run, _ in prepared], [data, data], device, starts=[None, None]
+    )
     for (run, _), lane in zip(prepared, together, strict=True):
         *_, alone = fit(run, data, device)
         assert isinstance(lane, Snapshot)
@@ -120,13 +134,17 @@ class Waits(SourceOnly):
 
 @pytest.mark.real_data
 def test_a_step_that_cannot_be_captured_is_taken_plainly_and_says_why() -> None:
-    run, task = prepare(RunRequest("digits/usps-uci", "source", training={"round": 5, "rounds": 1, "pretrain": 0}))
+    run, task = prepare(
+        RunRequest("digits/usps-uci", "source", training={"round": 5, "rounds": 1, "pretrain": 0})
+    )
     waits = replace(run, plan=(replace(run.plan[-1], method=Waits()),))
     here = torch.cuda.current_stream()
     with pytest.warns(NoGraphWarning, match="cannot be captured"):
         *_, slow = fit(waits, task.training_data, torch.device("cuda"))
     assert torch.cuda.current_stream() == here
-    torch.rand(1, device="cuda")  # torch's own generator must not wait for the end of a capture that failed
+    torch.rand(
+        1, device="cuda"
+    )  # torch's own generator must not wait for the end of a capture that failed
     *_, plain = fit(run, task.training_data, torch.device("cuda"), graph=False)
     assert slow.losses["label"] == pytest.approx(plain.losses["label"], rel=1e-3)
 
@@ -166,18 +184,28 @@ def data_for(net: str) -> TrainingData:
 
 
 def taught(net: str, data: TrainingData, seed: int, rounds: int = 2, round_steps: int = 1) -> Run:
-    """After a little pre-training, steps with a refresh before each; sure of what it says, so that all counts."""
+    """After a little pre-training, steps with a refresh before each; sure of what it says, so that
+    all counts."""
     optim = Optim(optimiser="adam", lr=0.001, features_lr=0.001, weight_decay=0.0)
     stages = (
         Stage(SourceOnly(), 1, 20, optim),
         Stage(make_method("teacher", {"threshold": 0.5}), rounds, round_steps, optim),
     )
     return Run(
-        task="patterns", shift="natural", draw=0, origin=data.origin,
-        net=NetSpec(name=net, norm="split", last_dropout=False), plan=stages, batch=64, sampler="balanced",
-        target_sampler="even", precision="float32", seed=seed, threads=1,
+        task="patterns",
+        shift="natural",
+        draw=0,
+        origin=data.origin,
+        net=NetSpec(name=net, norm="split", last_dropout=False),
+        plan=stages,
+        batch=64,
+        sampler="balanced",
+        target_sampler="even",
+        precision="float32",
+        seed=seed,
+        threads=1,
         views=Views(views="affine" if net == "digits-28" else "affine+intensity"),
-    )  # fmt: skip
+    )
 
 
 def started(run: Run, data: TrainingData) -> Checkpoint:
@@ -219,10 +247,14 @@ def test_a_lane_of_teachers_takes_the_steps_of_the_run_by_itself(net: str, lanes
     for run, start, lane in list(zip(runs, starts, together, strict=True))[:2]:
         *_, alone = fit(run, data, CUDA, start=start)
         assert isinstance(lane, Snapshot)
-        assert_same_steps(start, alone.checkpoint(), lane.checkpoint(), 0.05, adam=True, undecided=UNDECIDED)
+        assert_same_steps(
+            start, alone.checkpoint(), lane.checkpoint(), 0.05, adam=True, undecided=UNDECIDED
+        )
         assert lane.losses == pytest.approx(alone.losses, rel=1e-2, abs=1e-4)
         for name in ("target", "source_val"):
-            agree = getattr(lane.outputs, name).argmax(dim=1) == getattr(alone.outputs, name).argmax(dim=1)
+            agree = getattr(lane.outputs, name).argmax(dim=1) == getattr(
+                alone.outputs, name
+            ).argmax(dim=1)
             assert agree.float().mean() > 0.98
 
 
@@ -280,7 +312,8 @@ def test_every_form_of_a_stacked_convolution_is_the_convolution_on_a_gpu_too(
     for name, form in forms.items():
         out = form(x, weight, bias, padding)
         results[name] = [out, *torch.autograd.grad((out * weigh).sum(), [x, weight, bias])]
-    # cuDNN is free to take Winograd's way, which rounds more; the images' gradient of few channels is its own too
+    # cuDNN is free to take Winograd's way, which rounds more; the images' gradient of few channels
+    # is its own too
     allowed = {"one by one": 2e-3, "groups": 2e-3, "torch.float16": 2e-3, "torch.bfloat16": 1e-2}
     if cin % 16 or cout % 16:
         allowed["torch.float32"] = 2e-3
@@ -292,7 +325,15 @@ def test_every_form_of_a_stacked_convolution_is_the_convolution_on_a_gpu_too(
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize(
     ("side", "pool"),
-    [(24, (2, 2, 0)), (8, (2, 2, 0)), (1, (1, 1, 0)), (32, (3, 2, 1)), (16, (3, 2, 1)), (8, (1, 1, 0)), (7, (3, 2, 1))],
+    [
+        (24, (2, 2, 0)),
+        (8, (2, 2, 0)),
+        (1, (1, 1, 0)),
+        (32, (3, 2, 1)),
+        (16, (3, 2, 1)),
+        (8, (1, 1, 0)),
+        (7, (3, 2, 1)),
+    ],
 )
 def test_the_kernels_of_norm_relu_and_pool_are_torchs(
     side: int, pool: lane_forms.Pool, training: bool, last: bool
@@ -305,7 +346,10 @@ def test_the_kernels_of_norm_relu_and_pool_are_torchs(
     weight, bias = (torch.randn(LANES, 48, device="cuda", requires_grad=True) for _ in range(2))
     results = []
     for form in (kernels.NormReluPool.apply, lane_forms.normed):
-        mean, var = torch.full((LANES, 48), 0.3, device="cuda"), torch.full((LANES, 48), 2.0, device="cuda")
+        mean, var = (
+            torch.full((LANES, 48), 0.3, device="cuda"),
+            torch.full((LANES, 48), 2.0, device="cuda"),
+        )
         out = form(x, weight, bias, mean, var, 0.1, 1e-5, pool, training)
         weigh = torch.linspace(-1, 1, out.numel(), device="cuda").view(out.shape)
         grads = torch.autograd.grad((out * weigh).sum(), [x, weight, bias]) if training else ()
@@ -333,20 +377,32 @@ def test_a_convolution_with_its_norm_is_torchs_by_kernels_too(
     kept: torch.dtype,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Gradients are a millionth of the usual, as at the end of training. A pool that is undecided takes rounding for an
-    answer, so that gradients of what is kept in fewer digits are farther apart than the digits."""
+    """Gradients are a millionth of the usual, as at the end of training. A pool that is undecided
+    takes rounding for an answer, so that gradients of what is kept in fewer digits are farther
+    apart than the digits."""
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     torch.manual_seed(0)
     x = torch.randn(LANES, cin, 64, side, side, device="cuda", requires_grad=True)
     kernel = (torch.randn(LANES, cout, cin, 5, 5, device="cuda") / (5 * cin**0.5)).requires_grad_()
-    shift, weight, bias = (torch.randn(LANES, cout, device="cuda", requires_grad=True) for _ in range(3))
+    shift, weight, bias = (
+        torch.randn(LANES, cout, device="cuda", requires_grad=True) for _ in range(3)
+    )
     results = []
     for form in (kernels.ConvNormReluPool.apply, trust._block):
-        mean, var = torch.full((LANES, cout), 0.3, device="cuda"), torch.full((LANES, cout), 2.0, device="cuda")
-        out = form(x, kernel, shift, weight, bias, mean, var, padding, 0.1, 1e-5, pool, True, kept).float()
+        mean, var = (
+            torch.full((LANES, cout), 0.3, device="cuda"),
+            torch.full((LANES, cout), 2.0, device="cuda"),
+        )
+        out = form(
+            x, kernel, shift, weight, bias, mean, var, padding, 0.1, 1e-5, pool, True, kept
+        ).float()
         weigh = 1e-6 * torch.linspace(-1, 1, out.numel(), device="cuda").view(out.shape)
         grads = torch.autograd.grad((out * weigh).sum(), [x, kernel, weight, bias])
         results.append([[out, mean, var], list(grads)])
-    value, gradient = {torch.float32: (2e-5, 2e-2), torch.float16: (1e-3, 1e-1), torch.bfloat16: (1e-2, 3e-1)}[kept]
+    value, gradient = {
+        torch.float32: (2e-5, 2e-2),
+        torch.float16: (1e-3, 1e-1),
+        torch.bfloat16: (1e-2, 3e-1),
+    }[kept]
     close(results[0][0], results[1][0], value)
     close(results[0][1], results[1][1], gradient)

@@ -21,7 +21,11 @@ def cells(path: Path) -> list[dict[str, Any]]:
 
 
 def test_there_are_three_notebooks() -> None:
-    assert [path.stem for path in NOTEBOOKS] == ["adapt-your-folder", "digits-table", "write-a-method"]
+    assert [path.stem for path in NOTEBOOKS] == [
+        "adapt-your-folder",
+        "digits-table",
+        "write-a-method",
+    ]
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
@@ -35,12 +39,21 @@ def test_a_notebook_is_kept_without_outputs_and_names_its_parameters(path: Path)
 @pytest.mark.soak
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
 @pytest.mark.filterwarnings("ignore")
-def test_a_notebook_runs_from_top_to_bottom(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_notebook_runs_from_top_to_bottom(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("nbclient", reason="a development tool")
     pytest.importorskip("ipykernel", reason="a development tool")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(p for p in sys.path if p))
-    notebook = runpy.run_path(str(ROOT / "docs" / "site" / "notebooks.py"))["executed"](path, tmp_path)
-    tables = [o for cell in notebook.cells for o in cell.get("outputs", []) if "text/html" in o.get("data", {})]
+    notebook = runpy.run_path(str(ROOT / "docs" / "site" / "notebooks.py"))["executed"](
+        path, tmp_path
+    )
+    tables = [
+        o
+        for cell in notebook.cells
+        for o in cell.get("outputs", [])
+        if "text/html" in o.get("data", {})
+    ]
     assert tables, "results are shown as tables"
 
 

@@ -1,4 +1,5 @@
-"""Windows and macOS, as far as they can be had here: fcntl, fork and POSIX signals are taken away."""
+"""Windows and macOS, as far as they can be had here: fcntl, fork and POSIX signals are taken
+away."""
 
 from __future__ import annotations
 
@@ -33,9 +34,13 @@ def ask(folder: Path, *command: str, **more: str) -> subprocess.CompletedProcess
     """A Python process without them, as are all that it starts."""
     paths = os.pathsep.join([str(ELSEWHERE), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
     return subprocess.run(
-        [sys.executable, *command], cwd=folder, env=os.environ | {"PYTHONPATH": paths} | more, capture_output=True,
-        text=True, check=False,
-    )  # fmt: skip
+        [sys.executable, *command],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": paths} | more,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def test_all_of_askew_is_imported_without_fcntl_fork_and_posix_signals(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""The example package, installed: askew finds its method and its benchmark; a broken package harms nothing else."""
+"""The example package, installed: askew finds its method and its benchmark; a broken package harms
+nothing else."""
 
 from __future__ import annotations
 
@@ -59,7 +60,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     broken = folder / "broken-1.0.dist-info"
     broken.mkdir()
     (broken / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
-    lost = "[askew.methods]\nlost = no_such_module:Lost\n[askew.benchmarks]\nlost = no_such_module\n"
+    lost = (
+        "[askew.methods]\nlost = no_such_module:Lost\n[askew.benchmarks]\nlost = no_such_module\n"
+    )
     (broken / "entry_points.txt").write_text(lost)
     return folder
 
@@ -69,15 +72,21 @@ def answer(site: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, An
     """What a process sees in which the package is installed."""
     paths = os.pathsep.join([str(site), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
-        [sys.executable, "-c", ASK], cwd=tmp_path_factory.mktemp("user"), env=os.environ | {"PYTHONPATH": paths},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [sys.executable, "-c", ASK],
+        cwd=tmp_path_factory.mktemp("user"),
+        env=os.environ | {"PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
 
-def test_an_installed_package_adds_a_method_a_benchmark_and_a_tracker(answer: dict[str, Any]) -> None:
+def test_an_installed_package_adds_a_method_a_benchmark_and_a_tracker(
+    answer: dict[str, Any],
+) -> None:
     assert answer["score"] > 50
     assert answer["settings"] == 4
     assert len(answer["revision"]) == 12, "a change of its code is another run"

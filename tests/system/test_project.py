@@ -1,4 +1,5 @@
-"""What lets others take the project over: workflow, hooks, images, citation, addresses to fill in."""
+"""What lets others take the project over: workflow, hooks, images, citation, addresses to fill
+in."""
 
 from __future__ import annotations
 
@@ -16,7 +17,9 @@ import askew
 yaml: Any = pytest.importorskip("yaml", reason="several development tools bring it")
 
 ROOT = Path(__file__).parents[2]
-TARGETS = set(re.findall(r"^([a-z]+)(?: [a-z ]+)?:", (ROOT / "Makefile").read_text(), flags=re.M)) | {"soak"}
+TARGETS = set(
+    re.findall(r"^([a-z]+)(?: [a-z ]+)?:", (ROOT / "Makefile").read_text(), flags=re.M)
+) | {"soak"}
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 
 
@@ -26,7 +29,9 @@ def workflow() -> dict[str, Any]:
 
 
 def steps() -> list[str]:
-    return [step["run"] for job in workflow()["jobs"].values() for step in job["steps"] if "run" in step]
+    return [
+        step["run"] for job in workflow()["jobs"].values() for step in job["steps"] if "run" in step
+    ]
 
 
 def test_the_workflow_tests_on_three_systems_and_builds_wheel_and_docs() -> None:
@@ -46,7 +51,11 @@ def test_the_workflow_names_targets_and_extras_that_there_are() -> None:
 
 
 def test_every_yaml_file_of_the_project_can_be_read() -> None:
-    files = [*ROOT.glob(".github/**/*.yml"), ROOT / ".pre-commit-config.yaml", ROOT / "CITATION.cff"]
+    files = [
+        *ROOT.glob(".github/**/*.yml"),
+        ROOT / ".pre-commit-config.yaml",
+        ROOT / "CITATION.cff",
+    ]
     assert len(files) >= 6
     assert all(isinstance(yaml.safe_load(path.read_text()), dict) for path in files)
 
@@ -81,7 +90,11 @@ def test_an_image_is_made_from_the_wheel_alone_and_by_a_user_without_rights(name
     text = (ROOT / "docker" / f"{name}.Dockerfile").read_text()
     lines = re.sub(r"\\\n", " ", text).splitlines()
     (copied,) = (line.split()[1:-1] for line in lines if line.startswith("COPY "))
-    kept = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
+    kept = [
+        line[1:]
+        for line in (ROOT / ".dockerignore").read_text().splitlines()
+        if line.startswith("!")
+    ]
     assert copied == ["constraints.txt", "dist/askew-*.whl"]
     assert kept == ["constraints.txt", "dist/*.whl"]
     assert set(re.findall(r"\[([\w,]+)\]", text)[0].split(",")) <= EXTRAS.keys()
@@ -96,8 +109,9 @@ def test_what_is_built_for_a_release_passes_the_check_of_its_index(tmp_path: Pat
     subprocess.run(build, check=True, capture_output=True)
     built = sorted(tmp_path.iterdir())
     assert [path.name for path in built] == [
-        f"askew-{askew.__version__}-py3-none-any.whl", f"askew-{askew.__version__}.tar.gz",
-    ]  # fmt: skip
+        f"askew-{askew.__version__}-py3-none-any.whl",
+        f"askew-{askew.__version__}.tar.gz",
+    ]
     check = [sys.executable, "-m", "twine", "check", "--strict", *map(str, built)]
     done = subprocess.run(check, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -25,10 +25,20 @@ def surroundings() -> dict[str, Any]:
     xs, xt = (3 * np.eye(3, 6)[y] + rng.normal(size=(60, 6)) for _ in range(2))
     short = {"pretrain": 5, "rounds": 1, "round": 5, "batch": 16}
     labels = {"ys": names[y], "yt": names[y]}
-    return {"askew": askew, "np": np, "torch": torch, "COAL": COAL, "xs": xs, "xt": xt, "short": short} | labels
+    return {
+        "askew": askew,
+        "np": np,
+        "torch": torch,
+        "COAL": COAL,
+        "xs": xs,
+        "xt": xt,
+        "short": short,
+    } | labels
 
 
-@pytest.mark.filterwarnings("ignore::askew.evaluation.prior_estimators.UnsurePriorWarning")  # five steps teach little
+@pytest.mark.filterwarnings(
+    "ignore::askew.evaluation.prior_estimators.UnsurePriorWarning"
+)  # five steps teach little
 @pytest.mark.parametrize("name", sorted(set(askew.__all__) - ALIASES))
 def test_the_example_of_a_public_name_runs(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest

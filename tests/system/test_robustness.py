@@ -27,8 +27,11 @@ from askew.training.trainer import fit
 CPU = torch.device("cpu")
 CLASSES = ("a", "b", "c")
 
-# A network that has learnt for five steps, or from one class, may well not tell classes apart, and BBSE says so.
-pytestmark = pytest.mark.filterwarnings("ignore::askew.evaluation.prior_estimators.UnsurePriorWarning")
+# A network that has learnt for five steps, or from one class, may well not tell classes apart, and
+# BBSE says so.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::askew.evaluation.prior_estimators.UnsurePriorWarning"
+)
 
 
 def only(images: Labeled, *classes: int) -> Labeled:
@@ -47,7 +50,9 @@ def plain() -> TrainingData:
 
 def with_source_classes(*classes: int) -> TrainingData:
     """Neither the source nor what is held out of it has any other class."""
-    return made_of(only(rows(30, 0, 0), *classes), only(rows(12, 0, 1), *classes), rows(24, 0.5, 2).unlabeled())
+    return made_of(
+        only(rows(30, 0, 0), *classes), only(rows(12, 0, 1), *classes), rows(24, 0.5, 2).unlabeled()
+    )
 
 
 def with_one_target_image() -> TrainingData:
@@ -65,7 +70,8 @@ def with_equal_inputs(value: float) -> TrainingData:
 
 def run_of(method: Method, head: str, **how: Any) -> Run:
     """Three steps of source alone, then two rounds of two of the method."""
-    net = NetSpec(name=how.pop("net", "mlp"), head=head, norm=how.pop("norm", "joint"))  # type: ignore[arg-type]
+    # type: ignore[arg-type]
+    net = NetSpec(name=how.pop("net", "mlp"), head=head, norm=how.pop("norm", "joint"))
     optim = Optim(lr=0.05, features_lr=0.05)
     plan = (Stage(SourceOnly(), 1, 3, optim), Stage(method, 2, 2, optim, restart=method.restarts))
     settings: dict[str, Any] = {"batch": 6, "sampler": "balanced", "target_sampler": "natural"}

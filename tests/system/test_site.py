@@ -1,4 +1,5 @@
-"""The documentation site: its table of all values in a browser, with and without scripts; and all of it, built."""
+"""The documentation site: its table of all values in a browser, with and without scripts; and all
+of it, built."""
 
 from __future__ import annotations
 
@@ -34,20 +35,33 @@ def page(build: dict[str, Any]) -> str:
     """The table of all values with its script and style, without the theme around it."""
     _, _, table = build["values_page"]().partition("<div")
     css, script = ((SITE / name).read_text() for name in ("site.css", "tables.js"))
-    return f"<!doctype html><meta charset=utf-8><style>{css}</style><body><div{table}<script>{script}</script></body>"
+    return (
+        "<!doctype html><meta "
+        f"charset=utf-8><style>{css}</style><body><div{table}<script>{script}</script></body>"
+    )
 
 
-def test_every_public_name_has_a_docstring_and_a_place_in_the_reference(build: dict[str, Any]) -> None:
+def test_every_public_name_has_a_docstring_and_a_place_in_the_reference(
+    build: dict[str, Any],
+) -> None:
     assert build["undocumented"]() == []
-    assert sorted(re.findall(r"^::: askew\.(\w+)$", build["api_page"](), flags=re.M)) == sorted(askew.__all__)
+    assert sorted(re.findall(r"^::: askew\.(\w+)$", build["api_page"](), flags=re.M)) == sorted(
+        askew.__all__
+    )
 
 
 def test_the_table_holds_the_mean_of_every_row_of_values(build: dict[str, Any]) -> None:
     stored = json.loads((ROOT / "results" / "digits" / "values.json").read_text())["rows"]
-    shown = [row for row in build["values"]() if (row["result"], row["conditions"]) == ("digits", "")]
+    shown = [
+        row for row in build["values"]() if (row["result"], row["conditions"]) == ("digits", "")
+    ]
     assert len(shown) == len(stored)
     for row, source in zip(shown, stored, strict=True):
-        assert (row["task"], row["method"], row["seeds"]) == (source["task"], source["method"], len(source["whole"]))
+        assert (row["task"], row["method"], row["seeds"]) == (
+            source["task"],
+            source["method"],
+            len(source["whole"]),
+        )
         assert row["mean"] == pytest.approx(sum(source["whole"]) / len(source["whole"]))
 
 
@@ -107,7 +121,10 @@ def site() -> Path:
     """The site, built strictly, without the gallery's figures."""
     pytest.importorskip("mkdocs", reason="the extra `docs` brings it")
     done = subprocess.run(
-        [sys.executable, str(SITE / "build.py"), "--quick"], capture_output=True, text=True, check=False
+        [sys.executable, str(SITE / "build.py"), "--quick"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return ROOT / "build" / "site"
@@ -131,15 +148,21 @@ def served(folder: Path) -> Iterator[str]:
             if not self.path.endswith(".html"):
                 super().do_GET()
                 return
-            content = (folder / self.path.lstrip("/")).read_text().replace("</body>", ASKED).encode()
+            content = (
+                (folder / self.path.lstrip("/")).read_text().replace("</body>", ASKED).encode()
+            )
             self.send_response(200)
             self.send_header("Content-Type", "text/html; charset=utf-8")
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
             self.wfile.write(content)
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Telling, directory=str(folder)))
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    server = ThreadingHTTPServer(
+        ("127.0.0.1", 0), functools.partial(Telling, directory=str(folder))
+    )
+    thread = threading.Thread(
+        target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+    )
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_port}"
@@ -151,7 +174,15 @@ def served(folder: Path) -> Iterator[str]:
 
 @pytest.mark.soak
 def test_the_site_has_every_page_and_can_be_searched(site: Path) -> None:
-    for name in ("index", "docs/adapt", "docs/tracking", "results/values", "results/digits/index", "api", "gallery"):
+    for name in (
+        "index",
+        "docs/adapt",
+        "docs/tracking",
+        "results/values",
+        "results/digits/index",
+        "api",
+        "gallery",
+    ):
         assert (site / f"{name}.html").is_file(), name
     index = json.loads((site / "search" / "search_index.json").read_text())
     places = {entry["location"] for entry in index["docs"]}

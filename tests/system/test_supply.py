@@ -1,4 +1,5 @@
-"""What askew is built from: every version has hashes, nothing is missing, and an audit says so if it was none."""
+"""What askew is built from: every version has hashes, nothing is missing, and an audit says so if
+it was none."""
 
 from __future__ import annotations
 
@@ -64,7 +65,9 @@ def test_whatever_the_extras_install_is_pinned() -> None:
         except PackageNotFoundError:
             continue  # of another system
         for one in map(Requirement, lines):
-            if one.marker is None or any(one.marker.evaluate({"extra": extra}) for extra in ("", *extras)):
+            if one.marker is None or any(
+                one.marker.evaluate({"extra": extra}) for extra in ("", *extras)
+            ):
                 todo.append((LOCK["canonical"](one.name), tuple(sorted(one.extras))))
     assert {name for name, _ in seen} - {"askew"} - set(locked()) == set()
 
@@ -72,12 +75,15 @@ def test_whatever_the_extras_install_is_pinned() -> None:
 def test_the_checkout_is_installed_with_nothing_but_what_has_hashes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`make LOCKED=1` builds without isolation, where hatchling's usual way would miss the package editables."""
+    """`make LOCKED=1` builds without isolation, where hatchling's usual way would miss the package
+    editables."""
     hatchling = pytest.importorskip("hatchling.build", reason="a development tool")
     monkeypatch.chdir(ROOT)
     monkeypatch.setitem(sys.modules, "editables", None)
     with zipfile.ZipFile(tmp_path / hatchling.build_editable(str(tmp_path))) as wheel:
-        (path,) = (wheel.read(name).decode().strip() for name in wheel.namelist() if name.endswith(".pth"))
+        (path,) = (
+            wheel.read(name).decode().strip() for name in wheel.namelist() if name.endswith(".pth")
+        )
     assert Path(path) == ROOT / "src"
 
 
@@ -134,7 +140,11 @@ def audited(database: str, tmp_path: Path) -> tuple[int, str, str]:
     ("results", "code", "last"),
     [
         ([{}, {}], 0, "2 versions were audited, 0 of them have advisories."),
-        ([{}, {"vulns": [{"id": "PYSEC-1"}]}], 1, "2 versions were audited, 1 of them have advisories."),
+        (
+            [{}, {"vulns": [{"id": "PYSEC-1"}]}],
+            1,
+            "2 versions were audited, 1 of them have advisories.",
+        ),
     ],
 )
 def test_an_audit_names_versions_with_advisories(
@@ -146,7 +156,9 @@ def test_an_audit_names_versions_with_advisories(
     assert ("weak 0.9: PYSEC-1" in out) == (code == 1)
 
 
-@pytest.mark.parametrize("answer", [b"", b"<html>", b"[]", b'{"results": [{}]}', b'{"results": [{"vulns": [1]}, {}]}'])
+@pytest.mark.parametrize(
+    "answer", [b"", b"<html>", b"[]", b'{"results": [{}]}', b'{"results": [{"vulns": [1]}, {}]}']
+)
 def test_an_audit_without_a_sensible_answer_says_that_nothing_was_audited(
     database: str, tmp_path: Path, answer: bytes
 ) -> None:
@@ -159,7 +171,9 @@ def test_an_audit_without_a_sensible_answer_says_that_nothing_was_audited(
 def test_an_audit_without_its_database_says_that_nothing_was_audited(tmp_path: Path) -> None:
     code, out, err = audited("http://127.0.0.1:9/", tmp_path)
     assert (code, out) == (3, "")
-    assert re.fullmatch(r"The database http://127\.0\.0\.1:9/ cannot be asked: .+\. NOTHING WAS AUDITED\.\n", err)
+    assert re.fullmatch(
+        r"The database http://127\.0\.0\.1:9/ cannot be asked: .+\. NOTHING WAS AUDITED\.\n", err
+    )
 
 
 # --- the threat model ---
@@ -167,7 +181,9 @@ def test_an_audit_without_its_database_says_that_nothing_was_audited(tmp_path: P
 
 def test_every_promise_names_a_test_that_exists() -> None:
     text = (ROOT / "SECURITY.md").read_text()
-    promises = re.findall(r"^\| .+ \| (`.+`.*) \|$", text.partition("## What we do not promise")[0], flags=re.M)
+    promises = re.findall(
+        r"^\| .+ \| (`.+`.*) \|$", text.partition("## What we do not promise")[0], flags=re.M
+    )
     code = "".join(p.read_text() for p in (ROOT / "tests").rglob("test_*.py"))
     assert len(promises) > 10
     for named in (name for promise in promises for name in re.findall(r"`([^`]+)`", promise)):

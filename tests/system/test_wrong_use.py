@@ -1,4 +1,5 @@
-"""Calls and commands that cannot work: names that the system refuses, numbers that are none, pipes for files."""
+"""Calls and commands that cannot work: names that the system refuses, numbers that are none, pipes
+for files."""
 
 from __future__ import annotations
 
@@ -56,7 +57,9 @@ def test_source_and_target_may_not_be_a_loop_of_links(cli: Command, tmp_path: Pa
 
 
 @pytest.mark.parametrize("command", ["table", "status", "report"])
-def test_a_name_that_no_system_takes_is_one_sentence(cli: Command, tmp_path: Path, command: str) -> None:
+def test_a_name_that_no_system_takes_is_one_sentence(
+    cli: Command, tmp_path: Path, command: str
+) -> None:
     answer = cli(command, "x" * 300)
     assert_refused(answer)
     assert "File name too long" in answer.err
@@ -64,12 +67,16 @@ def test_a_name_that_no_system_takes_is_one_sentence(cli: Command, tmp_path: Pat
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("error", [URLError("no route"), TimeoutError(), OSError(24, "Too many open files")])
+@pytest.mark.parametrize(
+    "error", [URLError("no route"), TimeoutError(), OSError(24, "Too many open files")]
+)
 def test_what_cannot_be_about_stdout_is_not_taken_for_it(error: OSError) -> None:
     assert output_error(error) is None
 
 
-def test_a_user_who_does_not_exist_has_no_data_folder(cli: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_who_does_not_exist_has_no_data_folder(
+    cli: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("ASKEW_DATA", "~no-such-user/data")
     answer = cli("run", "digits/usps-mnist")
     assert_refused(answer)
@@ -91,8 +98,12 @@ def test_any_error_of_the_system_is_a_sentence(error: OSError) -> None:
     assert found.hint
 
 
-@pytest.mark.parametrize(("argument", "why"), [("", "empty argument after '--out'"), ("a\tb", "control character")])
-def test_an_argument_that_nobody_types_is_refused(cli: Command, tmp_path: Path, argument: str, why: str) -> None:
+@pytest.mark.parametrize(
+    ("argument", "why"), [("", "empty argument after '--out'"), ("a\tb", "control character")]
+)
+def test_an_argument_that_nobody_types_is_refused(
+    cli: Command, tmp_path: Path, argument: str, why: str
+) -> None:
     answer = cli(*RUN, "--out", argument)
     assert_refused(answer)
     assert why in answer.err
@@ -121,7 +132,9 @@ def test_what_is_no_seed_is_refused(
     monkeypatch.chdir(tmp_path)
     with pytest.raises((UserError, TypeError)) as caught:
         ask(seed)
-    assert isinstance(caught.value, UserError) or isinstance(seed, list)  # a list is no key of a cache either
+    assert isinstance(caught.value, UserError) or isinstance(
+        seed, list
+    )  # a list is no key of a cache either
     assert list(tmp_path.iterdir()) == []
 
 
@@ -157,14 +170,25 @@ def test_a_shift_beyond_all_measure_is_refused(shift: str) -> None:
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [
-        (("bench", "mini", "--seeds", "1000000000"), "The number of seeds must be between 1 and 10,000"),
+        (
+            ("bench", "mini", "--seeds", "1000000000"),
+            "The number of seeds must be between 1 and 10,000",
+        ),
         ((*RUN, "-t", "rounds=1e21"), "The option 'rounds' of training must be"),
-        ((*RUN, "-t", "rounds=1000000000000"), "The option 'rounds' of training must be between 1 and 1,000,000,000"),
+        (
+            (*RUN, "-t", "rounds=1000000000000"),
+            "The option 'rounds' of training must be between 1 and 1,000,000,000",
+        ),
         ((*RUN, "--shift", "dirichlet:1e308"), "There is no label shift 'dirichlet:1e308'."),
-        ((*RUN, "--checkpoint-every", "1e9"), "--checkpoint-every must be at most 86,400, found 1e+09."),
+        (
+            (*RUN, "--checkpoint-every", "1e9"),
+            "--checkpoint-every must be at most 86,400, found 1e+09.",
+        ),
     ],
 )
-def test_numbers_have_an_upper_limit(cli: Command, tmp_path: Path, more: tuple[str, ...], sentence: str) -> None:
+def test_numbers_have_an_upper_limit(
+    cli: Command, tmp_path: Path, more: tuple[str, ...], sentence: str
+) -> None:
     answer = cli(*more)
     assert_refused(answer)
     assert answer.err.startswith(sentence)
@@ -210,7 +234,9 @@ def within(seconds: float, call: Callable[[], object]) -> BaseException | None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path, name: str, read: Callable[[Path], object]) -> None:
+def test_a_pipe_is_refused_and_not_waited_for(
+    tmp_path: Path, name: str, read: Callable[[Path], object]
+) -> None:
     os.mkfifo(tmp_path / name)
     assert isinstance(within(20, lambda: read(tmp_path / name)), UserError)
 
@@ -224,11 +250,15 @@ def test_a_pipe_among_pictures_is_a_broken_picture(tmp_path: Path) -> None:
     assert within(20, lambda: found.extend(content_hashes([tmp_path / "a.png"]))) is None
     os.mkfifo(tmp_path / "rows.safetensors")
     assert within(20, lambda: RowCache(tmp_path).find([(1, 0)])) is None
-    assert found == [["it is not a regular file"]], "what `embed` and `adapt` look for in their cache"
+    assert found == [["it is not a regular file"]], (
+        "what `embed` and `adapt` look for in their cache"
+    )
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="has no named pipes")
-@pytest.mark.parametrize("name", ["w.safetensors", "run.json", "scores.json", "trace.jsonl", "done"])
+@pytest.mark.parametrize(
+    "name", ["w.safetensors", "run.json", "scores.json", "trace.jsonl", "done"]
+)
 def test_a_pipe_among_a_run_s_files_is_damaged(tmp_path: Path, name: str) -> None:
     root = make_runs(tmp_path / "runs", 1, classes=2)
     (run,) = (path for path in root.iterdir() if path.is_dir())
@@ -252,14 +282,18 @@ def test_a_pipe_among_a_run_s_files_is_damaged(tmp_path: Path, name: str) -> Non
 
 
 @pytest.mark.parametrize("names", ["none", "others"])
-def test_a_weights_file_that_is_none_leaves_no_run(cli: Command, tmp_path: Path, names: str) -> None:
+def test_a_weights_file_that_is_none_leaves_no_run(
+    cli: Command, tmp_path: Path, names: str
+) -> None:
     if names == "none":
         (tmp_path / "w.safetensors").write_bytes(b"not weights at all")
     else:
         save_file({"a": np.ones(2, np.float32)}, tmp_path / "w.safetensors")
     answer = cli(*RUN, "-t", "net=resnet18", "-t", "weights=w.safetensors")
     assert_refused(answer)
-    assert ("is not a safetensors file" if names == "none" else "does not fit the network") in answer.err
+    assert (
+        "is not a safetensors file" if names == "none" else "does not fit the network"
+    ) in answer.err
     assert [p.name for p in tmp_path.iterdir()] == ["w.safetensors"]
 
 
@@ -270,7 +304,19 @@ HUB = ("-t", "net=resnet18", "-t", "weights=hub")
     "command",
     [
         (*RUN, *HUB),
-        ("bench", "mini", "--tasks", "syn-uci", "--methods", "source,coal", "--seeds", "1", "--jobs", "2", *HUB),
+        (
+            "bench",
+            "mini",
+            "--tasks",
+            "syn-uci",
+            "--methods",
+            "source,coal",
+            "--seeds",
+            "1",
+            "--jobs",
+            "2",
+            *HUB,
+        ),
         ("adapt", "source.npz", "target.npz", "-o", "out", "--backbone", "resnet18"),
         ("adapt", "source.npz", "target.npz", "-o", "out", "--backbone", "resnet18", "--fine-tune"),
         ("adapt", "pictures", "photos", "-o", "out", "--backbone", "resnet18"),
@@ -301,17 +347,23 @@ def test_published_weights_without_a_network_are_one_sentence_and_nothing_is_wri
     answer = cli(*command)
     refusal = answer.err[answer.err.index("The weights") :]  # torch tells before what it downloads
     assert_refused(answer._replace(err=refusal))
-    assert refusal.startswith("The weights of resnet18 could not be fetched: [Errno 111] Connection refused.")
+    assert refusal.startswith(
+        "The weights of resnet18 could not be fetched: [Errno 111] Connection refused."
+    )
     assert "-t weights=FILE" in answer.err
     assert sorted(tmp_path.rglob("*")) == before
 
 
 @pytest.mark.parametrize("content", [b"", b"x\n{}", b"{}"])
-def test_status_checks_a_damaged_run_that_somebody_holds(cli: Command, tmp_path: Path, content: bytes) -> None:
+def test_status_checks_a_damaged_run_that_somebody_holds(
+    cli: Command, tmp_path: Path, content: bytes
+) -> None:
     root = open_root(tmp_path / "runs")
     folder = RunFolder(root / "key")
     with folder.claimed():
-        folder.describe({"run": {"task": "mini/syn-uci", "seed": 1, "plan": [{"method": {"id": "coal"}}]}})
+        folder.describe(
+            {"run": {"task": "mini/syn-uci", "seed": 1, "plan": [{"method": {"id": "coal"}}]}}
+        )
         write_json(folder.path / "scores.json", {})
         folder.finish()
         (folder.path / "scores.json").write_text("changed")

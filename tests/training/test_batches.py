@@ -1,4 +1,5 @@
-"""Batches: every row has its turn, every class its share, and a step's batch is a function of (seed, step)."""
+"""Batches: every row has its turn, every class its share, and a step's batch is a function of
+(seed, step)."""
 
 from __future__ import annotations
 
@@ -13,7 +14,15 @@ from torch import Tensor
 
 from askew.data.domains import Labeled, Unlabeled
 from askew.data.task import TrainingData
-from askew.training.batches import DomainTensor, Feed, balanced_rows, class_members, even_rows, natural_rows, taken
+from askew.training.batches import (
+    DomainTensor,
+    Feed,
+    balanced_rows,
+    class_members,
+    even_rows,
+    natural_rows,
+    taken,
+)
 
 CPU = torch.device("cpu")
 steady = settings(derandomize=True, deadline=None, max_examples=80, database=None)
@@ -23,7 +32,9 @@ batches = st.integers(1, 24)
 labels = st.lists(st.integers(0, 8), min_size=1, max_size=60).map(torch.tensor)
 
 
-def balanced(seed: int, y: Tensor, first: int, steps: int, batch: int, stream: str = "source") -> Tensor:
+def balanced(
+    seed: int, y: Tensor, first: int, steps: int, batch: int, stream: str = "source"
+) -> Tensor:
     return balanced_rows(seed, stream, class_members(y, 9), first, steps, batch, CPU)
 
 
@@ -32,7 +43,11 @@ def training_data() -> TrainingData:
     x = np.arange(40, dtype=np.float32).reshape(-1, 1)
     y = np.array([0, 0, 0, 0, 0, 0, 1, 1, 2, 2])
     return TrainingData(
-        Labeled(x[:10], y), Labeled(x[10:13], y[7:]), Unlabeled(x[20:27]), Unlabeled(x[30:35]), tuple("abc")
+        Labeled(x[:10], y),
+        Labeled(x[10:13], y[7:]),
+        Unlabeled(x[20:27]),
+        Unlabeled(x[30:35]),
+        tuple("abc"),
     )
 
 
@@ -41,7 +56,9 @@ def training_data() -> TrainingData:
 
 @steady
 @given(seeds, st.integers(1, 50), batches, st.integers(1, 4))
-def test_the_natural_sampler_visits_each_row_once_an_epoch(seed: int, n: int, batch: int, epochs: int) -> None:
+def test_the_natural_sampler_visits_each_row_once_an_epoch(
+    seed: int, n: int, batch: int, epochs: int
+) -> None:
     steps = -(-epochs * n // batch)
     flat = natural_rows(seed, "source", n, 0, steps, batch, CPU).flatten()
     for epoch in range(epochs):
@@ -95,7 +112,9 @@ def test_later_steps_of_the_balanced_sampler_are_a_slice_of_the_whole(
 
 @steady
 @given(seeds, labels, batches)
-def test_within_a_class_each_row_comes_once_before_any_comes_again(seed: int, y: Tensor, batch: int) -> None:
+def test_within_a_class_each_row_comes_once_before_any_comes_again(
+    seed: int, y: Tensor, batch: int
+) -> None:
     flat = balanced(seed, y, 0, 40, batch).flatten()
     for k in y.unique():
         members = torch.nonzero(y == k).flatten()
@@ -119,9 +138,12 @@ def even(seed: int, y: Tensor, first: int, steps: int, batch: int, floor: float 
 
 
 def assert_shares(drawn: Tensor, shares: Tensor) -> None:
-    """Of what was drawn, every number has the share that it should have, give or take five standard deviations."""
+    """Of what was drawn, every number has the share that it should have, give or take five standard
+    deviations."""
     found = drawn.flatten().bincount(minlength=len(shares)) / drawn.numel()
-    assert ((found - shares).abs() <= 5 * (shares * (1 - shares) / drawn.numel()).sqrt()).all(), found
+    assert ((found - shares).abs() <= 5 * (shares * (1 - shares) / drawn.numel()).sqrt()).all(), (
+        found
+    )
 
 
 def test_even_rows_hold_every_class_equally_often_and_every_row_of_a_class_too() -> None:
@@ -157,7 +179,10 @@ def test_later_steps_of_even_rows_are_a_slice_of_the_whole(
 
 def test_even_rows_of_successive_steps_and_of_other_seeds_are_unrelated() -> None:
     y = torch.zeros(1000, dtype=torch.int64)
-    one, other = even(0, y, 0, 2001, 1).flatten().double(), even(1, y, 0, 2001, 1).flatten().double()
+    one, other = (
+        even(0, y, 0, 2001, 1).flatten().double(),
+        even(1, y, 0, 2001, 1).flatten().double(),
+    )
     for a, b in ((one[:-1], one[1:]), (one, other)):
         assert torch.corrcoef(torch.stack([a, b]))[0, 1].abs() < 5 / len(a) ** 0.5
 
@@ -228,9 +253,16 @@ def test_a_shelf_on_the_host_is_asked_from_elsewhere() -> None:
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("shape", [(3, 4, 4), (1, 5, 5), (8,)])
-def test_images_of_many_rows_are_those_that_indexing_gives(shape: tuple[int, ...], device: str) -> None:
-    x = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (20, *shape), dtype=np.uint8)).to(device)
-    for rows in (torch.tensor([[3, 3, 19], [0, 1, 18]], device=device), torch.tensor([7], device=device)):
+def test_images_of_many_rows_are_those_that_indexing_gives(
+    shape: tuple[int, ...], device: str
+) -> None:
+    x = torch.from_numpy(
+        np.random.default_rng(0).integers(0, 256, (20, *shape), dtype=np.uint8)
+    ).to(device)
+    for rows in (
+        torch.tensor([[3, 3, 19], [0, 1, 18]], device=device),
+        torch.tensor([7], device=device),
+    ):
         assert torch.equal(taken(x[2:], rows % 18), x[2:][rows % 18])
 
 
@@ -250,7 +282,9 @@ def test_index_tables_are_the_same_on_a_gpu() -> None:
     gpu = torch.device("cuda")
     y = torch.arange(90) % 9
     members = class_members(y.to(gpu), 9)
-    assert torch.equal(balanced_rows(3, "source", members, 5, 30, 16, gpu).cpu(), balanced(3, y, 5, 30, 16))
+    assert torch.equal(
+        balanced_rows(3, "source", members, 5, 30, 16, gpu).cpu(), balanced(3, y, 5, 30, 16)
+    )
     tables = [natural_rows(3, "source", 77, 5, 30, 16, device).cpu() for device in (CPU, gpu)]
     assert torch.equal(*tables)
     assert torch.equal(even(3, y.to(gpu), 5, 30, 16).cpu(), even(3, y, 5, 30, 16))
@@ -270,7 +304,9 @@ def test_a_feed_gives_source_rows_with_their_labels_and_target_rows_with_their_n
 
 def test_a_feed_samples_the_source_as_asked() -> None:
     feed = Feed(training_data(), CPU)
-    natural, even = (feed.ys[feed.source_rows(kind, 0, 0, 10, 3)] for kind in ("natural", "balanced"))
+    natural, even = (
+        feed.ys[feed.source_rows(kind, 0, 0, 10, 3)] for kind in ("natural", "balanced")
+    )
     assert natural.flatten().bincount().tolist() == [18, 6, 6]
     assert torch.equal(even.sort(dim=1).values, torch.arange(3).expand(10, 3))
 
@@ -281,7 +317,9 @@ def test_target_batches_are_natural_or_balanced_over_the_classes_that_pseudo_lab
     seed: int, pseudo: Tensor
 ) -> None:
     feed = Feed(training_data(), CPU)
-    assert torch.equal(feed.target_rows(None, seed, 0, 5, 7).sort(dim=1).values, torch.arange(7).expand(5, 7))
+    assert torch.equal(
+        feed.target_rows(None, seed, 0, 5, 7).sort(dim=1).values, torch.arange(7).expand(5, 7)
+    )
     named = pseudo.unique()
     drawn = pseudo[feed.target_rows(pseudo, seed, 0, 5, len(named))]
     assert torch.equal(drawn.sort(dim=1).values, named.expand(5, -1))

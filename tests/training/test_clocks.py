@@ -25,7 +25,9 @@ def hands(monkeypatch: pytest.MonkeyPatch) -> Hands:
     return hands
 
 
-def test_a_part_within_another_stops_its_clock_and_every_second_belongs_to_one_part(hands: Hands) -> None:
+def test_a_part_within_another_stops_its_clock_and_every_second_belongs_to_one_part(
+    hands: Hands,
+) -> None:
     watch = Stopwatch()
     hands.now += 2
     with watch.on("training"):
@@ -35,7 +37,11 @@ def test_a_part_within_another_stops_its_clock_and_every_second_belongs_to_one_p
         hands.now += 7
     hands.now += 11
     seconds = watch.take()
-    assert {part: s for part, s in seconds.items() if s} == {"start-up": 13, "training": 10, "capture": 5}
+    assert {part: s for part, s in seconds.items() if s} == {
+        "start-up": 13,
+        "training": 10,
+        "capture": 5,
+    }
     assert list(seconds) == list(PARTS)
     hands.now += 1
     assert sum(watch.take().values()) == 1
@@ -73,7 +79,9 @@ def test_making_items_is_timed_and_using_them_is_not(hands: Hands) -> None:
     assert (watch.seconds["training"], watch.take()["start-up"]) == (30, 3)
 
 
-def test_what_workers_did_is_taken_out_of_the_waiting_and_the_sum_stays_the_wall_clock(hands: Hands) -> None:
+def test_what_workers_did_is_taken_out_of_the_waiting_and_the_sum_stays_the_wall_clock(
+    hands: Hands,
+) -> None:
     """Two workers in a call of ten seconds: one busy for all of it, the other for four seconds."""
     watch = Stopwatch()
     with watch.on("waiting"):
@@ -81,4 +89,8 @@ def test_what_workers_did_is_taken_out_of_the_waiting_and_the_sum_stays_the_wall
         watch.credit({"start-up": 1, "training": 9}, 2)
         watch.credit({"start-up": 1, "training": 3}, 2)
     seconds = watch.take()
-    assert {part: s for part, s in seconds.items() if s} == {"start-up": 1, "training": 6, "waiting": 3}
+    assert {part: s for part, s in seconds.items() if s} == {
+        "start-up": 1,
+        "training": 6,
+        "waiting": 3,
+    }

@@ -47,8 +47,8 @@ PORTION = 16
 SHARE = 2e-3
 """Of a step: sums are of two halves."""
 LARGER_SHARE = 2e-2
-"""The same where rounding is enlarged: Adam turns weights whose gradient is hardly more, and in eighteen layers, each
-normed over few small pictures, some ReLU is undecided."""
+"""The same where rounding is enlarged: Adam turns weights whose gradient is hardly more, and in
+eighteen layers, each normed over few small pictures, some ReLU is undecided."""
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +63,9 @@ def calm() -> Iterator[None]:
 
 
 def data_for(net: str) -> TrainingData:
-    return training_data_of(*(rows(n, n / 100, n) if net == "mlp" else stripes(n, n) for n in (90, 30, 61, 32)))
+    return training_data_of(
+        *(rows(n, n / 100, n) if net == "mlp" else stripes(n, n) for n in (90, 30, 61, 32))
+    )
 
 
 def run_of(
@@ -88,7 +90,10 @@ def run_of(
         draw=0,
         origin=net,
         net=NetSpec(name=net, head=chosen.head, **spec),
-        plan=(Stage(SourceOnly(), 1, 5, optim), Stage(chosen, rounds, 1, optim, restart=chosen.restarts)),
+        plan=(
+            Stage(SourceOnly(), 1, 5, optim),
+            Stage(chosen, rounds, 1, optim, restart=chosen.restarts),
+        ),
         batch=batch,
         sampler="balanced",
         target_sampler=target_sampler,  # type: ignore[arg-type]
@@ -101,7 +106,12 @@ def run_of(
 
 def taught(net: str, views: str) -> Run:
     """The teacher as it is trained, and sure of what it says, so that its agreement counts."""
-    how: dict[str, Any] = {"norm": "split", "target_sampler": "even", "optimiser": "adam", "lr": 0.001}
+    how: dict[str, Any] = {
+        "norm": "split",
+        "target_sampler": "even",
+        "optimiser": "adam",
+        "lr": 0.001,
+    }
     return run_of("teacher", net, 9, views=views, hyper={"threshold": 0.4}, **how)
 
 
@@ -123,7 +133,9 @@ def find(key: str) -> tuple[Run, TrainingData]:
 
 
 def join(rank: int, store: Path) -> Team:
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2, timeout=PATIENCE)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{store}", rank=rank, world_size=2, timeout=PATIENCE
+    )
     return Team(rank, 2)
 
 
@@ -138,7 +150,8 @@ def follower(store: Path) -> None:
 
 @pytest.fixture(scope="module")
 def team(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Team]:
-    """Two processes, of which this is the first; all tests pass through the one group, one after another."""
+    """Two processes, of which this is the first; all tests pass through the one group, one after
+    another."""
     store = tmp_path_factory.mktemp("team") / "store"
     other = forks.Process(target=follower, args=(store,), daemon=True)
     other.start()
@@ -176,22 +189,29 @@ def assert_takes_the_steps_of_one_process(team: Team, run: Run, start: Checkpoin
 
 
 def assert_same(run: Run, begun: Checkpoint, one: Snapshot, two: Snapshot) -> None:
-    """The whole checkpoint, the losses, and what the network says of domains that are predicted in shares."""
+    """The whole checkpoint, the losses, and what the network says of domains that are predicted in
+    shares."""
     adam = run.plan[-1].optim.optimiser != "sgd"
     rough = adam or run.net.name == "resnet18"
-    assert_same_steps(begun, one.checkpoint(), two.checkpoint(), LARGER_SHARE if rough else SHARE, adam=adam)
+    assert_same_steps(
+        begun, one.checkpoint(), two.checkpoint(), LARGER_SHARE if rough else SHARE, adam=adam
+    )
     assert one.losses == pytest.approx(two.losses, rel=1e-3, abs=1e-5)
     for name in ("test", "target", "source_val"):
         ours, theirs = getattr(two.outputs, name), getattr(one.outputs, name)
         torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=0.05 if rough else 1e-3)
 
 
-def test_steps_of_coal_on_pictures_with_a_refresh_between_are_those_of_one_process(team: Team) -> None:
+def test_steps_of_coal_on_pictures_with_a_refresh_between_are_those_of_one_process(
+    team: Team,
+) -> None:
     assert_takes_the_steps_of_one_process(team, PICTURES, started(PICTURES))
 
 
 @pytest.mark.parametrize("method", TRAINED)
-def test_every_method_takes_the_steps_of_one_process_though_rows_do_not_divide(team: Team, method: str) -> None:
+def test_every_method_takes_the_steps_of_one_process_though_rows_do_not_divide(
+    team: Team, method: str
+) -> None:
     run = METHOD_RUNS[method]
     assert_takes_the_steps_of_one_process(team, run, started(run))
 
@@ -199,7 +219,9 @@ def test_every_method_takes_the_steps_of_one_process_though_rows_do_not_divide(t
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_networks_samplers_and_views_too(team: Team, name: str) -> None:
     run = OTHERS[name]
-    assert_takes_the_steps_of_one_process(team, run, None if run.net.name == "resnet18" else started(run))
+    assert_takes_the_steps_of_one_process(
+        team, run, None if run.net.name == "resnet18" else started(run)
+    )
 
 
 def test_a_run_begun_by_one_process_goes_on_with_two(team: Team) -> None:
@@ -282,7 +304,9 @@ def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -
         own_device("cuda")
 
 
-def test_a_process_that_torchrun_did_not_start_is_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_torchrun_did_not_start_is_by_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")  # some clusters set it for everybody
     monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
     with distributed.together() as team:
@@ -296,9 +320,14 @@ def torchrun(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
     launcher = Path(sys.executable).with_name("torchrun")
     command = [launcher, "--standalone", "--nproc-per-node", "2", "-m", "askew", *args]
     return subprocess.run(
-        list(map(str, command)), cwd=folder, capture_output=True, text=True, timeout=300, check=False,
+        list(map(str, command)),
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture
@@ -321,20 +350,43 @@ def askew(*words: str) -> None:
 
 
 @pytest.mark.usefixtures("signals", "all_test_images")
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # torchrun leaves its logs open
-def test_processes_started_as_by_torchrun_give_the_scores_of_one(tmp_path: Path, cli: Command) -> None:
-    """What `torchrun` does, but its processes fork from one that has torch already; `make soak` calls the command."""
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # torchrun leaves its logs open
+def test_processes_started_as_by_torchrun_give_the_scores_of_one(
+    tmp_path: Path, cli: Command
+) -> None:
+    """What `torchrun` does, but its processes fork from one that has torch already; `make soak`
+    calls the command."""
     from torch.distributed.launcher.api import elastic_launch
     from torch.distributed.run import config_from_args, parse_args
 
     length = ("-t", "pretrain=4", "-t", "rounds=2", "-t", "round=2", "-t", "batch=16")
     command = ("run", "mini/syn-uci", "--method", "coal", *length, "--device", "cpu", "--json")
-    processes = ("--nproc-per-node", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0")
-    logs = ("--redirects", "1", "--log-dir", str(tmp_path / "logs"), "--start-method", forks.get_start_method())
+    processes = (
+        "--nproc-per-node",
+        "2",
+        "--rdzv-backend",
+        "c10d",
+        "--rdzv-endpoint",
+        "localhost:0",
+    )
+    logs = (
+        "--redirects",
+        "1",
+        "--log-dir",
+        str(tmp_path / "logs"),
+        "--start-method",
+        forks.get_start_method(),
+    )
     config, *_ = config_from_args(parse_args([*processes, *logs, "-m", "askew"]))
     elastic_launch(config, askew)(*command, "--out", str(tmp_path / "two"))
-    (printed,) = filter(None, (file.read_text() for file in (tmp_path / "logs").rglob("stdout.log")))
-    assert_scores_of_one_process(json.loads(printed), json.loads(cli(*command, "--out", "one").out), tmp_path / "two")
+    (printed,) = filter(
+        None, (file.read_text() for file in (tmp_path / "logs").rglob("stdout.log"))
+    )
+    assert_scores_of_one_process(
+        json.loads(printed), json.loads(cli(*command, "--out", "one").out), tmp_path / "two"
+    )
 
 
 def assert_scores_of_one_process(two: dict[str, Any], one: dict[str, Any], out: Path) -> None:
@@ -368,7 +420,18 @@ def test_under_torchrun_a_wrong_wish_is_told_once_and_leaves_nothing(tmp_path: P
 
 @pytest.mark.soak
 def test_under_torchrun_a_run_that_diverges_is_told_once(tmp_path: Path) -> None:
-    done = torchrun(tmp_path, "run", "mini/syn-uci", "--method", "source", *TINY, "-t", "lr=1e30", "--device", "cpu")
+    done = torchrun(
+        tmp_path,
+        "run",
+        "mini/syn-uci",
+        "--method",
+        "source",
+        *TINY,
+        "-t",
+        "lr=1e30",
+        "--device",
+        "cpu",
+    )
     assert done.returncode != 0
     assert done.stderr.count("not finite") == 1
     assert not list(tmp_path.glob("runs/*/done"))

@@ -60,7 +60,9 @@ def noise_of(*shape: int) -> TrainingData:
     rng = np.random.default_rng(0)
     x = [rng.integers(0, 256, (n, *shape), dtype=np.uint8) for n in (24, 6, 24, 6)]
     y = np.arange(24) % 3
-    return TrainingData(Labeled(x[0], y), Labeled(x[1], y[:6]), Unlabeled(x[2]), Unlabeled(x[3]), ("a", "b", "c"))
+    return TrainingData(
+        Labeled(x[0], y), Labeled(x[1], y[:6]), Unlabeled(x[2]), Unlabeled(x[3]), ("a", "b", "c")
+    )
 
 
 HERE, THERE = data_of(0), data_of(10, targets=40)
@@ -87,16 +89,25 @@ def run_of(
     optim = Optim(optimiser=optimiser, lr=rate, features_lr=rate)  # type: ignore[arg-type]
     stage = Stage(method, 2, round_steps, optim, restart=method.restarts)
     return Run(
-        task="toy", shift="natural", draw=0, origin=training_data.origin,
+        task="toy",
+        shift="natural",
+        draw=0,
+        origin=training_data.origin,
         net=NetSpec(name=net, head=method.head, norm=norm),  # type: ignore[arg-type]
-        plan=(stage,), batch=12, sampler="balanced",
-        target_sampler=target_sampler, precision="float32", seed=seed, threads=1,  # type: ignore[arg-type]
+        plan=(stage,),
+        batch=12,
+        sampler="balanced",
+        target_sampler=target_sampler,
+        precision="float32",
+        seed=seed,
+        threads=1,  # type: ignore[arg-type]
         views=Views(views=views),  # type: ignore[arg-type]
-    )  # fmt: skip
+    )
 
 
 def started(run: Run) -> Checkpoint:
-    """The weights from which both ways go: those of a network that has learnt a little from the source."""
+    """The weights from which both ways go: those of a network that has learnt a little from the
+    source."""
     stage = Stage(SourceOnly(), 1, 10, Optim(lr=0.01, features_lr=0.01))
     return _source_only(dataclasses.replace(run, plan=(stage,), target_sampler="natural"))
 
@@ -110,7 +121,9 @@ def _source_only(run: Run) -> Checkpoint:
 def together(
     runs: list[Run], training_datas: list[TrainingData], resumes: Sequence[Resume] | None = None
 ) -> list[list[Snapshot | NotFinite]]:
-    return list(fit_lanes(runs, training_datas, CPU, starts=[started(run) for run in runs], resumes=resumes))
+    return list(
+        fit_lanes(runs, training_datas, CPU, starts=[started(run) for run in runs], resumes=resumes)
+    )
 
 
 def alone(run: Run, resume: Resume | None = None) -> Snapshot:
@@ -123,9 +136,13 @@ def assert_same(run: Run, single: Snapshot, lane: Snapshot | NotFinite) -> None:
     assert isinstance(lane, Snapshot)
     adam = run.plan[-1].optim.optimiser != "sgd"
     begun = {} if run.plan[-1].restart else started(run)
-    assert_same_steps(begun, single.checkpoint(), lane.checkpoint(), ADAM_SHARE if adam else SHARE, adam=adam)
+    assert_same_steps(
+        begun, single.checkpoint(), lane.checkpoint(), ADAM_SHARE if adam else SHARE, adam=adam
+    )
     assert lane.losses == pytest.approx(single.losses, rel=1e-3, abs=1e-5)
-    torch.testing.assert_close(lane.outputs.target, single.outputs.target, rtol=1e-3, atol=0.05 if adam else 1e-3)
+    torch.testing.assert_close(
+        lane.outputs.target, single.outputs.target, rtol=1e-3, atol=0.05 if adam else 1e-3
+    )
     torch.testing.assert_close(lane.training_prior, single.training_prior)
 
 
@@ -159,10 +176,16 @@ def test_each_lane_takes_the_steps_of_the_run_by_itself(id: str, how: dict[str, 
 
 @pytest.mark.parametrize(
     ("id", "how"),
-    [("dann", {}), ("teacher", {"views": "affine+intensity", **TAUGHT}), ("sentry", {"views": "affine"})],
+    [
+        ("dann", {}),
+        ("teacher", {"views": "affine+intensity", **TAUGHT}),
+        ("sentry", {"views": "affine"}),
+    ],
     ids=["dann", "teacher", "sentry"],
 )
-def test_lanes_of_a_convolutional_network_take_the_steps_of_each_by_itself(id: str, how: dict[str, Any]) -> None:
+def test_lanes_of_a_convolutional_network_take_the_steps_of_each_by_itself(
+    id: str, how: dict[str, Any]
+) -> None:
     runs = [run_of(GREY, seed, id, net="digits-28", **how) for seed in (0, 1)]
     for run, lane in zip(runs, together(runs, [GREY, GREY])[-1], strict=True):
         assert_same(run, alone(run), lane)
@@ -192,7 +215,9 @@ def test_lanes_may_differ_in_float_hyper_parameters() -> None:
 
 def test_what_changes_a_step_is_part_of_the_shape() -> None:
     run = run_of(HERE, 0)
-    assert lane_shape(run) == lane_shape(dataclasses.replace(run, seed=7, task="other", draw=3, origin="x", shift="y"))
+    assert lane_shape(run) == lane_shape(
+        dataclasses.replace(run, seed=7, task="other", draw=3, origin="x", shift="y")
+    )
     others = [
         run_of(HERE, 0, "dann"),
         run_of(HERE, 0, updates="two"),
@@ -207,7 +232,11 @@ def test_what_changes_a_step_is_part_of_the_shape() -> None:
 
 
 def test_a_lane_that_breaks_harms_no_other() -> None:
-    runs = [run_of(HERE, 0, "dan", weight=1.0), run_of(HERE, 1, "dan", weight=1e38), run_of(HERE, 2, "dan", weight=1.0)]
+    runs = [
+        run_of(HERE, 0, "dan", weight=1.0),
+        run_of(HERE, 1, "dan", weight=1e38),
+        run_of(HERE, 2, "dan", weight=1.0),
+    ]
     first, broken, third = together(runs, [HERE] * 3)[-1]
     assert isinstance(broken, NotFinite)
     for run, lane in ((runs[0], first), (runs[2], third)):
@@ -227,7 +256,9 @@ def copied(snapshot: Snapshot) -> Resume:
     ],
     ids=["coal", "bbse", "mcd", "teacher"],
 )
-def test_a_checkpoint_of_a_lane_goes_on_by_itself_and_the_other_way_round(id: str, how: dict[str, Any]) -> None:
+def test_a_checkpoint_of_a_lane_goes_on_by_itself_and_the_other_way_round(
+    id: str, how: dict[str, Any]
+) -> None:
     runs = [run_of(HERE, seed, id, **how) for seed in (0, 1)]
     seen = fit_lanes(runs, [HERE, HERE], CPU, starts=[started(run) for run in runs])
     middle = [copied(s) for s in next(seen) if isinstance(s, Snapshot)]
@@ -239,7 +270,10 @@ def test_a_checkpoint_of_a_lane_goes_on_by_itself_and_the_other_way_round(id: st
         assert isinstance(lane, Snapshot)
         assert isinstance(resumed, Snapshot)
         assert_same(run, alone(run, middle[i]), lane)
-        assert all(torch.equal(value, lane.checkpoint()[name]) for name, value in resumed.checkpoint().items())
+        assert all(
+            torch.equal(value, lane.checkpoint()[name])
+            for name, value in resumed.checkpoint().items()
+        )
 
 
 # --- in folders ---
@@ -256,7 +290,9 @@ def with_source_before(run: Run) -> Run:
     return dataclasses.replace(run, plan=(first, *run.plan))
 
 
-def test_every_lane_ends_as_an_ordinary_folder_and_none_is_trained_twice(task: Task, tmp_path: Path) -> None:
+def test_every_lane_ends_as_an_ordinary_folder_and_none_is_trained_twice(
+    task: Task, tmp_path: Path
+) -> None:
     runs = [with_source_before(run_of(HERE, seed, round_steps=10)) for seed in (0, 1)]
     how = Execution(open_root(tmp_path / "lanes"), CPU, checkpoint_every=0.0)
     list(execute_lanes([(run, task) for run in runs], how))
@@ -267,7 +303,8 @@ def test_every_lane_ends_as_an_ordinary_folder_and_none_is_trained_twice(task: T
         assert [e["step"] for e in lane.trace()] == [e["step"] for e in alone.trace()]
         assert json.loads((lane.path / "run.json").read_text())["lanes"] == 2
         assert lane.scores()["whole"]["images"] == 30
-        assert RunFolder(tmp_path / "lanes" / run.before.key).pretraining  # type: ignore[union-attr]
+        # type: ignore[union-attr]
+        assert RunFolder(tmp_path / "lanes" / run.before.key).pretraining
     assert list(execute_lanes([(run, task) for run in runs], how)) == []
 
 
@@ -275,7 +312,9 @@ def test_lanes_that_stopped_at_different_steps_all_end(task: Task, tmp_path: Pat
     """A grid may be interrupted twice, with other lanes together each time."""
     runs = [run_of(HERE, seed, round_steps=10) for seed in (0, 1, 2)]
     how = Execution(tmp_path, CPU, checkpoint_every=0.0)
-    for _, event in zip(range(3), execute_lanes([(runs[0], task), (runs[1], task)], how), strict=False):
+    for _, event in zip(
+        range(3), execute_lanes([(runs[0], task), (runs[1], task)], how), strict=False
+    ):
         assert not isinstance(event, Broken)
     assert RunFolder(tmp_path / runs[0].key).has_checkpoint
     list(execute_lanes([(run, task) for run in runs], how))
@@ -293,18 +332,40 @@ def test_a_broken_lane_is_named_and_the_others_are_kept(task: Task, tmp_path: Pa
 
 
 def test_bench_trains_seeds_as_lanes_and_prints_the_same_table(cli: Command) -> None:
-    tiny = ("-t", "pretrain=4", "-t", "rounds=1", "-t", "round=4", "-t", "batch=16", "--seeds", "2", "--jobs", "1")
+    tiny = (
+        "-t",
+        "pretrain=4",
+        "-t",
+        "rounds=1",
+        "-t",
+        "round=4",
+        "-t",
+        "batch=16",
+        "--seeds",
+        "2",
+        "--jobs",
+        "1",
+    )
     grid = ("bench", "mini", "--tasks", "syn-uci", "--methods", "coal", *tiny, "--json")
-    tables = [json.loads(cli(*grid, "--lanes", lanes, "--out", f"runs{lanes}").out) for lanes in (1, 2)]
+    tables = [
+        json.loads(cli(*grid, "--lanes", lanes, "--out", f"runs{lanes}").out) for lanes in (1, 2)
+    ]
     for alone, lanes in zip(*tables, strict=True):
         assert lanes["seeds"] == alone["seeds"] == [0, 1]
         assert lanes["whole"]["values"] == pytest.approx(alone["whole"]["values"], abs=1.0)
-    folders = [p for p in Path("runs2").glob("*/run.json") if not (p.parent / "pretraining").exists()]
+    folders = [
+        p for p in Path("runs2").glob("*/run.json") if not (p.parent / "pretraining").exists()
+    ]
     assert {json.loads(p.read_text())["lanes"] for p in folders} == {2}
 
 
 def test_lanes_are_taken_by_themselves_where_they_pay() -> None:
-    small, large = (dataclasses.replace(run_of(HERE, 0), net=NetSpec(name=name)) for name in ("digits-28", "resnet50"))
+    small, large = (
+        dataclasses.replace(run_of(HERE, 0), net=NetSpec(name=name))
+        for name in ("digits-28", "resnet50")
+    )
     cuda = torch.device("cuda")
-    assert lanes_that_pay(small, cuda) > lanes_that_pay(dataclasses.replace(small, net=NetSpec(name="digits-32")), cuda)
+    assert lanes_that_pay(small, cuda) > lanes_that_pay(
+        dataclasses.replace(small, net=NetSpec(name="digits-32")), cuda
+    )
     assert lanes_that_pay(large, cuda) == lanes_that_pay(small, CPU) == 1

@@ -29,7 +29,9 @@ def gradients(params: list[Tensor], step: int, scale: float = 1.0) -> list[Tenso
     return [scale * torch.randn(p.shape, generator=chance) for p in params]
 
 
-def trained_by_torch(optimiser: type[torch.optim.Optimizer], scale: float = 1.0, **settings: Any) -> list[Tensor]:
+def trained_by_torch(
+    optimiser: type[torch.optim.Optimizer], scale: float = 1.0, **settings: Any
+) -> list[Tensor]:
     params = list(net().parameters())
     theirs = optimiser(params, **settings)
     for step in range(STEPS):
@@ -56,7 +58,10 @@ def test_sgd_equals_torchs(momentum: float, decay: float, nesterov: bool) -> Non
     for step in range(STEPS):
         sgd_(params, gradients(params, step), moving, torch.tensor(0.05), momentum, decay, nesterov)
     assert_close(
-        params, trained_by_torch(torch.optim.SGD, lr=0.05, momentum=momentum, weight_decay=decay, nesterov=nesterov)
+        params,
+        trained_by_torch(
+            torch.optim.SGD, lr=0.05, momentum=momentum, weight_decay=decay, nesterov=nesterov
+        ),
     )
 
 
@@ -64,14 +69,21 @@ def test_sgd_equals_torchs(momentum: float, decay: float, nesterov: bool) -> Non
 @pytest.mark.parametrize("scale", [1.0, 1e-8])  # the second as small as ε
 @pytest.mark.parametrize("decay", [0.0, 0.1])
 @pytest.mark.parametrize("beta1", [0.0, 0.5, 0.9])
-def test_adam_equals_torchs(beta1: float, decay: float, scale: float, optimiser: type[torch.optim.Optimizer]) -> None:
+def test_adam_equals_torchs(
+    beta1: float, decay: float, scale: float, optimiser: type[torch.optim.Optimizer]
+) -> None:
     params = [p.detach() for p in net().parameters()]
     first, second = ([torch.zeros_like(p) for p in params] for _ in range(2))
     for step in range(STEPS):
-        count = torch.tensor(float(step + 1), dtype=torch.float64)  # 1 − 0.999ⁿ has but four digits in float32
+        count = torch.tensor(
+            float(step + 1), dtype=torch.float64
+        )  # 1 − 0.999ⁿ has but four digits in float32
         grads, decoupled = gradients(params, step, scale), optimiser is torch.optim.AdamW
         adam_(params, grads, first, second, count, torch.tensor(0.01), beta1, decay, decoupled)
-    assert_close(params, trained_by_torch(optimiser, scale, lr=0.01, betas=(beta1, 0.999), weight_decay=decay))
+    assert_close(
+        params,
+        trained_by_torch(optimiser, scale, lr=0.01, betas=(beta1, 0.999), weight_decay=decay),
+    )
 
 
 def test_gradients_are_left_as_they_were() -> None:
@@ -115,7 +127,9 @@ def test_features_learn_at_their_rate_and_everything_else_at_the_heads(kind: Any
     optim = Optim(optimiser=kind, lr=0.2, features_lr=0.01, weight_decay=0)
     Optimiser(optim, params).step(list(params), [torch.ones(3)] * 3, NOW)
     moved = {name: (1 - p).mean().item() for name, p in params.items()}
-    assert moved == pytest.approx({"features.0.weight": 0.01, "head.weight": 0.2, "critic.weight": 0.2}, rel=1e-5)
+    assert moved == pytest.approx(
+        {"features.0.weight": 0.01, "head.weight": 0.2, "critic.weight": 0.2}, rel=1e-5
+    )
 
 
 @pytest.mark.parametrize("schedule", ["inverse", "cosine"])
@@ -132,18 +146,28 @@ def test_both_rates_follow_the_schedule(schedule: Any) -> None:
 @pytest.mark.parametrize(
     ("optim", "theirs"),
     [
-        (Optim(lr=0.05, features_lr=0.05), lambda p: torch.optim.SGD(p, 0.05, momentum=0.9, weight_decay=5e-4)),
-        (Optim(optimiser="adam", lr=0.01, features_lr=0.01), lambda p: torch.optim.Adam(p, 0.01, weight_decay=5e-4)),
+        (
+            Optim(lr=0.05, features_lr=0.05),
+            lambda p: torch.optim.SGD(p, 0.05, momentum=0.9, weight_decay=5e-4),
+        ),
+        (
+            Optim(optimiser="adam", lr=0.01, features_lr=0.01),
+            lambda p: torch.optim.Adam(p, 0.01, weight_decay=5e-4),
+        ),
     ],
     ids=["sgd", "adam"],
 )
 def test_training_with_real_gradients_equals_torchs(optim: Optim, theirs: Any) -> None:
-    # In float64, since Adam blows up the rounding errors that are all the gradient before a batch norm.
+    # In float64, since Adam blows up the rounding errors that are all the gradient before a batch
+    # norm.
     x = torch.randn(16, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     y = torch.arange(16) % 3
     ours, other = net().double(), net().double()
     params = {f"features.{name}": p for name, p in ours.named_parameters() if name != "0.bias"}
-    optimiser, reference = Optimiser(optim, params), theirs([other[0].weight, *other[1:].parameters()])
+    optimiser, reference = (
+        Optimiser(optim, params),
+        theirs([other[0].weight, *other[1:].parameters()]),
+    )
     for _ in range(STEPS):
         loss = nn.functional.cross_entropy(ours(x), y)
         optimiser.step(list(params), torch.autograd.grad(loss, list(params.values())), NOW.double())
@@ -151,7 +175,9 @@ def test_training_with_real_gradients_equals_torchs(optim: Optim, theirs: Any) -
         nn.functional.cross_entropy(other(x), y).backward()
         reference.step()
     # The optimiser's counter is a float32, and 1 − 0.999ⁿ has but four digits left of it at n = 1.
-    assert_close([p.detach() for p in ours.parameters()], [p.detach() for p in other.parameters()], atol=1e-5)
+    assert_close(
+        [p.detach() for p in ours.parameters()], [p.detach() for p in other.parameters()], atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("kind", ["sgd", "adam"])
@@ -171,7 +197,9 @@ def test_a_parameter_without_a_gradient_stays(kind: Any) -> None:
 def test_an_optimiser_goes_on_from_its_tensors(kind: Any) -> None:
     def steps(params: dict[str, Tensor], optimiser: Optimiser, first: int, last: int) -> None:
         for step in range(first, last):
-            optimiser.step(list(params), gradients(list(params.values()), step), torch.tensor(step / 10))
+            optimiser.step(
+                list(params), gradients(list(params.values()), step), torch.tensor(step / 10)
+            )
 
     whole = named()
     steps(whole, Optimiser(Optim(optimiser=kind), whole), 0, 10)
@@ -188,7 +216,10 @@ def test_an_optimiser_goes_on_from_its_tensors(kind: Any) -> None:
 
 def test_layers_put_on_a_backbone_learn_at_the_rate_of_the_head() -> None:
     names = ("features.0.body.weight", "features.1.0.weight", "head.weight")
-    for network, moved in (("resnet18+bottleneck", [0.01, 0.1, 0.1]), ("digits-28", [0.01, 0.01, 0.1])):
+    for network, moved in (
+        ("resnet18+bottleneck", [0.01, 0.1, 0.1]),
+        ("digits-28", [0.01, 0.01, 0.1]),
+    ):
         params: dict[str, Tensor] = {name: torch.zeros(1) for name in names}
         optimiser = Optimiser(Optim(lr=0.1, features_lr=0.01, weight_decay=0.0), params, network)
         optimiser.step(names, [torch.ones(1)] * 3, NOW)
@@ -198,7 +229,9 @@ def test_layers_put_on_a_backbone_learn_at_the_rate_of_the_head() -> None:
 # Gradients that are products
 
 
-def factored(kind: Any, device: str, width: int) -> tuple[list[dict[str, Tensor]], list[Optimiser], list[Factors]]:
+def factored(
+    kind: Any, device: str, width: int
+) -> tuple[list[dict[str, Tensor]], list[Optimiser], list[Factors]]:
     """Two optimisers of equal weights, and some steps' gradients."""
     chance = torch.Generator(device).manual_seed(0)
 
@@ -206,7 +239,9 @@ def factored(kind: Any, device: str, width: int) -> tuple[list[dict[str, Tensor]
         return torch.randn(shape, generator=chance, device=device)
 
     weight = some(2, width, 2 * width)
-    params = [{"features.0.weight": weight.clone(), "head.weight": weight[:1].clone()} for _ in range(2)]
+    params = [
+        {"features.0.weight": weight.clone(), "head.weight": weight[:1].clone()} for _ in range(2)
+    ]
     optim = Optim(optimiser=kind, lr=0.1, features_lr=0.1, nesterov=kind == "sgd")
     steps = [Factors(some(2, width, 40), some(2, 2 * width, 40).mT) for _ in range(3)]
     return params, [Optimiser(optim, own) for own in params], steps
@@ -223,14 +258,18 @@ def test_a_step_along_factors_is_the_step_along_their_product(kind: Any) -> None
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("kind", ["sgd", "adam", "adamw"])
-def test_on_a_gpu_large_weights_step_along_factors_by_a_kernel(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_gpu_large_weights_step_along_factors_by_a_kernel(
+    kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     params, (one, other), steps = factored(kind, "cuda", 1100)
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high")
     try:
         for factors in steps:
             other.step(["features.0.weight"], [factors.product()], NOW.cuda())
-            monkeypatch.setattr(Factors, "product", lambda self: pytest.fail("the kernel was refused"))
+            monkeypatch.setattr(
+                Factors, "product", lambda self: pytest.fail("the kernel was refused")
+            )
             one.step(["features.0.weight"], [factors], NOW.cuda())
             monkeypatch.undo()
     finally:

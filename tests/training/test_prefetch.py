@@ -27,13 +27,23 @@ def on_host(training_data: TrainingData) -> TrainingData:
         base = np.concatenate([np.full_like(x, np.nan), x[::-1]])
         return RowSubset(base, np.arange(len(base) - 1, len(x) - 1, -1))
 
-    source, val = (Labeled(picked(part.x), part.y) for part in (training_data.source, training_data.source_val))
-    target, test = (Unlabeled(picked(part.x)) for part in (training_data.target, training_data.test_images))
-    return dataclasses.replace(training_data, source=source, source_val=val, target=target, test_images=test)
+    source, val = (
+        Labeled(picked(part.x), part.y) for part in (training_data.source, training_data.source_val)
+    )
+    target, test = (
+        Unlabeled(picked(part.x)) for part in (training_data.target, training_data.test_images)
+    )
+    return dataclasses.replace(
+        training_data, source=source, source_val=val, target=target, test_images=test
+    )
 
 
-def test_it_trains_to_the_same_weights_and_says_the_same(training_data: TrainingData, make_run: Any) -> None:
-    run = make_run(rounds=2, round_steps=25, pretrain=0)  # more than a chunk, and a chunk that is not full
+def test_it_trains_to_the_same_weights_and_says_the_same(
+    training_data: TrainingData, make_run: Any
+) -> None:
+    run = make_run(
+        rounds=2, round_steps=25, pretrain=0
+    )  # more than a chunk, and a chunk that is not full
     away = on_host(training_data)
     assert Feed(training_data, CPU).resident
     assert not Feed(away, CPU).resident

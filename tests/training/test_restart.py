@@ -1,4 +1,5 @@
-"""A stage that restarts: fresh weights, a first refresh by the network before it, and a plan that has one."""
+"""A stage that restarts: fresh weights, a first refresh by the network before it, and a plan that
+has one."""
 
 from __future__ import annotations
 
@@ -46,7 +47,9 @@ class Curious(SourceOnly):
 
 def restarting(run: Run) -> Run:
     """The same run, with a restart in its last stage."""
-    return dataclasses.replace(run, plan=(*run.plan[:-1], dataclasses.replace(run.plan[-1], restart=True)))
+    return dataclasses.replace(
+        run, plan=(*run.plan[:-1], dataclasses.replace(run.plan[-1], restart=True))
+    )
 
 
 @pytest.fixture
@@ -64,27 +67,44 @@ def weights(snapshots: Iterator[Snapshot]) -> Checkpoint:
 # --- fresh weights ---
 
 
-def test_it_begins_from_fresh_weights(training_data: TrainingData, make_run: Any, start: Checkpoint) -> None:
+def test_it_begins_from_fresh_weights(
+    training_data: TrainingData, make_run: Any, start: Checkpoint
+) -> None:
     run = restarting(make_run(Curious(), lr=0.0, features_lr=0.0))
     after = weights(fit(run, training_data, CPU, start=start))
     parts, _ = build(run.net, (8,), 3, run.seed)
-    fresh = {f"{part}.{n}": v.detach() for part, module in parts.items() for n, v in module.named_parameters()}
+    fresh = {
+        f"{part}.{n}": v.detach()
+        for part, module in parts.items()
+        for n, v in module.named_parameters()
+    }
     assert_same({n: after[n] for n in fresh}, fresh)
     assert not any(torch.equal(after[n], start[n]) for n in fresh)
 
 
-def test_nothing_of_the_network_before_lasts(training_data: TrainingData, make_run: Any, start: Checkpoint) -> None:
+def test_nothing_of_the_network_before_lasts(
+    training_data: TrainingData, make_run: Any, start: Checkpoint
+) -> None:
     run = restarting(make_run(Curious()))
     # neither in a weight nor in a batch statistic
-    assert_same(weights(fit(run, training_data, CPU, start=start)), weights(fit(run, training_data, CPU)))
+    assert_same(
+        weights(fit(run, training_data, CPU, start=start)), weights(fit(run, training_data, CPU))
+    )
 
 
 def test_without_a_restart_the_network_before_lasts(
     training_data: TrainingData, make_run: Any, start: Checkpoint
 ) -> None:
     run = make_run(Curious())
-    ours, theirs = weights(fit(run, training_data, CPU, start=start)), weights(fit(run, training_data, CPU))
-    assert not any(torch.equal(ours[n], theirs[n]) for n in ours if n.endswith("weight") and not n.startswith("own."))
+    ours, theirs = (
+        weights(fit(run, training_data, CPU, start=start)),
+        weights(fit(run, training_data, CPU)),
+    )
+    assert not any(
+        torch.equal(ours[n], theirs[n])
+        for n in ours
+        if n.endswith("weight") and not n.startswith("own.")
+    )
 
 
 # --- refreshes ---
@@ -119,7 +139,9 @@ def test_a_balanced_target_goes_by_the_network_before_at_first(
     assert torch.equal(only.checkpoint()["pseudo"], last.outputs.target.argmax(dim=1))
 
 
-def test_bbse_keeps_what_the_network_before_said(training_data: TrainingData, make_run: Any, start: Checkpoint) -> None:
+def test_bbse_keeps_what_the_network_before_said(
+    training_data: TrainingData, make_run: Any, start: Checkpoint
+) -> None:
     run = restarting(make_run(BBSE()))
     ratios = [s.tensors["state.ratio"] for s in kept(fit(run, training_data, CPU, start=start))]
     assert len(ratios) == 3
@@ -159,7 +181,9 @@ def test_a_run_stopped_anywhere_ends_as_an_undisturbed_one(
 ) -> None:
     monkeypatch.setattr(loop, "CPU_CHUNK", 4)
     source = make_run(SourceOnly(), rounds=2)
-    run = dataclasses.replace(source, plan=(*source.plan, Stage(BBSE(), 2, 10, source.plan[-1].optim, restart=True)))
+    run = dataclasses.replace(
+        source, plan=(*source.plan, Stage(BBSE(), 2, 10, source.plan[-1].optim, restart=True))
+    )
     finish(run, task, tmp_path / "calm")
     lives: list[int] = []
     while not RunFolder(tmp_path / "rough" / run.key).done:
@@ -182,7 +206,9 @@ def test_bbse_is_planned_as_pre_training_then_source_only_then_a_restart() -> No
     run = planned("bbse")
     assert [stage.method.id for stage in run.plan] == ["source", "source", "bbse"]
     assert [stage.restart for stage in run.plan] == [False, False, True]
-    assert [(stage.rounds, stage.round_steps) for stage in run.plan[1:]] == [(10, run.plan[2].round_steps)] * 2
+    assert [(stage.rounds, stage.round_steps) for stage in run.plan[1:]] == [
+        (10, run.plan[2].round_steps)
+    ] * 2
     assert run.plan[1].optim == run.plan[2].optim
 
 
@@ -190,18 +216,24 @@ def test_bbse_goes_by_the_very_run_of_source_only() -> None:
     run = planned("bbse")
     assert run.before is not None
     assert run.before.key == planned("source").key
-    assert planned("bbse", head="cosine").before.key == planned("source", head="cosine").key  # type: ignore[union-attr]
+    # type: ignore[union-attr]
+    assert planned("bbse", head="cosine").before.key == planned("source", head="cosine").key
     assert planned("bbse", rounds=3).before.key != planned("source").key  # type: ignore[union-attr]
 
 
 def test_only_methods_that_restart_are_planned_with_one() -> None:
     run = planned("coal")
-    assert [(stage.method.id, stage.restart) for stage in run.plan] == [("source", False), ("coal", False)]
+    assert [(stage.method.id, stage.restart) for stage in run.plan] == [
+        ("source", False),
+        ("coal", False),
+    ]
 
 
 def test_how_the_target_is_drawn_does_not_split_what_comes_before() -> None:
     for method in ("bbse", "coal"):
-        natural, balanced = (planned(method, target_sampler=sampler) for sampler in ("natural", "balanced"))
+        natural, balanced = (
+            planned(method, target_sampler=sampler) for sampler in ("natural", "balanced")
+        )
         assert natural.key != balanced.key
         assert natural.before is not None
         assert balanced.before is not None

@@ -1,4 +1,5 @@
-"""Batch statistics of each domain by itself: what they become, and which images are predicted with them."""
+"""Batch statistics of each domain by itself: what they become, and which images are predicted with
+them."""
 
 from __future__ import annotations
 
@@ -40,13 +41,24 @@ DATA = training_data_of(rows(60, 0, 0), rows(30, 0, 1), rows(60, FAR, 2), rows(3
 TASK = Task("toy", DATA, TestLabels(rows(30, FAR, 3).y, np.arange(10), DATA.classes))
 
 
-def run_of(method: Method, norm: str = "split", lr: float = 0.02, steps: int = 20, seed: int = 0) -> Run:
+def run_of(
+    method: Method, norm: str = "split", lr: float = 0.02, steps: int = 20, seed: int = 0
+) -> Run:
     optim = Optim(lr=lr, features_lr=lr)
     return Run(
-        task="toy", shift="natural", draw=0, origin=DATA.origin, net=NetSpec(name="mlp", norm=norm),  # type: ignore[arg-type]
-        plan=(Stage(SourceOnly(), 1, 10, optim), Stage(method, 1, steps, optim)), batch=60, sampler="natural",
-        target_sampler="natural", precision="float32", seed=seed, threads=1,
-    )  # fmt: skip
+        task="toy",
+        shift="natural",
+        draw=0,
+        origin=DATA.origin,
+        net=NetSpec(name="mlp", norm=norm),  # type: ignore[arg-type]
+        plan=(Stage(SourceOnly(), 1, 10, optim), Stage(method, 1, steps, optim)),
+        batch=60,
+        sampler="natural",
+        target_sampler="natural",
+        precision="float32",
+        seed=seed,
+        threads=1,
+    )
 
 
 def pre_trained(run: Run) -> Checkpoint:
@@ -70,8 +82,12 @@ def test_each_domain_s_running_statistics_become_its_own_mean_and_variance() -> 
         both(net, Batch(xs, torch.zeros(60), xt, torch.arange(60)))
     found = net.state_dict()
     for prefix, x in (("source_", xs), ("", xt)):
-        torch.testing.assert_close(found[f"features.{prefix}running_mean"], x.mean(dim=0), rtol=1e-6, atol=1e-6)
-        torch.testing.assert_close(found[f"features.{prefix}running_var"], x.var(dim=0), rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(
+            found[f"features.{prefix}running_mean"], x.mean(dim=0), rtol=1e-6, atol=1e-6
+        )
+        torch.testing.assert_close(
+            found[f"features.{prefix}running_var"], x.var(dim=0), rtol=1e-6, atol=1e-6
+        )
 
 
 def test_in_training_too_each_domain_s_statistics_are_its_own() -> None:
@@ -82,12 +98,18 @@ def test_in_training_too_each_domain_s_statistics_are_its_own() -> None:
     weight, bias = found["features.0.weight"].double(), found["features.0.bias"].double()
     for prefix, domain in (("source_", DATA.source.x), ("", DATA.target.x)):
         h = torch.from_numpy(domain).double() @ weight.T + bias
-        torch.testing.assert_close(found[f"features.1.{prefix}running_mean"].double(), h.mean(0), rtol=0, atol=1e-3)
-        torch.testing.assert_close(found[f"features.1.{prefix}running_var"].double(), h.var(0), rtol=1e-3, atol=1e-3)
+        torch.testing.assert_close(
+            found[f"features.1.{prefix}running_mean"].double(), h.mean(0), rtol=0, atol=1e-3
+        )
+        torch.testing.assert_close(
+            found[f"features.1.{prefix}running_var"].double(), h.var(0), rtol=1e-3, atol=1e-3
+        )
 
 
 def test_within_source_statistics_the_source_s_are_in_use_even_after_an_error() -> None:
-    net = Net({"features": nn.BatchNorm1d(2, affine=False), "head": nn.Identity()}, 2, split_norm=True).eval()
+    net = Net(
+        {"features": nn.BatchNorm1d(2, affine=False), "head": nn.Identity()}, 2, split_norm=True
+    ).eval()
     norm = net["features"]
     norm.running_mean.fill_(1)
     norm.source_running_mean.fill_(-1)
@@ -121,7 +143,9 @@ def test_a_method_starts_both_sets_from_those_of_pre_training(method: Method) ->
     start = pre_trained(run)
     state = begin(run, DATA, CPU, start, None, partial(Trainer, graph=False)).net.state_dict()
     sets = [name for name in state if "running_" in name]
-    assert len(sets) == 2 * 2 * 2 * (2 if method.teacher else 1)  # layers, mean and variance, domains, networks
+    assert len(sets) == 2 * 2 * 2 * (
+        2 if method.teacher else 1
+    )  # layers, mean and variance, domains, networks
     for name in sets:
         assert torch.equal(state[name], start[name.removeprefix("teacher.").replace("source_", "")])
 
@@ -129,15 +153,25 @@ def test_a_method_starts_both_sets_from_those_of_pre_training(method: Method) ->
 # --- which images are predicted with them ---
 
 
-def plain_logits(weights: Checkpoint, x: np.ndarray[Any, Any], domain: str, prefix: str = "") -> Tensor:
+def plain_logits(
+    weights: Checkpoint, x: np.ndarray[Any, Any], domain: str, prefix: str = ""
+) -> Tensor:
     """Of a network with one set of statistics, which is the domain's."""
     parts, _ = build(NetSpec(name="mlp"), (8,), 3, 0)
     for part, module in parts.items():
         start = f"{prefix}{part}."
-        named = {name.removeprefix(start): value for name, value in weights.items() if name.startswith(start)}
+        named = {
+            name.removeprefix(start): value
+            for name, value in weights.items()
+            if name.startswith(start)
+        }
         own = {name: value for name, value in named.items() if not of_source(name)}
         if domain == "source":
-            own |= {name.replace("source_", ""): value for name, value in named.items() if of_source(name)}
+            own |= {
+                name.replace("source_", ""): value
+                for name, value in named.items()
+                if of_source(name)
+            }
         module.load_state_dict(own)
     with torch.no_grad():
         logits: Tensor = parts["head"].eval()(parts["features"].eval()(torch.from_numpy(x)))
@@ -153,7 +187,9 @@ def assert_predicted_by_domain(snapshot: Snapshot) -> None:
         (outputs.test, DATA.test_images.x, "target", "source"),
         (outputs.source_val, DATA.source_val.x, "source", "target"),
     ):
-        torch.testing.assert_close(found, plain_logits(weights, x, domain, prefix), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(
+            found, plain_logits(weights, x, domain, prefix), rtol=1e-4, atol=1e-4
+        )
         assert (found - plain_logits(weights, x, other, prefix)).abs().max() > 0.1
 
 
@@ -182,8 +218,15 @@ def test_a_saved_model_predicts_either_domain_with_its_statistics(tmp_path: Path
     for found in (model, load(tmp_path / "model", "cpu")):
         for x, domain in ((DATA.target.x, "target"), (DATA.source_val.x, "source")):
             logits = torch.from_numpy(found.logits(x, domain=domain))  # type: ignore[arg-type]
-            torch.testing.assert_close(logits, plain_logits(found.weights, x, domain), rtol=1e-4, atol=1e-4)
-        assert np.abs(found.logits(DATA.source_val.x) - found.logits(DATA.source_val.x, domain="source")).max() > 0.1
+            torch.testing.assert_close(
+                logits, plain_logits(found.weights, x, domain), rtol=1e-4, atol=1e-4
+            )
+        assert (
+            np.abs(
+                found.logits(DATA.source_val.x) - found.logits(DATA.source_val.x, domain="source")
+            ).max()
+            > 0.1
+        )
 
 
 def test_a_model_with_one_set_predicts_both_domains_with_it(tmp_path: Path) -> None:
@@ -191,7 +234,9 @@ def test_a_model_with_one_set_predicts_both_domains_with_it(tmp_path: Path) -> N
     root = open_root(tmp_path / "runs")
     list(execute(run, TASK, Execution(root, CPU)))
     model = Predictor.of_run(root / run.key, "cpu")
-    np.testing.assert_array_equal(model.logits(DATA.target.x), model.logits(DATA.target.x, domain="source"))
+    np.testing.assert_array_equal(
+        model.logits(DATA.target.x), model.logits(DATA.target.x, domain="source")
+    )
 
 
 @pytest.mark.parametrize("norm", ["split", "joint"])
@@ -202,5 +247,6 @@ def test_a_map_of_features_shows_each_domain_with_its_statistics(tmp_path: Path,
     features = network_features(root / run.key, run.describe(), DATA)
     head = read_tensors(root / run.key / "weights.safetensors")[0]
     for x, domain in ((DATA.source.x, "source"), (DATA.target.x, "target")):
-        logits = features(x, domain) @ head["head.weight"].numpy().T + head["head.bias"].numpy()  # type: ignore[arg-type]
+        # type: ignore[arg-type]
+        logits = features(x, domain) @ head["head.weight"].numpy().T + head["head.bias"].numpy()
         np.testing.assert_allclose(logits, plain_logits(head, x, domain), rtol=1e-4, atol=1e-4)

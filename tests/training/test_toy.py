@@ -33,7 +33,7 @@ from askew.methods import (
     UAN,
     FixMatch,
     SourceOnly,
-)  # fmt: skip
+)
 from askew.methods.base import Method
 from askew.nets.spec import NetSpec
 from askew.training.optim import Optim
@@ -75,8 +75,8 @@ class End(NamedTuple):
     training_prior: torch.Tensor
 
 
-# The same for every method: small steps of Adam with β₁ = 0.5, as FDANN's authors train it. Under SGD its critic is
-# soon so sure that its gradient vanishes, and does not come back.
+# The same for every method: small steps of Adam with β₁ = 0.5, as FDANN's authors train it. Under
+# SGD its critic is soon so sure that its gradient vanishes, and does not come back.
 OPTIM = Optim(optimiser="adam", lr=6e-4, features_lr=6e-4, momentum=0.5, schedule="cosine")
 LENGTH = (6, 13, OPTIM)
 
@@ -119,7 +119,8 @@ def accuracy(run: Run, toy: Toy, kind: str) -> float:
 # --- feature shift alone ---
 
 MARGIN = 15
-"""Points of per-class mean accuracy that aligning has to gain, of the 25 to 30 that are to be had."""
+"""Points of per-class mean accuracy that aligning has to gain, of the 25 to 30 that are to be
+had."""
 
 ALIGNING = [
     DAN(),
@@ -130,37 +131,51 @@ ALIGNING = [
     PADA(),
     ETN(),
     UAN(hidden=256),
-    FDANN(beta=0.0),  # the default of 4 permits any mix of three equal classes, and so has nothing to correct
+    FDANN(
+        beta=0.0
+    ),  # the default of 4 permits any mix of three equal classes, and so has nothing to correct
     CDAN(hidden=256),
     MDD(),
     MCC(),
     FixMatch(threshold=0.7),  # within so few steps it is never as sure as the default asks
     SENTRY(),
-    COAL(k0=0.2, k_max=0.5),  # as in the paper's digits: 6 rounds are too few for the default share to grow
+    COAL(
+        k0=0.2, k_max=0.5
+    ),  # as in the paper's digits: 6 rounds are too few for the default share to grow
 ]
 
 
 @pytest.fixture(scope="module")
 def turned() -> Toy:
-    """Clouds that lie apart, with the target turned by 50 degrees, so far that many lie beyond a boundary."""
+    """Clouds that lie apart, with the target turned by 50 degrees, so far that many lie beyond a
+    boundary."""
     return toy(EVEN, spread=0.3, degrees=50)
 
 
 def unaligned(toy: Toy, head: Literal["linear", "cosine"]) -> float:
-    """The better of source only and of the same with batch statistics over both domains, which alone can help a bit."""
-    joint: Method = DAN(weight=0.0) if head == "linear" else COAL(self_training=False, minimax=False)
-    return max(accuracy(run_of(method, head), toy, "per_class_mean") for method in (SourceOnly(), joint))
+    """The better of source only and of the same with batch statistics over both domains, which
+    alone can help a bit."""
+    joint: Method = (
+        DAN(weight=0.0) if head == "linear" else COAL(self_training=False, minimax=False)
+    )
+    return max(
+        accuracy(run_of(method, head), toy, "per_class_mean") for method in (SourceOnly(), joint)
+    )
 
 
 @pytest.mark.parametrize("head", ["linear", "cosine"])
-def test_the_turn_is_too_far_for_what_does_not_align(turned: Toy, head: Literal["linear", "cosine"]) -> None:
+def test_the_turn_is_too_far_for_what_does_not_align(
+    turned: Toy, head: Literal["linear", "cosine"]
+) -> None:
     assert accuracy(run_of(SourceOnly(), head), turned, "per_class_mean") < 75
     assert unaligned(turned, head) < 80
 
 
 @pytest.mark.parametrize("method", ALIGNING, ids=lambda m: m.id)
 def test_aligning_corrects_a_feature_shift(turned: Toy, method: Method) -> None:
-    assert accuracy(run_of(method), turned, "per_class_mean") > unaligned(turned, method.head) + MARGIN
+    assert (
+        accuracy(run_of(method), turned, "per_class_mean") > unaligned(turned, method.head) + MARGIN
+    )
 
 
 def test_every_published_method_is_tried_here() -> None:
@@ -179,7 +194,8 @@ def skewed() -> Toy:
 
 def test_bbse_corrects_a_label_shift_where_aligning_does_not(skewed: Toy) -> None:
     source, dann, bbse = (
-        accuracy(run_of(method), skewed, "overall") for method in (SourceOnly(), DANN(hidden=256), BBSE())
+        accuracy(run_of(method), skewed, "overall")
+        for method in (SourceOnly(), DANN(hidden=256), BBSE())
     )
     assert bbse > source + 5
     assert bbse > dann + 5

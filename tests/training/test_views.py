@@ -1,4 +1,5 @@
-"""Random views in training: whose they are, what they are keyed by, and that a run that uses them can be resumed."""
+"""Random views in training: whose they are, what they are keyed by, and that a run that uses them
+can be resumed."""
 
 from __future__ import annotations
 
@@ -78,7 +79,9 @@ def test_all_views_of_an_image_differ_and_so_do_those_of_both_domains() -> None:
 
 def test_a_view_is_keyed_by_the_place_in_the_batch_and_not_by_the_image() -> None:
     same = batch_of(1).xs.expand(4, -1, -1, -1)
-    batch = with_views(Batch(same, torch.zeros(4), same, torch.zeros(4)), SourceOnly(), KEY, AFFINE, 0)
+    batch = with_views(
+        Batch(same, torch.zeros(4), same, torch.zeros(4)), SourceOnly(), KEY, AFFINE, 0
+    )
     assert len({tuple(v.flatten().tolist()) for v in batch.xs}) == 4
 
 
@@ -108,7 +111,10 @@ def test_the_views_of_lanes_are_those_of_each_by_itself() -> None:
     lanes = with_views(stacked, Looks(), keys, AFFINE, 0)
     for i, (single, key) in enumerate(zip(singles, keys, strict=True)):
         alone = with_views(single, Looks(), key, AFFINE, 0)
-        for mine, theirs in ((lanes.source_views, alone.source_views), (lanes.target_views, alone.target_views)):
+        for mine, theirs in (
+            (lanes.source_views, alone.source_views),
+            (lanes.target_views, alone.target_views),
+        ):
             for a, b in zip(mine, theirs, strict=True):
                 torch.testing.assert_close(a[i], b, rtol=1e-5, atol=1e-3)
 
@@ -138,7 +144,9 @@ def test_views_that_lie_channels_last_stay_so_up_to_the_first_convolution(
 
 
 def data_for(net: str) -> TrainingData:
-    return training_data_of(*(rows(n, 0, n) if net == "mlp" else stripes(n, n) for n in (30, 9, 31, 9)))
+    return training_data_of(
+        *(rows(n, 0, n) if net == "mlp" else stripes(n, n) for n in (30, 9, 31, 9))
+    )
 
 
 DATA = {net: data_for(net) for net in ("mlp", "mini")}
@@ -148,10 +156,19 @@ def run_of(method: Method, net: str = "mlp", views: Views = NO_VIEWS, **more: An
     optim = Optim(optimiser="adam", lr=0.001, features_lr=0.001, schedule="cosine")
     values: dict[str, Any] = {"target_sampler": "natural", "seed": 0} | more
     return Run(
-        task="toy", shift="natural", draw=0, origin=net, net=NetSpec(name=net, norm="split"),
-        plan=(Stage(SourceOnly(), 1, 2, optim), Stage(method, 2, 4, optim)), batch=6, sampler="balanced",
-        precision="float32", threads=1, views=views, **values,
-    )  # fmt: skip
+        task="toy",
+        shift="natural",
+        draw=0,
+        origin=net,
+        net=NetSpec(name=net, norm="split"),
+        plan=(Stage(SourceOnly(), 1, 2, optim), Stage(method, 2, 4, optim)),
+        batch=6,
+        sampler="balanced",
+        precision="float32",
+        threads=1,
+        views=views,
+        **values,
+    )
 
 
 def test_views_are_keyed_by_seed_stage_and_step() -> None:
@@ -223,14 +240,23 @@ def test_going_on_from_any_snapshot_gives_the_same_bits(
 def test_settings_without_effect_do_not_change_a_run_s_key() -> None:
     run = run_of(SourceOnly())
     same = [
-        dataclasses.replace(run, views=Views(rotation=5, noise=0.3, area=0.5, style=0, feature_dropout=0.4)),
+        dataclasses.replace(
+            run, views=Views(rotation=5, noise=0.3, area=0.5, style=0, feature_dropout=0.4)
+        ),
         dataclasses.replace(run, target_floor=0.1),
         dataclasses.replace(run, net=dataclasses.replace(run.net, last_dropout=True, crop=100)),
     ]
     assert {other.key for other in same} == {run.key}
-    for views, idle in (("affine", "inversion"), ("affine", "style"), ("picture", "noise"), ("rows", "rotation")):
+    for views, idle in (
+        ("affine", "inversion"),
+        ("affine", "style"),
+        ("picture", "noise"),
+        ("rows", "rotation"),
+    ):
         how: Any = {"views": views}
-        one, two = (dataclasses.replace(run, views=Views(**how, **more)) for more in ({}, {idle: 0.05}))
+        one, two = (
+            dataclasses.replace(run, views=Views(**how, **more)) for more in ({}, {idle: 0.05})
+        )
         assert one.key == two.key
         assert lane_shape(one) == lane_shape(two)
 
@@ -238,7 +264,10 @@ def test_settings_without_effect_do_not_change_a_run_s_key() -> None:
 def test_settings_with_an_effect_change_a_run_s_key_and_its_lane() -> None:
     run = run_of(SourceOnly())
     others = [
-        *(dataclasses.replace(run, views=Views(views=kind)) for kind in ("affine", "affine+intensity", "picture")),
+        *(
+            dataclasses.replace(run, views=Views(views=kind))
+            for kind in ("affine", "affine+intensity", "picture")
+        ),
         dataclasses.replace(run, views=Views(views="rows")),
         dataclasses.replace(run, views=Views(views="rows", noise=0.05)),
         dataclasses.replace(run, views=Views(views="affine", shift=1.0)),
@@ -253,8 +282,15 @@ def test_settings_with_an_effect_change_a_run_s_key_and_its_lane() -> None:
 
 def test_pre_training_is_shared_by_runs_that_draw_the_target_in_other_ways() -> None:
     keys = {
-        dataclasses.replace(run_of(SourceOnly()), target_sampler=sampler, target_floor=floor).before.key  # type: ignore[arg-type, union-attr]
-        for sampler, floor in (("natural", 0.002), ("balanced", 0.002), ("even", 0.002), ("even", 0.1))
+        dataclasses.replace(
+            run_of(SourceOnly()), target_sampler=sampler, target_floor=floor
+        ).before.key  # type: ignore[arg-type, union-attr]
+        for sampler, floor in (
+            ("natural", 0.002),
+            ("balanced", 0.002),
+            ("even", 0.002),
+            ("even", 0.1),
+        )
     }
     assert len(keys) == 1
 
@@ -263,5 +299,9 @@ def test_views_that_do_not_fit_the_task_are_refused_before_training() -> None:
     task = Task("toy", DATA["mini"], TestLabels(np.arange(9) % 3, None, ("a", "b", "c")))
     for views, refused in (("rows", True), ("affine", False)):
         request = RunRequest("mini/toy", "source", training={"views": views})
-        with pytest.raises(UserError, match="rows are for rows of features") if refused else nullcontext():
+        with (
+            pytest.raises(UserError, match="rows are for rows of features")
+            if refused
+            else nullcontext()
+        ):
             assert plan_run(request, task, "mini").views.views == views

@@ -1,4 +1,5 @@
-"""`askew.adapt`, `diagnose`, `audit` and `embed`: the commands of these names, for data in files or in memory."""
+"""`askew.adapt`, `diagnose`, `audit` and `embed`: the commands of these names, for data in files or
+in memory."""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ from askew.runs.root import check_out
 
 Returned = TypeVar("Returned")
 Watch = Callable[[Generator[Progress, None, Any]], Any]
-"""What takes the steps of a training one by one, to show them, say, and gives what the training returns."""
+"""What takes the steps of a training one by one, to show them, say, and gives what the training
+returns."""
 
 
 def silently(training: Generator[Progress, None, Returned]) -> Returned:
@@ -61,7 +63,7 @@ def silently(training: Generator[Progress, None, Returned]) -> Returned:
 # --- adapt ---
 
 
-def adapt(
+def adapt(  # noqa: PLR0913
     source: Any,
     target: Any,
     out: Path | str | None = None,
@@ -85,7 +87,8 @@ def adapt(
     log: Sequence[str | Maker] = (),
     watch: Watch = silently,
 ) -> AdaptationResult:
-    """Adapt a classifier to an unlabelled target, and estimate whether that helped: `askew adapt` (docs/python.md).
+    """Adapt a classifier to an unlabelled target, and estimate whether that helped: `askew adapt`
+    (docs/python.md).
 
     >>> result = askew.adapt((xs, ys), xt, method="coal", training=short)
     >>> result.predictions.columns.tolist()
@@ -94,34 +97,57 @@ def adapt(
     name, own = named(method)
     inputs = _given(source, target, image, label, skip_broken)
     request = AdaptRequest(
-        *inputs, name, backbone_name(backbone), weights, fine_tune, quick, seed, training or {}, skip_broken,
-        _columns(source, target, image, label), _given_labels(labels, inputs[1]), train_labels,
-        _given_prior(target_prior), hyper=own | dict(hyper or {}), search=search, log=checked_trackers(log),
-    )  # fmt: skip
+        *inputs,
+        name,
+        backbone_name(backbone),
+        weights,
+        fine_tune,
+        quick,
+        seed,
+        training or {},
+        skip_broken,
+        _columns(source, target, image, label),
+        _given_labels(labels, inputs[1]),
+        train_labels,
+        _given_prior(target_prior),
+        hyper=own | dict(hyper or {}),
+        search=search,
+        log=checked_trackers(log),
+    )
     return adapted(request, out, device, watch, getattr(target, "index", None))
 
 
 def adapted(
-    request: AdaptRequest, out: Path | str | None, device: str = "auto", watch: Watch = silently, index: Any = None
+    request: AdaptRequest,
+    out: Path | str | None,
+    device: str = "auto",
+    watch: Watch = silently,
+    index: Any = None,
 ) -> AdaptationResult:
     """The same for a request: everything that is computed, and its files."""
     with contextlib.ExitStack() as undo:
         folder = undo.enter_context(temporary_folder("askew-adapt")) if out is None else Path(out)
         check_out(folder)
-        journal = Journal(folder, len(request.candidates("rows")) + 1)  # until the data are read, a guess
-        found = watch(journal.watch(adapt_steps(request, folder, pick_device(device), journal.expect)))
+        journal = Journal(
+            folder, len(request.candidates("rows")) + 1
+        )  # until the data are read, a guess
+        found = watch(
+            journal.watch(adapt_steps(request, folder, pick_device(device), journal.expect))
+        )
         write_artifacts(found, folder)
         journal.note(f"the model, predictions and the report of {found.winner.candidate.name}")
         fits = index is not None and not callable(index) and len(index) == len(found.predicted)
         result = AdaptationResult(found, folder, device, index if fits else None)
-        weakref.finalize(result, undo.pop_all().close)  # a temporary folder lasts as long as the result
+        weakref.finalize(
+            result, undo.pop_all().close
+        )  # a temporary folder lasts as long as the result
         return result
 
 
 # --- diagnose, audit, embed ---
 
 
-def diagnose(
+def diagnose(  # noqa: PLR0913
     source: Any,
     target: Any,
     *,
@@ -136,7 +162,8 @@ def diagnose(
     skip_broken: bool = False,
     device: str = "auto",
 ) -> DiagnosisResult:
-    """Test whether two domains differ in their label distribution, in their look, or in both: `askew diagnose`.
+    """Test whether two domains differ in their label distribution, in their look, or in both:
+    `askew diagnose`.
 
     A network is trained on the source, unless a model is given.
 
@@ -145,14 +172,28 @@ def diagnose(
     ['source', 'target', 'low', 'high']
     """
     request = AdaptRequest(
-        *_given(source, target, image, label, skip_broken), "source", backbone_name(backbone), weights, False, quick,
-        seed, training or {}, skip_broken, _columns(source, target, image, label),
-    )  # fmt: skip
-    return diagnosed_by(request, None, model.model if isinstance(model, AdaptationResult) else model, device)
+        *_given(source, target, image, label, skip_broken),
+        "source",
+        backbone_name(backbone),
+        weights,
+        False,
+        quick,
+        seed,
+        training or {},
+        skip_broken,
+        _columns(source, target, image, label),
+    )
+    return diagnosed_by(
+        request, None, model.model if isinstance(model, AdaptationResult) else model, device
+    )
 
 
 def diagnosed_by(
-    request: AdaptRequest, out: Path | None, model: Predictor | Path | str | None, device: str, watch: Watch = silently
+    request: AdaptRequest,
+    out: Path | None,
+    model: Predictor | Path | str | None,
+    device: str,
+    watch: Watch = silently,
 ) -> DiagnosisResult:
     """The same for a request; `out` keeps the network, if it is given."""
     if out is not None:
@@ -164,7 +205,8 @@ def diagnosed_by(
 def diagnosed(
     request: AdaptRequest, out: Path, device: torch.device, model: Path | str | Predictor | None
 ) -> Generator[Progress, None, tuple[Diagnosis, CustomData]]:
-    """What differs between the domains, by a network trained on the source or by a given model; and the data."""
+    """What differs between the domains, by a network trained on the source or by a given model; and
+    the data."""
     checked(Training, dict(request.training), "training")
     if model is None:
         setup = yield from set_up(request, out, device)
@@ -175,29 +217,34 @@ def diagnosed(
     training_data = data.task.training_data
     if predictor.classes != training_data.classes:
         raise UserError(
-            f"The model knows the classes {few(predictor.classes)}; the source has {few(training_data.classes)}.",
+            f"The model knows the classes {few(predictor.classes)}; the source has "
+            f"{few(training_data.classes)}.",
             "name the source that it was trained on, or one with the same classes.",
         )
     yield Progress("model", "applying the model", 0, 2, {})
     source_val = predictor.logits(training_data.source_val.x, domain="source")
     yield Progress("model", "applying the model", 1, 2, {})
     target = predictor.logits(training_data.target.x)
-    outputs = DomainOutputs.of(source_val, training_data.source_val.y, target, predictor.card.training_prior)
+    outputs = DomainOutputs.of(
+        source_val, training_data.source_val.y, target, predictor.card.training_prior
+    )
     return diagnose_outputs(outputs), data
 
 
 def audit(adaptation: AdaptationResult | Path | str, labels: Any) -> Audit:
     """Evaluate an adaptation on target labels collected afterwards: `askew audit`.
 
-    Labels are a file, as the command takes it; a dictionary or a Series from names, as in `predictions`, to labels;
-    or one for each target image in their order, None where there is none.
+    Labels are a file, as the command takes it; a dictionary or a Series from names, as in
+    `predictions`, to labels; or one for each target image in their order, None where there is none.
 
     >>> result = askew.adapt((xs, ys), xt, method="coal", training=short)
     >>> print(askew.audit(result, yt).labelled)
     60
     """
     folder = adaptation.folder if isinstance(adaptation, AdaptationResult) else Path(adaptation)
-    return audit_folder(folder, _labels(labels, () if isinstance(labels, str | Path) else target_names(folder)))
+    return audit_folder(
+        folder, _labels(labels, () if isinstance(labels, str | Path) else target_names(folder))
+    )
 
 
 def _labels(labels: Any, names: Sequence[str]) -> Path | GivenLabels:
@@ -205,7 +252,10 @@ def _labels(labels: Any, names: Sequence[str]) -> Path | GivenLabels:
     if isinstance(labels, str | Path):
         return Path(labels)
     if not hasattr(labels, "items") and len(labels) != len(names):
-        raise UserError(f"There are {len(labels)} labels and {len(names)} target images.", "give one or None for each.")
+        raise UserError(
+            f"There are {len(labels)} labels and {len(names)} target images.",
+            "give one or None for each.",
+        )
     pairs = labels.items() if hasattr(labels, "items") else zip(names, labels, strict=True)
     return GivenLabels({str(name): _label(label) for name, label in pairs})
 
@@ -246,7 +296,9 @@ def embed(
     path = Path(images) if isinstance(images, str | Path) else None
     if path is not None and (path.is_dir() or path.suffix.lower() in LISTS):
         embedder = picture_embedder(backbone_name(backbone), weights, pick_device(device))
-        pictures: CustomDomain = silently(embed_pictures(path, embedder, skip_broken, Columns(image)))
+        pictures: CustomDomain = silently(
+            embed_pictures(path, embedder, skip_broken, Columns(image))
+        )
         return embedder.rows(pictures.x)
     domain = as_domain(images, "target", image=image, skip_broken=skip_broken)
     spec = backbone_spec(backbone_name(backbone), weights, domain.shape)
@@ -266,5 +318,10 @@ def _given(
 
 
 def _columns(source: Any, target: Any, image: str, label: str) -> Columns:
-    """Of two lists in files; a domain in memory was read by them already, and a file beside it has its own."""
-    return Columns(image, label) if all(isinstance(given, str | Path) for given in (source, target)) else USUAL
+    """Of two lists in files; a domain in memory was read by them already, and a file beside it has
+    its own."""
+    return (
+        Columns(image, label)
+        if all(isinstance(given, str | Path) for given in (source, target))
+        else USUAL
+    )

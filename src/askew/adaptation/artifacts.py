@@ -1,4 +1,5 @@
-"""The files that an adaptation writes: the model, predictions of the target, the report, and a summary."""
+"""The files that an adaptation writes: the model, predictions of the target, the report, and a
+summary."""
 
 from __future__ import annotations
 
@@ -36,11 +37,14 @@ Part = tuple[Predictor, float, float]
 
 
 def write_artifacts(found: Adaptation, out: Path) -> None:
-    """model/, predictions.csv, report.html and, last, summary.json; each appears whole or not at all."""
+    """model/, predictions.csv, report.html and, last, summary.json; each appears whole or not at
+    all."""
     predictor(found).save(out / "model")
     names = found.setup.data.target.names
     problems, marked = [""] * len(names), found.unfamiliar.marked
-    write_predictions_csv(out / "predictions.csv", names, problems, found.probabilities, found.classes, marked)
+    write_predictions_csv(
+        out / "predictions.csv", names, problems, found.probabilities, found.classes, marked
+    )
     write_bytes(out / "report.html", render_report(found).encode(errors="replace"))
     write_json(out / "summary.json", summary(found))
 
@@ -53,8 +57,13 @@ def predictor(found: Adaptation) -> Predictor:
     made = {"by": "askew adapt", "method": found.winner.candidate.name, "said": found.sentence}
     shape = tuple(found.setup.data.task.training_data.source.x.shape[1:])
     members = found.winner.members or (found.winner,)
-    models = [Predictor.of_run(one.folder, "cpu", estimate, made, one.run.method) for one in members]
-    temperatures, shares = [temperature(one.outputs) for one in members], [one.candidate.weight for one in members]
+    models = [
+        Predictor.of_run(one.folder, "cpu", estimate, made, one.run.method) for one in members
+    ]
+    temperatures, shares = (
+        [temperature(one.outputs) for one in members],
+        [one.candidate.weight for one in members],
+    )
     parts = list(zip(models, temperatures, shares, strict=True))
     if below := next((one.embedders for one in members if one.embedders is not None), None):
         parts = _on_one(parts, [one.embedders is not None for one in members], below, shape)
@@ -65,8 +74,11 @@ def predictor(found: Adaptation) -> Predictor:
     return whole if embedders is None else on_frozen(whole, embedders, shape)
 
 
-def _on_one(parts: Sequence[Part], frozen: Sequence[bool], embedders: Embedders, shape: tuple[int, ...]) -> list[Part]:
-    """Those of embeddings as one model of images, beside the others, so that the backbone is there once."""
+def _on_one(
+    parts: Sequence[Part], frozen: Sequence[bool], embedders: Embedders, shape: tuple[int, ...]
+) -> list[Part]:
+    """Those of embeddings as one model of images, beside the others, so that the backbone is there
+    once."""
     inner = [part for part, of_rows in zip(parts, frozen, strict=True) if of_rows]
     others = [part for part, of_rows in zip(parts, frozen, strict=True) if not of_rows]
     if len(inner) == 1:
@@ -80,20 +92,28 @@ def on_frozen(model: Predictor, embedders: Embedders, shape: tuple[int, ...]) ->
     """A model of embeddings as one of images of a shape, with the frozen backbone below it."""
     weights, card = _frozen_weights(embedders), model.card
     for name, value in model.weights.items():
-        weights[name.replace("features.", "features.1.", 1) if name.startswith("features.") else name] = value
+        weights[
+            name.replace("features.", "features.1.", 1) if name.startswith("features.") else name
+        ] = value
     split = keeps_source_statistics(weights)
     if split:  # of one part; others have the same for both domains
         weights = with_source_statistics(weights)
     backbone = embedders.target.spec
     net = dataclasses.replace(
-        card.net, name=f"{backbone.name}+{card.net.name}", crop=backbone.crop, norm="split" if split else card.net.norm
+        card.net,
+        name=f"{backbone.name}+{card.net.name}",
+        crop=backbone.crop,
+        norm="split" if split else card.net.norm,
     )
     return Predictor(dataclasses.replace(card, net=net, shape=shape), weights, "cpu")
 
 
 def _frozen_weights(embedders: Embedders) -> dict[str, Tensor]:
-    """The backbone as the target sees it, and with the source's own batch statistics where it has any."""
-    of_source, of_target = (one.network.state_dict() for one in (embedders.source, embedders.target))
+    """The backbone as the target sees it, and with the source's own batch statistics where it has
+    any."""
+    of_source, of_target = (
+        one.network.state_dict() for one in (embedders.source, embedders.target)
+    )
     weights = {f"features.0.{name}": value.cpu() for name, value in of_target.items()}
     for name, value in of_source.items() if embedders.source is not embedders.target else ():
         stem, _, leaf = f"features.0.{name}".rpartition(".")
@@ -167,7 +187,11 @@ def write_again(found: Readapted, domain: CustomDomain, out: Path) -> None:
     open_root(out / "runs")  # marks the folder as ours
     found.predictor.save(out / "model")
     write_predictions_csv(
-        out / "predictions.csv", domain.names, [""] * len(domain.names), found.after, found.predictor.classes
+        out / "predictions.csv",
+        domain.names,
+        [""] * len(domain.names),
+        found.after,
+        found.predictor.classes,
     )
     write_json(out / "summary.json", again_as_json(found, domain))
 
@@ -190,13 +214,18 @@ def again_as_json(found: Readapted, domain: CustomDomain) -> dict[str, Any]:
 
 
 def request_as_json(request: AdaptRequest) -> dict[str, Any] | None:
-    """What was asked for, with whole paths, so that another command can ask for it again; None if it was in memory."""
-    if not all(isinstance(given, Path | None) for given in
-               (request.source, request.target, request.labels, request.target_prior)):  # fmt: skip
+    """What was asked for, with whole paths, so that another command can ask for it again; None if
+    it was in memory."""
+    if not all(
+        isinstance(given, Path | None)
+        for given in (request.source, request.target, request.labels, request.target_prior)
+    ):
         return None
     values = dataclasses.asdict(request)
     del values["log"]  # trackers hear of training, and a switch needs none
-    paths = {name: str(value.resolve()) for name, value in values.items() if isinstance(value, Path)}
+    paths = {
+        name: str(value.resolve()) for name, value in values.items() if isinstance(value, Path)
+    }
     return values | paths | {"training": dict(request.training)}
 
 
@@ -205,8 +234,10 @@ _KINDS: dict[str, Any] = {
     **dict.fromkeys(("labels", "target_prior"), str | None),
     **dict.fromkeys(("quick", "skip_broken", "train_labels"), bool),
     **dict.fromkeys(("training", "hyper"), dict),
-    "tuned": bool | None, "seed": int, "search": int,
-}  # fmt: skip
+    "tuned": bool | None,
+    "seed": int,
+    "search": int,
+}
 """What each entry of a request is, in JSON."""
 
 
@@ -215,7 +246,11 @@ def earlier_request(out: Path) -> AdaptRequest:
     try:
         require_file(out / "summary.json")
         values = dict(json.loads((out / "summary.json").read_text())["request"])
-        paths = {name: Path(values[name]) for name in ("source", "target", "labels", "target_prior") if values[name]}
+        paths = {
+            name: Path(values[name])
+            for name in ("source", "target", "labels", "target_prior")
+            if values[name]
+        }
         if not all(isinstance(values[name], kind) for name, kind in _KINDS.items()):
             raise TypeError
         columns = Columns(*(str(values["columns"][name]) for name in ("path", "label")))

@@ -1,4 +1,5 @@
-"""Evaluate an adaptation on target labels collected afterwards, of all target images or of a random sample."""
+"""Evaluate an adaptation on target labels collected afterwards, of all target images or of a random
+sample."""
 
 from __future__ import annotations
 
@@ -21,7 +22,14 @@ from askew.core.text import csv_cell, from_csv_cell
 from askew.data.image_lists import USUAL, Columns
 from askew.data.paths import require_file
 from askew.evaluation.calibration import mean_outputs
-from askew.evaluation.metrics import Estimate, Strata, accuracy_gain, labels_to_settle, mean_accuracy, score
+from askew.evaluation.metrics import (
+    Estimate,
+    Strata,
+    accuracy_gain,
+    labels_to_settle,
+    mean_accuracy,
+    score,
+)
 from askew.evaluation.outputs import read_outputs
 
 _OUT = "name the folder that `askew adapt … -o` wrote."
@@ -72,8 +80,8 @@ class Audit:
     target_prior: NDArray[np.float64]
     """The label distribution of the target as estimated without labels. (c,)"""
     needed: int | None
-    """Labels that would show whether the chosen network, or the best one if that is source-only, is better than
-    source-only, if they are drawn like these; None if more than there are images."""
+    """Labels that would show whether the chosen network, or the best one if that is source-only, is
+    better than source-only, if they are drawn like these; None if more than there are images."""
     compared: str
     """The method that this is about."""
 
@@ -88,18 +96,23 @@ class Audit:
 
     @property
     def prior_error(self) -> float:
-        """L1 distance between the estimated label distribution and that of the labels, from 0 to 2."""
+        """L1 distance between the estimated label distribution and that of the labels, from 0 to
+        2."""
         return float(np.abs(self.target_prior - self.label_prior).sum())
 
     @property
     def outlook(self) -> str:
         """How many more labels would settle it, in words."""
         if self.needed is None:
-            return f"Labels of all {self.images} target images would hardly tell {self.compared} from source-only."
+            return (
+                f"Labels of all {self.images} target images would hardly tell {self.compared} "
+                "from source-only."
+            )
         if self.needed <= self.labelled:
             return f"These labels tell {self.compared} from source-only."
         return (
-            f"About {self.needed - self.labelled} more labels would tell {self.compared} from source-only, if the "
+            f"About {self.needed - self.labelled} more labels would tell {self.compared} from "
+            "source-only, if the "
             "difference is what it seems; fewer where the methods disagree."
         )
 
@@ -108,11 +121,20 @@ class Audit:
         before, chosen = self.methods[0], next(m for m in self.methods if m.chosen)
         on = f"{self.labelled} of {self.images} target images are labelled"
         if chosen.gain is None:
-            return f"The network without adaptation was kept: its accuracy is {chosen.accuracy} %; {on}."
-        words = {"helped": "helped", "hurt": "did harm", "unclear": "made no difference that these labels can show"}
+            return (
+                f"The network without adaptation was kept: its accuracy is {chosen.accuracy} %; "
+                f"{on}."
+            )
+        words = {
+            "helped": "helped",
+            "hurt": "did harm",
+            "unclear": "made no difference that these labels can show",
+        }
         return (
-            f"Adaptation ({chosen.name}) {words[chosen.verdict]}: {chosen.accuracy} % instead of {before.accuracy} %, "
-            f"a difference of {chosen.gain} points; {on}. Without labels the verdict was '{chosen.label_free}'."
+            f"Adaptation ({chosen.name}) {words[chosen.verdict]}: {chosen.accuracy} % instead of "
+            f"{before.accuracy} %, "
+            f"a difference of {chosen.gain} points; {on}. Without labels the verdict was "
+            f"'{chosen.label_free}'."
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -137,8 +159,18 @@ def audit(out: Path, labels: Path | GivenLabels, columns: Columns = USUAL) -> Au
     rows, y = read_truth(labels, names, classes, columns)
     everywhere = _predicted(out, summary, len(names))
     strata, predicted = _strata(everywhere, rows, len(classes)), [own[rows] for own in everywhere]
-    weights = np.ones(len(y)) if strata is None else np.array(strata.weights)[strata.contested.astype(np.int64)]
-    gains = [None, *(accuracy_gain(y, predicted[0], adapted, len(classes), strata) for adapted in predicted[1:])]
+    weights = (
+        np.ones(len(y))
+        if strata is None
+        else np.array(strata.weights)[strata.contested.astype(np.int64)]
+    )
+    gains = [
+        None,
+        *(
+            accuracy_gain(y, predicted[0], adapted, len(classes), strata)
+            for adapted in predicted[1:]
+        ),
+    ]
     methods = tuple(
         Audited(
             method["name"],
@@ -146,14 +178,21 @@ def audit(out: Path, labels: Path | GivenLabels, columns: Columns = USUAL) -> Au
             mean_accuracy(y, own, len(classes), strata),
             gain,
             method["against_source"],
-            score(y, own, len(classes)) | {"overall": 100 * float(np.average(own == y, weights=weights))},
+            score(y, own, len(classes))
+            | {"overall": 100 * float(np.average(own == y, weights=weights))},
         )
         for method, own, gain in zip(summary["methods"], predicted, gains, strict=True)
     )
     counts = np.bincount(y, minlength=len(classes))
     by_name = {method["name"]: i for i, method in enumerate(summary["methods"])}
-    one = by_name[summary["chosen"]] or max(range(len(methods)), key=lambda i: (i > 0, methods[i].accuracy.value))
-    needed = labels_to_settle(y, predicted[0], predicted[one], len(classes), len(names), strata) if one else len(y)
+    one = by_name[summary["chosen"]] or max(
+        range(len(methods)), key=lambda i: (i > 0, methods[i].accuracy.value)
+    )
+    needed = (
+        labels_to_settle(y, predicted[0], predicted[one], len(classes), len(names), strata)
+        if one
+        else len(y)
+    )
     prior = np.array(summary["target_mix"]["mix"])
     by_labels = np.bincount(y, weights, len(classes)) / weights.sum()
     return Audit(classes, len(names), methods, counts, by_labels, prior, needed, methods[one].name)
@@ -162,7 +201,8 @@ def audit(out: Path, labels: Path | GivenLabels, columns: Columns = USUAL) -> Au
 LEAST = 5
 """Agreed images that have to be labelled beside contested ones, to weigh one against the other."""
 BY_CHANCE = 4
-"""Standard errors by which contested images may be more among the labelled ones if those were drawn at random."""
+"""Standard errors by which contested images may be more among the labelled ones if those were drawn
+at random."""
 
 
 def _contested(predicted: Sequence[Labels]) -> NDArray[np.bool_]:
@@ -172,7 +212,8 @@ def _contested(predicted: Sequence[Labels]) -> NDArray[np.bool_]:
 
 
 def _strata(predicted: Sequence[Labels], rows: Labels, classes: int) -> Strata | None:
-    """The labelled images by whether networks disagree on them, if they were drawn where they do, as `--disagree` does.
+    """The labelled images by whether networks disagree on them, if they were drawn where they do,
+    as `--disagree` does.
 
     Each kind then counts as it does in the target.
     """
@@ -187,14 +228,18 @@ def _strata(predicted: Sequence[Labels], rows: Labels, classes: int) -> Strata |
 
 
 def draw_sheet(out: Path, n: int, sheet: Path, disagree: bool = False) -> int:
-    """Write a list of n target images, drawn at random, with an empty column for their labels; returns their number.
+    """Write a list of n target images, drawn at random, with an empty column for their labels;
+    returns their number.
 
-    With `disagree`, three of four are images on which the methods disagree, since the others cannot tell them apart.
-    A longer sheet begins with the images of a shorter one. Predictions are not in it: they would bias whoever labels.
+    With `disagree`, three of four are images on which the methods disagree, since the others cannot
+    tell them apart. A longer sheet begins with the images of a shorter one. Predictions are not in
+    it: they would bias whoever labels.
     """
     names = target_names(out)
     if sheet.exists():
-        raise UserError(f"{sheet} is there already, perhaps with labels.", "choose another file with -o.")
+        raise UserError(
+            f"{sheet} is there already, perhaps with labels.", "choose another file with -o."
+        )
     order = np.random.default_rng(0).permutation(len(names))
     if disagree:
         contested = _contested(_predicted(out, _summary(out), len(names)))[order]
@@ -209,8 +254,11 @@ def draw_sheet(out: Path, n: int, sheet: Path, disagree: bool = False) -> int:
 
 
 def _turns(contested: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """When each image's turn comes, if three contested ones come for every one that is agreed. (n,)"""
-    return np.where(contested, np.cumsum(contested), 3 * np.cumsum(~contested) - 0.5).astype(np.float64)
+    """When each image's turn comes, if three contested ones come for every one that is agreed.
+    (n,)"""
+    return np.where(contested, np.cumsum(contested), 3 * np.cumsum(~contested) - 0.5).astype(
+        np.float64
+    )
 
 
 # --- reading ---
@@ -223,15 +271,27 @@ def _summary(out: Path) -> dict[str, Any]:
         summary: dict[str, Any] = json.loads((out / "summary.json").read_text())
         if not _is_sound(summary):
             raise ValueError
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+    ):
         raise UserError(f"{out} is not a finished adaptation.", _OUT) from None
     return summary
 
 
 def _is_sound(summary: Mapping[str, Any]) -> bool:
-    """Whether a summary, which may be a stranger's, has all that an audit uses; an exception if it is none at all."""
+    """Whether a summary, which may be a stranger's, has all that an audit uses; an exception if it
+    is none at all."""
     classes, methods = summary["classes"], summary["methods"]
-    names, runs = [m["name"] for m in methods], {m["name"]: m["run"] for m in methods if not m.get("members")}
+    names, runs = (
+        [m["name"] for m in methods],
+        {m["name"]: m["run"] for m in methods if not m.get("members")},
+    )
     members = [name for m in methods for name in m.get("members") or ()]
     shares = [weight for m in methods if m.get("members") for weight in _weights(m)]
     mix = np.array(summary["target_mix"]["mix"], dtype=np.float64)
@@ -257,13 +317,19 @@ def _weights(method: Mapping[str, Any]) -> list[float]:
 
 
 def _predicted(out: Path, summary: Mapping[str, Any], images: int) -> list[Labels]:
-    """The class that each method predicts for each target image; an ensemble answers by its members. (n_t,) each"""
+    """The class that each method predicts for each target image; an ensemble answers by its
+    members. (n_t,) each"""
     methods, classes = summary["methods"], len(summary["classes"])
     try:
-        own = {m["name"]: read_outputs(out / "runs" / m["run"]) for m in methods if not m.get("members")}
+        own = {
+            m["name"]: read_outputs(out / "runs" / m["run"])
+            for m in methods
+            if not m.get("members")
+        }
     except FileNotFoundError as error:
         raise UserError(
-            f"The file {error.args[0]} is missing.", "run `askew adapt` again with the same -o, which makes it again."
+            f"The file {error.args[0]} is missing.",
+            "run `askew adapt` again with the same -o, which makes it again.",
         ) from None
     for m in methods:
         if m.get("members"):
@@ -283,7 +349,14 @@ def target_names(out: Path) -> list[str]:
     """The target's images in their order."""
     try:
         require_file(out / "predictions.csv")
-        with (out / "predictions.csv").open(newline="", encoding="utf-8", errors="surrogateescape") as lines:
+        with (out / "predictions.csv").open(
+            newline="", encoding="utf-8", errors="surrogateescape"
+        ) as lines:
             return [from_csv_cell(row["path"]) for row in csv.DictReader(lines)]
-    except (OSError, KeyError, AttributeError, csv.Error):  # a line without a path has None in its place
+    except (
+        OSError,
+        KeyError,
+        AttributeError,
+        csv.Error,
+    ):  # a line without a path has None in its place
         raise UserError(f"{out} has no predictions.csv as `askew adapt` writes it.", _OUT) from None

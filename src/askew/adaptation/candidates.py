@@ -18,12 +18,14 @@ from askew.runs.config import RunRequest, plan_run
 from askew.training.run import Run
 
 USUAL_BATCH, LARGEST_BATCH = 32, 128
-"""Images of each domain in a step on rows: usually, and at most where a candidate needs room for many classes."""
+"""Images of each domain in a step on rows: usually, and at most where a candidate needs room for
+many classes."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One way to train; the first candidate is always source-only, which the others have to beat."""
+    """One way to train; the first candidate is always source-only, which the others have to
+    beat."""
 
     name: str
     method: str
@@ -33,7 +35,8 @@ class Candidate:
     taught: bool = False
     """Whether it is trained with labels of the target that the user gave."""
     weight: float = 1.0
-    """How much its network counts beside others: in the choice of those whose mean is handed out, and in that mean."""
+    """How much its network counts beside others: in the choice of those whose mean is handed out,
+    and in that mean."""
     per_class: int = 0
     """Images of each class that a batch has room for: it grows where classes are many."""
     frozen: bool = False
@@ -44,14 +47,19 @@ class Candidate:
     """Whether it is fitted to what all others answer together, and has no answer of its own."""
 
     def trained_with(self, training: Mapping[str, Any], classes: int) -> dict[str, Any]:
-        """Training settings for so many classes: what the user wants, and what makes the candidate."""
+        """Training settings for so many classes: what the user wants, and what makes the
+        candidate."""
         room = min(self.per_class * classes, LARGEST_BATCH)
-        return ({"batch": room} if room > USUAL_BATCH else {}) | dict(training) | dict(self.training)
+        return (
+            ({"batch": room} if room > USUAL_BATCH else {}) | dict(training) | dict(self.training)
+        )
 
     def run(self, task: Task, network: str, training: Mapping[str, Any], seed: int) -> Run:
         """Its run on a task of one's own."""
         training = self.trained_with(training, len(task.training_data.classes))
-        request = RunRequest(task.name, self.method, seed, shift="natural", hyper=self.hyper, training=training)
+        request = RunRequest(
+            task.name, self.method, seed, shift="natural", hyper=self.hyper, training=training
+        )
         return plan_run(request, task, network)
 
 
@@ -62,13 +70,18 @@ BALANCED_COAL = Candidate("coal, balanced target", "coal", {"target_sampler": "b
 COAL, MCC, TEACHER, LDA, PROTOTYPES = (
     Candidate(name, name) for name in ("coal", "mcc", "teacher", "lda", "prototypes")
 )
-# With random views, the teacher is the best single one on nearly every development task (results/trust).
+# With random views, the teacher is the best single one on nearly every development task
+# (results/trust).
 TEACHER_OF_VIEWS = replace(TEACHER, weight=2)
 GUIDED = Candidate("guided", "guided")
-# It begins with what would be handed out without it. On 12 development tasks the better of the first two is ahead of it
-# by 2.5 points at most, where one that begins without the first guided one is behind by 4.9; it counts twice.
-GUIDED_BY_ALL = replace(GUIDED, name="guided, by all", guided_by=(TEACHER.name, GUIDED.name), weight=2)
-# MCC compares the classes of a batch: one of 32 images would show each of 31 classes once, or not at all.
+# It begins with what would be handed out without it. On 12 development tasks the better of the
+# first two is ahead of it by 2.5 points at most, where one that begins without the first guided one
+# is behind by 4.9; it counts twice.
+GUIDED_BY_ALL = replace(
+    GUIDED, name="guided, by all", guided_by=(TEACHER.name, GUIDED.name), weight=2
+)
+# MCC compares the classes of a batch: one of 32 images would show each of 31 classes once, or not
+# at all.
 MCC_ON_ROWS = replace(MCC, per_class=2)
 
 
@@ -77,35 +90,44 @@ AUTO: Mapping[str, tuple[Candidate, ...]] = {
     "images": (SOURCE_ONLY, Candidate("fixmatch", "fixmatch"), TEACHER_OF_VIEWS),
     "pictures": (SOURCE_ONLY, COAL, MCC, TEACHER_OF_VIEWS),
     "guided pictures": (SOURCE_ONLY, TEACHER, GUIDED, GUIDED_BY_ALL),
-}  # fmt: skip
-"""What `auto` trains and chooses among, by kind of data: embeddings and other rows, small images, pictures, and
-pictures for which networks on embeddings have answered before."""
+}
+"""What `auto` trains and chooses among, by kind of data: embeddings and other rows, small images,
+pictures, and pictures for which networks on embeddings have answered before."""
 QUICK_AUTO = {
-    "rows": (SOURCE_ONLY, BALANCED_COAL, LDA), "images": (SOURCE_ONLY, TEACHER), "pictures": (SOURCE_ONLY, MCC)
-}  # fmt: skip
+    "rows": (SOURCE_ONLY, BALANCED_COAL, LDA),
+    "images": (SOURCE_ONLY, TEACHER),
+    "pictures": (SOURCE_ONLY, MCC),
+}
 
 FROZEN = tuple(replace(one, name=f"{one.name}, frozen", frozen=True) for one in AUTO["rows"])
-"""Trained on embeddings by the backbone as it was, before it is fine-tuned: fine-tuning begins with their answers, and
-all but the first, source-only, stand beside what comes of it, since the two kinds fail on different data."""
+"""Trained on embeddings by the backbone as it was, before it is fine-tuned: fine-tuning begins with
+their answers, and all but the first, source-only, stand beside what comes of it, since the two
+kinds fail on different data."""
 FROZEN_SHARE = 0.25
-"""How much they count, all together, for each unit that fine-tuned ones count. On eight development pairs 0, a quarter,
-a half and 1 have 88.8, 88.8, 88.4 and 88.0 %: not much is lost by a say of those that fine-tuning cannot spoil."""
+"""How much they count, all together, for each unit that fine-tuned ones count. On eight development
+pairs 0, a quarter, a half and 1 have 88.8, 88.8, 88.4 and 88.0 %: not much is lost by a say of
+those that fine-tuning cannot spoil."""
 REFIT = Candidate("lda, from their answers", "lda", weight=4, is_refit=True)
-"""LDA by one step from what an ensemble on rows answers; it then counts so many times as much as all others together.
-On 21 development tasks at 224 pixels this gains 0.3 points on its counting as much as they do, and on average as much
-as being handed out alone (results/own-data)."""
+"""LDA by one step from what an ensemble on rows answers; it then counts so many times as much as
+all others together. On 21 development tasks at 224 pixels this gains 0.3 points on its counting as
+much as they do, and on average as much as being handed out alone (results/own-data)."""
 REFIT_BESIDE_TUNED = replace(REFIT, weight=1, frozen=True)
 REPEATS = 0.85
-"""Share of the answers that it has to repeat to be taken into the ensemble: where it does not, no linear network tells
-the classes apart, and answers would be lost. On 36 development tasks 0.9 turns more away that gain than lose."""
+"""Share of the answers that it has to repeat to be taken into the ensemble: where it does not, no
+linear network tells the classes apart, and answers would be lost. On 36 development tasks 0.9 turns
+more away that gain than lose."""
 WIDE = 100
-"""Numbers in a row from which on it is fitted at all: wide rows are mostly features of a pre-trained network,
-which linear networks suit; on narrow tables of numbers it loses 2.6 points on average, repeated answers or not."""
+"""Numbers in a row from which on it is fitted at all: wide rows are mostly features of a
+pre-trained network, which linear networks suit; on narrow tables of numbers it loses 2.6 points on
+average, repeated answers or not."""
 
 
-def choose_members(candidates: Sequence[Candidate], networks: Sequence[ScoredNetwork]) -> list[tuple[int, float]]:
-    """Which of the compared networks, source-only first, answer together, and how much each counts: the better ones of
-    those that are fine-tuned, and, for their share, of the frozen ones; none where source-only is preferred."""
+def choose_members(
+    candidates: Sequence[Candidate], networks: Sequence[ScoredNetwork]
+) -> list[tuple[int, float]]:
+    """Which of the compared networks, source-only first, answer together, and how much each counts:
+    the better ones of those that are fine-tuned, and, for their share, of the frozen ones; none
+    where source-only is preferred."""
     kinds = []
     for frozen in (False, True):
         own = [0, *(i for i, one in enumerate(candidates) if i and one.frozen == frozen)]
@@ -117,10 +139,14 @@ def choose_members(candidates: Sequence[Candidate], networks: Sequence[ScoredNet
 
 
 def answered(
-    task: Task, members: Sequence[Candidate], outputs: Sequence[DomainOutputs], refit: Candidate = REFIT
+    task: Task,
+    members: Sequence[Candidate],
+    outputs: Sequence[DomainOutputs],
+    refit: Candidate = REFIT,
 ) -> tuple[Candidate, Task]:
-    """The refit with its weight beside these members of an ensemble, and the task of rows with their answers, which
-    have listened to neighbours: among the rows, images that no network got right may lie amidst those of their class.
+    """The refit with its weight beside these members of an ensemble, and the task of rows with
+    their answers, which have listened to neighbours: among the rows, images that no network got
+    right may lie amidst those of their class.
     """
     weights = [member.weight for member in members]
     answers = softmax(mean_outputs(outputs, weights).target_uniform)

@@ -1,4 +1,5 @@
-"""Findings about an adaptation: what was found in the data, the network and the outcome, why it matters, what to do."""
+"""Findings about an adaptation: what was found in the data, the network and the outcome, why it
+matters, what to do."""
 
 from __future__ import annotations
 
@@ -28,57 +29,124 @@ STRANGE = 2 * ALARMS
 
 def adaptation_findings(found: Adaptation) -> list[Finding]:
     """All of them by code; none stops anything."""
-    return sorted([*_data(found), *_network(found), *_outcome(found)], key=lambda finding: finding.code)
+    return sorted(
+        [*_data(found), *_network(found), *_outcome(found)], key=lambda finding: finding.code
+    )
 
 
 def _data(found: Adaptation) -> list[Finding]:
     data = found.setup.data
     n = len(data.task.training_data.target)
     return holding(
-        ((*data.source.broken, *data.target.broken), "A102", "Images that cannot be decoded were left out",
-         "if they are of one kind or one class, the rest is a biased sample.", "repair or remove them."),
-        (data.unknown, "A103", "The target has labels that the source does not have",
-         "each of its images is assigned one of the source's classes, whatever it shows. Only the names were compared.",
-         "leave such images out, or add source images of those classes."),
-        ([f"{data.shared:,} of {n:,} target images"] if data.shared else (),
-         "A104", "Target images that are in the source too",
-         "their labels are known, so every estimate looks better than it is.", "remove them from one side."),
-        (_rare_classes(found), "A105", f"Classes with fewer than {FEW_SOURCE} source images",
-         "the network has hardly seen them, and almost none are held out to evaluate it.", "label a few more of them."),
-        ([f"{n} images"] if n < FEW_TARGET else (), "A106", "Few target images",
-         "the estimated label distribution and the verdict rest on little data; see their intervals.",
-         f"{FEW_TARGET} images and more make them useful."),
-    )  # fmt: skip
+        (
+            (*data.source.broken, *data.target.broken),
+            "A102",
+            "Images that cannot be decoded were left out",
+            "if they are of one kind or one class, the rest is a biased sample.",
+            "repair or remove them.",
+        ),
+        (
+            data.unknown,
+            "A103",
+            "The target has labels that the source does not have",
+            "each of its images is assigned one of the source's classes, whatever it shows. Only "
+            "the names were compared.",
+            "leave such images out, or add source images of those classes.",
+        ),
+        (
+            [f"{data.shared:,} of {n:,} target images"] if data.shared else (),
+            "A104",
+            "Target images that are in the source too",
+            "their labels are known, so every estimate looks better than it is.",
+            "remove them from one side.",
+        ),
+        (
+            _rare_classes(found),
+            "A105",
+            f"Classes with fewer than {FEW_SOURCE} source images",
+            "the network has hardly seen them, and almost none are held out to evaluate it.",
+            "label a few more of them.",
+        ),
+        (
+            [f"{n} images"] if n < FEW_TARGET else (),
+            "A106",
+            "Few target images",
+            "the estimated label distribution and the verdict rest on little data; see their "
+            "intervals.",
+            f"{FEW_TARGET} images and more make them useful.",
+        ),
+    )
 
 
 def _network(found: Adaptation) -> list[Finding]:
     network = found.setup.description
     return holding(
-        ([network] if _from_scratch(found) else (), "A101", "The backbone was randomly initialised",
-         "a large network learns little from few images, so a failure here is one of its features, not of adaptation.",
-         "use --weights hub or --weights FILE.safetensors."),
-        (_weak_on_source(found), "A107", "The network is weak on its own source",
-         f"less than {WEAK:.0%} of held-out source images are right, as a mean over classes; nothing that follows can "
-         "be better than that.",
-         "use pre-trained weights, more rounds (-t rounds=…) or more labels before you adapt."),
-        ([network] if found.request.quick else (), "A114", "A quick look",
-         "only some of the images, a few rounds, and one method beside source-only.", "run it again without --quick."),
-        ([f"{name}: {why}" for name, why in found.failed.items()], "A115", "A method could not be trained",
-         "it is missing from the comparison.", "read why, and try another learning rate."),
-        (_strange(found), "A117", "Target images that may be of no known class",
-         "the methods disagree on them, as they do on images of a class that the source lacks, which are assigned one "
-         "of its classes, whatever they show. Where the target looks different, many of them are of known classes.",
-         "look at the strangest in the report, and leave out those of no class; predictions.csv marks them."),
-        (_one_class(found), "A116", "Without adaptation, most target images are assigned one class",
-         "unless they are of that class, the network is close to chance on the target. Every method starts from its "
-         "predictions: the estimated label distribution is then worthless, and what the methods agree on, which the "
-         "verdict rests on, may be wrong for all of them.",
-         "look at the images; if they are of many classes, fine-tune, use another backbone, or label some."),
-        (_few_classes(found), "A118", "The target seems to have few of the source's classes",
-         "so it seems without adaptation, where the network may also just miss the others. If they are absent, methods "
-         "that draw target images evenly by predicted class (teacher; coal, balanced target) give many images to them.",
-         "leave classes that you know to be absent out of the source, or use --method mcc, which draws none evenly."),
-    )  # fmt: skip
+        (
+            [network] if _from_scratch(found) else (),
+            "A101",
+            "The backbone was randomly initialised",
+            "a large network learns little from few images, so a failure here is one of its "
+            "features, not of adaptation.",
+            "use --weights hub or --weights FILE.safetensors.",
+        ),
+        (
+            _weak_on_source(found),
+            "A107",
+            "The network is weak on its own source",
+            f"less than {WEAK:.0%} of held-out source images are right, as a mean over classes; "
+            "nothing that follows can "
+            "be better than that.",
+            "use pre-trained weights, more rounds (-t rounds=…) or more labels before you adapt.",
+        ),
+        (
+            [network] if found.request.quick else (),
+            "A114",
+            "A quick look",
+            "only some of the images, a few rounds, and one method beside source-only.",
+            "run it again without --quick.",
+        ),
+        (
+            [f"{name}: {why}" for name, why in found.failed.items()],
+            "A115",
+            "A method could not be trained",
+            "it is missing from the comparison.",
+            "read why, and try another learning rate.",
+        ),
+        (
+            _strange(found),
+            "A117",
+            "Target images that may be of no known class",
+            "the methods disagree on them, as they do on images of a class that the source "
+            "lacks, which are assigned one "
+            "of its classes, whatever they show. Where the target looks different, many of them "
+            "are of known classes.",
+            "look at the strangest in the report, and leave out those of no class; "
+            "predictions.csv marks them.",
+        ),
+        (
+            _one_class(found),
+            "A116",
+            "Without adaptation, most target images are assigned one class",
+            "unless they are of that class, the network is close to chance on the target. Every "
+            "method starts from its "
+            "predictions: the estimated label distribution is then worthless, and what the "
+            "methods agree on, which the "
+            "verdict rests on, may be wrong for all of them.",
+            "look at the images; if they are of many classes, fine-tune, use another backbone, "
+            "or label some.",
+        ),
+        (
+            _few_classes(found),
+            "A118",
+            "The target seems to have few of the source's classes",
+            "so it seems without adaptation, where the network may also just miss the others. If "
+            "they are absent, methods "
+            "that draw target images evenly by predicted class (teacher; coal, balanced target) "
+            "give many images to them.",
+            "leave classes that you know to be absent out of the source, or use --method mcc, "
+            "which draws none evenly.",
+        ),
+    )
 
 
 def _outcome(found: Adaptation) -> list[Finding]:
@@ -87,33 +155,63 @@ def _outcome(found: Adaptation) -> list[Finding]:
     answer = None if verdict is None else verdict.verdict
     difference = found.diagnosis.remains.get("adapted" if found.chosen else "unadapted")
     return holding(
-        (compared if answer == "unclear" else (), "A108", "It is not clear that adaptation helped",
-         "the label-free scores disagree or are too close to call.",
-         "label some fifty target images at random and compare the two networks on them: askew audit."),
-        (compared if answer == "hurt" else (), "A109", "Adaptation is likely to have done harm",
-         "the ensemble of networks agrees with the unadapted one, most scores fell, or the predictions collapsed.",
-         "use the network without adaptation: --method source."),
-        ([name] if verdict is not None and verdict.collapsed else (),
-         "A110", "The predictions have collapsed",
-         "nearly all target images are assigned a few classes, which no plausible label distribution explains.",
-         "use the network without adaptation, or a weaker form of the method."),
-        ([f"estimated by {estimate.estimator.upper()}"] if estimate.unsure else (),
-         "A111", "The label distribution of the target could not be estimated well",
-         "the network confuses classes on its own source, so the estimate may divide their share in any way.",
-         "look at which classes are alike; do not predict with --prior target."),
-        ([str(difference)] if difference is not None and difference.found else (),
-         "A112", "The target looks different beyond its label distribution",
-         "what was learnt from the source need not hold there, and so the label distribution is a guess.",
-         "trust the intervals more than the estimate: they span what all networks say, where there are several."),
-        (_unpredicted(found), "A113", "Classes that are predicted for no target image",
-         "they may be absent there, or the network may miss them.", "look for them among the least confident images."),
-    )  # fmt: skip
+        (
+            compared if answer == "unclear" else (),
+            "A108",
+            "It is not clear that adaptation helped",
+            "the label-free scores disagree or are too close to call.",
+            "label some fifty target images at random and compare the two networks on them: "
+            "askew audit.",
+        ),
+        (
+            compared if answer == "hurt" else (),
+            "A109",
+            "Adaptation is likely to have done harm",
+            "the ensemble of networks agrees with the unadapted one, most scores fell, or the "
+            "predictions collapsed.",
+            "use the network without adaptation: --method source.",
+        ),
+        (
+            [name] if verdict is not None and verdict.collapsed else (),
+            "A110",
+            "The predictions have collapsed",
+            "nearly all target images are assigned a few classes, which no plausible label "
+            "distribution explains.",
+            "use the network without adaptation, or a weaker form of the method.",
+        ),
+        (
+            [f"estimated by {estimate.estimator.upper()}"] if estimate.unsure else (),
+            "A111",
+            "The label distribution of the target could not be estimated well",
+            "the network confuses classes on its own source, so the estimate may divide their "
+            "share in any way.",
+            "look at which classes are alike; do not predict with --prior target.",
+        ),
+        (
+            [str(difference)] if difference is not None and difference.found else (),
+            "A112",
+            "The target looks different beyond its label distribution",
+            "what was learnt from the source need not hold there, and so the label distribution "
+            "is a guess.",
+            "trust the intervals more than the estimate: they span what all networks say, where "
+            "there are several.",
+        ),
+        (
+            _unpredicted(found),
+            "A113",
+            "Classes that are predicted for no target image",
+            "they may be absent there, or the network may miss them.",
+            "look for them among the least confident images.",
+        ),
+    )
 
 
 def _from_scratch(found: Adaptation) -> bool:
     """Whether a large backbone started from random weights; small networks always do."""
     frozen = found.setup.backbone
-    if frozen is None and (found.setup.network in OWN or found.setup.network.startswith(OWN_PREFIX)):
+    if frozen is None and (
+        found.setup.network in OWN or found.setup.network.startswith(OWN_PREFIX)
+    ):
         return False
     return (frozen or found.winner.run.net).weights == "none"
 
@@ -133,7 +231,9 @@ def _weak_on_source(found: Adaptation) -> Iterator[str]:
 
 
 def _one_class(found: Adaptation) -> Iterator[str]:
-    counts = np.bincount(found.trained[0].outputs.target.argmax(axis=1), minlength=len(found.classes))
+    counts = np.bincount(
+        found.trained[0].outputs.target.argmax(axis=1), minlength=len(found.classes)
+    )
     share = counts.max() / counts.sum()
     if share > MOST and share > 2 * found.setup.data.source_prior[counts.argmax()]:
         yield f"{found.classes[counts.argmax()]}: {100 * share:.0f} % of the target"

@@ -1,4 +1,5 @@
-"""What a user knows of the target, a few labels or the shares of its classes, and training data that make use of it."""
+"""What a user knows of the target, a few labels or the shares of its classes, and training data
+that make use of it."""
 
 from __future__ import annotations
 
@@ -23,10 +24,14 @@ from askew.evaluation.logits import Floats
 from askew.evaluation.metrics import Estimate, Z, accuracy_gain, mean_accuracy
 
 _FORM = (
-    "a list of path,label (--label-column names another column, empty labels are skipped), a folder with one "
+    "a list of path,label (--label-column names another column, empty labels are skipped), a "
+    "folder with one "
     "sub-folder per class, or an array with y."
 )
-_SHARES = 'lines of class,share, or JSON: {"cat": 0.7, "dog": 0.3}; every class of the source, in any unit.'
+_SHARES = (
+    'lines of class,share, or JSON: {"cat": 0.7, "dog": 0.3}; every class of the source, in '
+    "any unit."
+)
 
 Labels = NDArray[np.int64]
 
@@ -59,7 +64,8 @@ class TargetLabels:
     classes: int
 
     def accuracy(self, predicted: Labels) -> Estimate:
-        """Mean accuracy over the classes that have labels, of the classes predicted for all images. (n_t,)"""
+        """Mean accuracy over the classes that have labels, of the classes predicted for all images.
+        (n_t,)"""
         return mean_accuracy(self.y, predicted[self.rows], self.classes)
 
     def gain(self, before: Labels, after: Labels) -> Estimate:
@@ -72,28 +78,34 @@ class TargetLabels:
         return gain.value > (gain.value - gain.low) / Z
 
     def choose(self, predicted: Sequence[Labels], preferred: int) -> int:
-        """The network with the best accuracy, unless it is within a standard error of the one preferred without labels.
+        """The network with the best accuracy, unless it is within a standard error of the one
+        preferred without labels.
 
-        A handful of labels cannot tell networks apart that differ little, and the scores then know more. (n_t,) each
+        A handful of labels cannot tell networks apart that differ little, and the scores then know
+        more. (n_t,) each
         """
         best = int(np.argmax([self.accuracy(own).value for own in predicted]))
         return best if self.better(predicted[preferred], predicted[best]) else preferred
 
 
 TAUGHT = 0.1
-"""How many labelled target images a class gets for each of its source images, if need be by repeating them. Of 1, 0.33
-and 0.1 the last was best on development pairs: the same few images over and over are learnt by heart. MME (Saito et al.
-2019) has 1: half of the labelled images in a batch are the target's."""
+"""How many labelled target images a class gets for each of its source images, if need be by
+repeating them. Of 1, 0.33 and 0.1 the last was best on development pairs: the same few images over
+and over are learnt by heart. MME (Saito et al. 2019) has 1: half of the labelled images in a batch
+are the target's."""
 
 
 def taught(task: Task, labels: TargetLabels, share: float = TAUGHT) -> Task:
-    """The task with the labelled target images in its source, `share` times as many as a class has source images."""
+    """The task with the labelled target images in its source, `share` times as many as a class has
+    source images."""
     data = task.training_data
     sizes, own = data.source.sizes(labels.classes), np.bincount(labels.y, minlength=labels.classes)
     times = np.maximum(1, np.round(share * sizes / np.maximum(1, own)).astype(np.int64))[labels.y]
     rows = np.repeat(labels.rows, times)
     x = data.target.x
-    target = Labeled(x.pick(rows) if isinstance(x, RowSubset) else x[rows], np.repeat(labels.y, times))
+    target = Labeled(
+        x.pick(rows) if isinstance(x, RowSubset) else x[rows], np.repeat(labels.y, times)
+    )
     return replace(task, training_data=replace(data, source=data.source.followed_by(target)))
 
 
@@ -108,16 +120,24 @@ def read_prior(file: Path | GivenShares, classes: Sequence[str]) -> Floats:
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"The shares {file} cannot be read: {error}.", _SHARES) from None
     except (ValueError, TypeError, AttributeError, OverflowError, RecursionError, csv.Error):
-        raise UserError(f"{file} holds something else than the shares of classes.", _SHARES) from None
+        raise UserError(
+            f"{file} holds something else than the shares of classes.", _SHARES
+        ) from None
     for name in shares:
         if name not in classes:
-            raise unknown("class", name, classes, f"{file} names it, and the source does not have it.")
+            raise unknown(
+                "class", name, classes, f"{file} names it, and the source does not have it."
+            )
     missing = [name for name in classes if name not in shares]
     prior = np.array([shares.get(name, 0.0) for name in classes])
     with np.errstate(over="ignore"):
         total = prior.sum()
     if missing or not np.isfinite(total) or prior.min() < 0 or total <= 0:
-        what = f"has no share of {missing[0]}" if missing else "has a share that is negative or no number, or none"
+        what = (
+            f"has no share of {missing[0]}"
+            if missing
+            else "has a share that is negative or no number, or none"
+        )
         raise UserError(f"{file} {what}.", _SHARES)
     whole: Floats = prior / total
     return whole
@@ -160,7 +180,10 @@ def read_truth(
     """The rows of the target images that have labels, and those labels. (n,), (n,)"""
     number, known = {name: k for k, name in enumerate(classes)}, set(names)
     found = [
-        (name if name in known else from_csv_cell(name), label if label in number else from_csv_cell(label))
+        (
+            name if name in known else from_csv_cell(name),
+            label if label in number else from_csv_cell(label),
+        )
         for name, label in _labels(file, columns)
         if label
     ]
@@ -174,7 +197,9 @@ def read_truth(
                 f"{error.hint} Leave labels empty where no class fits.",
             )
     rows = _rows([name for name, _ in found], names, file)
-    return np.array(rows, dtype=np.int64), np.array([number[label] for _, label in found], dtype=np.int64)
+    return np.array(rows, dtype=np.int64), np.array(
+        [number[label] for _, label in found], dtype=np.int64
+    )
 
 
 def _labels(file: Path | GivenLabels, columns: Columns) -> list[tuple[str, str]]:
@@ -210,9 +235,15 @@ def _rows(wanted: Sequence[str], names: Sequence[str], file: Path | GivenLabels)
         matches = next((ends[parts[k:]] for k in range(len(parts)) if parts[k:] in ends), [])
         row = whole.get(name, matches[0] if len(matches) == 1 else -1)
         if row < 0:
-            what = "could be several of the target's images" if matches else "is none of the target's images"
+            what = (
+                "could be several of the target's images"
+                if matches
+                else "is none of the target's images"
+            )
             raise UserError(f"{name} in {file} {what}.", "name images as predictions.csv does.")
         if row in found:
-            raise UserError(f"{file} names one image twice, as {found[row]} and as {name}.", "name it once.")
+            raise UserError(
+                f"{file} names one image twice, as {found[row]} and as {name}.", "name it once."
+            )
         found[row] = name
     return list(found)

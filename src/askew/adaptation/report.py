@@ -1,4 +1,5 @@
-"""The report of an adaptation, as one page: what was done, whether it helped, and what to keep in mind."""
+"""The report of an adaptation, as one page: what was done, whether it helped, and what to keep in
+mind."""
 
 from __future__ import annotations
 
@@ -18,7 +19,17 @@ from askew.evaluation.agreement import ALARMS
 from askew.evaluation.validators import SCORES
 from askew.reports import svg
 from askew.reports.features import network_features, some
-from askew.reports.html import Cell, Cells, Chart, Table, interval, number, render, settings_table, training_curves
+from askew.reports.html import (
+    Cell,
+    Cells,
+    Chart,
+    Table,
+    interval,
+    number,
+    render,
+    settings_table,
+    training_curves,
+)
 from askew.runs.store import RunFolder
 
 Rows = NDArray[np.int64]
@@ -65,7 +76,10 @@ def render_report(found: Adaptation) -> str:
         alarms=ALARMS,
         most_confident=_gallery(found, _by_confidence(found)[:CONFIDENT]),
         by_class=_by_class(found),
-        maps=[Chart(_map(found, found.trained[i]), found.trained[i].candidate.name) for i in sorted({0, found.chosen})],
+        maps=[
+            Chart(_map(found, found.trained[i]), found.trained[i].candidate.name)
+            for i in sorted({0, found.chosen})
+        ],
         points=POINTS,
         scores=_scores(found),
         score_kinds=[SCORES[name] for name in found.scores[0]],
@@ -83,12 +97,21 @@ def _evidence(found: Adaptation) -> Table | None:
         return None
     rows: list[Cells] = [
         [
-            SCORES[e.score].title, number(e.before, 3), number(e.after, 3),
-            Cell(f"{e.low:+.3f} to {e.high:+.3f}", f"{e.low:.4f}"), e.votes,
+            SCORES[e.score].title,
+            number(e.before, 3),
+            number(e.after, 3),
+            Cell(f"{e.low:+.3f} to {e.high:+.3f}", f"{e.low:.4f}"),
+            e.votes,
         ]
         for e in found.verdict.evidence
-    ]  # fmt: skip
-    head = ["score, higher is better", "source only", found.winner.candidate.name, "difference, 95 % interval", "vote"]
+    ]
+    head = [
+        "score, higher is better",
+        "source only",
+        found.winner.candidate.name,
+        "difference, 95 % interval",
+        "vote",
+    ]
     return Table("Each score before and after adaptation", head, rows)
 
 
@@ -114,7 +137,8 @@ def _percent(found: Adaptation) -> list[tuple[str, float, float, float, float]]:
 
 
 def _distributions(found: Adaptation) -> list[tuple[str, Chart]]:
-    """Charts with their headings: of all classes or, if they are many, of those that differ most and of the rest."""
+    """Charts with their headings: of all classes or, if they are many, of those that differ most
+    and of the rest."""
     shown, rows = found.diagnosis.target_prior, _percent(found)
     label = "share of each class in source and target, in per cent"
     legend = {"c0": "source (labels)", "c1": "target (estimated, with its 95 % interval)"}
@@ -122,35 +146,57 @@ def _distributions(found: Adaptation) -> list[tuple[str, Chart]]:
         estimated = "The share of target images that each class is predicted for."
     else:
         estimated = (
-            f"Estimated by {shown.estimator.upper()} from the network's predictions on held-out source and target "
+            f"Estimated by {shown.estimator.upper()} from the network's predictions on held-out "
+            "source and target "
             "images, since images of a class look the same in both domains."
         )
     note = (
-        f"{estimated} Intervals: from the share on which all networks agree to the share that any of them predicts, "
-        "for the number of images; and what the share would be if the target were confused as the source is."
+        f"{estimated} Intervals: from the share on which all networks agree to the share that "
+        "any of them predicts, "
+        "for the number of images; and what the share would be if the target were confused as "
+        "the source is."
     )
     if len(rows) <= ONE_CHART:
         return [("", Chart(svg.ranges(rows, label), note, legend))]
-    most = np.sort(np.argsort([-abs(target - source) for _, source, target, *_ in rows], kind="stable")[:CLASSES])
+    most = np.sort(
+        np.argsort([-abs(target - source) for _, source, target, *_ in rows], kind="stable")[
+            :CLASSES
+        ]
+    )
     rest = np.setdiff1d(np.arange(len(rows)), most)
     return [
-        (f"The {CLASSES} of {len(rows)} classes whose share differs most",
-         Chart(svg.ranges([rows[i] for i in most], label), note, legend)),
-        (f"The other {len(rest)} of {len(rows)} classes",
-         Chart(svg.ranges([rows[i] for i in rest], label), note, legend)),
-    ]  # fmt: skip
+        (
+            f"The {CLASSES} of {len(rows)} classes whose share differs most",
+            Chart(svg.ranges([rows[i] for i in most], label), note, legend),
+        ),
+        (
+            f"The other {len(rest)} of {len(rows)} classes",
+            Chart(svg.ranges([rows[i] for i in rest], label), note, legend),
+        ),
+    ]
 
 
 def _shares(found: Adaptation) -> Table:
     counts = np.bincount(found.predicted, minlength=len(found.classes))
     rows: list[Cells] = [
         [
-            name, number(source, 1), number(target, 1), interval(low, high),
-            number(100 * float(n) / max(1, counts.sum()), 1), number(int(n), 0),
+            name,
+            number(source, 1),
+            number(target, 1),
+            interval(low, high),
+            number(100 * float(n) / max(1, counts.sum()), 1),
+            number(int(n), 0),
         ]
         for (name, source, target, low, high), n in zip(_percent(found), counts, strict=True)
-    ]  # fmt: skip
-    head = ["class", "source, %", "target, estimated, %", "95 % interval", "predicted, %", "predicted"]
+    ]
+    head = [
+        "class",
+        "source, %",
+        "target, estimated, %",
+        "95 % interval",
+        "predicted, %",
+        "predicted",
+    ]
     return Table("Label distribution", head, rows)
 
 
@@ -170,14 +216,22 @@ def _unfamiliar(found: Adaptation) -> Rows:
 
 
 def _by_class(found: Adaptation) -> list[tuple[str, int, Any]]:
-    """Of each predicted class, the most frequent first, its name, how many images it has, and some of them."""
-    order, counts = _by_confidence(found), np.bincount(found.predicted, minlength=len(found.classes))
+    """Of each predicted class, the most frequent first, its name, how many images it has, and some
+    of them."""
+    order, counts = (
+        _by_confidence(found),
+        np.bincount(found.predicted, minlength=len(found.classes)),
+    )
     frequent = [k for k in np.argsort(-counts, kind="stable") if counts[k]]
     most = max(1, min(PER_CLASS, BY_CLASS // len(frequent)))
     shown = []
     for k in frequent:
         own = order[found.predicted[order] == k]
-        ends = own if len(own) <= most else np.concatenate([own[: -(-most // 2)], own[len(own) - most // 2 :]])
+        ends = (
+            own
+            if len(own) <= most
+            else np.concatenate([own[: -(-most // 2)], own[len(own) - most // 2 :]])
+        )
         shown.append((found.classes[k], len(own), _gallery(found, ends)))
     return shown
 
@@ -191,11 +245,17 @@ def _gallery(found: Adaptation, rows: Rows) -> Table | list[dict[str, str]]:
     confidence = [float(found.probabilities[i].max()) for i in rows]
     if x.ndim == 4:
         return [
-            {"name": name, "class": predicted, "confidence": f"{100 * p:.0f} %", "image": _thumbnail(x[i])}
+            {
+                "name": name,
+                "class": predicted,
+                "confidence": f"{100 * p:.0f} %",
+                "image": _thumbnail(x[i]),
+            }
             for i, name, predicted, p in zip(rows, names, classes, confidence, strict=True)
         ]
     lines: list[Cells] = [
-        [n, k, Cell(f"{100 * p:.0f} %", f"{p:.4f}")] for n, k, p in zip(names, classes, confidence, strict=True)
+        [n, k, Cell(f"{100 * p:.0f} %", f"{p:.4f}")]
+        for n, k, p in zip(names, classes, confidence, strict=True)
     ]
     return Table("Rows of the target", ["row", "predicted class", "probability"], lines)
 
@@ -204,10 +264,13 @@ def _thumbnail(pixels: NDArray[np.uint8]) -> str:
     """A small image inside the page; a tiny one is enlarged without blur."""
     image = Image.fromarray(np.asarray(pixels).transpose(1, 2, 0).squeeze()).convert("RGB")
     tiny = max(image.size) < _SIDE
-    image = image.resize((_SIDE, _SIDE), Image.Resampling.NEAREST if tiny else Image.Resampling.LANCZOS)
+    image = image.resize(
+        (_SIDE, _SIDE), Image.Resampling.NEAREST if tiny else Image.Resampling.LANCZOS
+    )
     file = io.BytesIO()
     image.save(file, "PNG" if tiny else "JPEG", quality=72)
-    return f"data:image/{'png' if tiny else 'jpeg'};base64,{base64.b64encode(file.getvalue()).decode()}"
+    kind, content = "png" if tiny else "jpeg", base64.b64encode(file.getvalue()).decode()
+    return f"data:image/{kind};base64,{content}"
 
 
 # --- both domains on a map ---
@@ -220,13 +283,19 @@ def _map(found: Adaptation, trained: Trained) -> Markup:
     features = network_features(trained.folder, trained.run.describe(), training_data)
     points = _embed(
         np.concatenate(
-            [features(training_data.source.x[source], "source"), features(training_data.target.x[target], "target")]
+            [
+                features(training_data.source.x[source], "source"),
+                features(training_data.target.x[target], "target"),
+            ]
         )
     )
     predicted = trained.outputs.target.argmax(axis=1)
     names = found.setup.data.target.names
     groups = {
-        "source": [(*xy, found.classes[training_data.source.y[i]]) for xy, i in zip(points, source, strict=False)],
+        "source": [
+            (*xy, found.classes[training_data.source.y[i]])
+            for xy, i in zip(points, source, strict=False)
+        ],
         "target": [
             (*xy, f"{names[i]}: {found.classes[predicted[i]]}?")
             for xy, i in zip(points[len(source) :], target, strict=True)
@@ -244,5 +313,7 @@ def _embed(features: NDArray[np.float32]) -> list[tuple[float, float]]:
     if min(n, width) > 2 and float(features.std()) > 0:
         reduced = PCA(min(n, width, 30), random_state=0).fit_transform(features)
         perplexity = min(30.0, (n - 1) / 3)
-        features = TSNE(2, perplexity=perplexity, random_state=0, max_iter=500, init="pca").fit_transform(reduced)
+        features = TSNE(
+            2, perplexity=perplexity, random_state=0, max_iter=500, init="pca"
+        ).fit_transform(reduced)
     return [(float(row[0]), float(row[-1])) for row in features]

@@ -1,4 +1,5 @@
-"""What `askew.adapt` and `askew.diagnose` return: tables for pandas, a model, and a summary for notebooks."""
+"""What `askew.adapt` and `askew.diagnose` return: tables for pandas, a model, and a summary for
+notebooks."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class AdaptationResult:
-    """A finished adaptation: `predictions`, `model`, `report`, `summary`, and the folder that holds its files.
+    """A finished adaptation: `predictions`, `model`, `report`, `summary`, and the folder that holds
+    its files.
 
     >>> result = askew.adapt((xs, ys), xt, method="coal", training=short)
     >>> len(result.predictions), result.model.classes, result.report.name
@@ -42,10 +44,15 @@ class AdaptationResult:
 
     @cached_property
     def predictions(self) -> DataFrame:
-        """One row per target image: path, class, its probability, those of all classes, whether it may be of none."""
+        """One row per target image: path, class, its probability, those of all classes, whether it
+        may be of none."""
         found = self.found
         best, p = found.predicted, found.probabilities
-        named = [found.setup.data.target.names, np.array(found.classes, dtype=object)[best], p.max(axis=1)]
+        named = [
+            found.setup.data.target.names,
+            np.array(found.classes, dtype=object)[best],
+            p.max(axis=1),
+        ]
         names = [name for name in columns(found.classes) if name != "problem"]
         table = dict(zip(names, [*named, *p.T], strict=True)) | {"unknown": found.unfamiliar.marked}
         return data_frame(table, index=self.index)
@@ -77,22 +84,31 @@ class AdaptationResult:
         head = ["method", *(SCORES[name].title for name in CHOOSERS), "against source", ""]
         rows = [
             [
-                trained.candidate.name, *(f"{scores[name]:.3f}" for name in CHOOSERS),
-                found.verdicts[trained.candidate.name].verdict if i else "–", "chosen" if i == found.chosen else "",
+                trained.candidate.name,
+                *(f"{scores[name]:.3f}" for name in CHOOSERS),
+                found.verdicts[trained.candidate.name].verdict if i else "–",
+                "chosen" if i == found.chosen else "",
             ]
             for i, (trained, scores) in enumerate(zip(found.trained, found.scores, strict=True))
-        ]  # fmt: skip
+        ]
         expected = "" if found.expected is None else f"<p>{escape(found.expected.sentence)}</p>"
-        shares = _shares(found.diagnosis, found.setup.data, np.bincount(found.predicted, minlength=len(found.classes)))
+        shares = _shares(
+            found.diagnosis,
+            found.setup.data,
+            np.bincount(found.predicted, minlength=len(found.classes)),
+        )
         return (
-            f"<div><p><strong>{escape(found.sentence)}</strong></p>{expected}{html_table(head, rows)}{shares}"
-            f"<p>Scores without labels; higher is better. Report: <code>{escape(str(self.report))}</code></p></div>"
+            f"<div><p><strong>{escape(found.sentence)}</strong></p>{expected}"
+            f"{html_table(head, rows)}{shares}"
+            "<p>Scores without labels; higher is better. Report: "
+            f"<code>{escape(str(self.report))}</code></p></div>"
         )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class DiagnosisResult:
-    """What differs between two domains: a sentence, the tests behind it, and the estimated label distribution.
+    """What differs between two domains: a sentence, the tests behind it, and the estimated label
+    distribution.
 
     >>> askew.diagnose((xs, ys), xt, training=short).shares.index.tolist()
     ['cat', 'dog', 'owl']
@@ -117,33 +133,57 @@ class DiagnosisResult:
 
     @cached_property
     def shares(self) -> DataFrame:
-        """The share of each class in the source, and in the target as estimated, with its 95 % interval."""
+        """The share of each class in the source, and in the target as estimated, with its 95 %
+        interval."""
         prior = self.diagnosis.target_prior
-        values = {"source": self.data.source_prior, "target": prior.prior, "low": prior.low, "high": prior.high}
+        values = {
+            "source": self.data.source_prior,
+            "target": prior.prior,
+            "low": prior.low,
+            "high": prior.high,
+        }
         return data_frame(values, index=list(self.data.task.training_data.classes))
 
     def __repr__(self) -> str:
         return f"<DiagnosisResult: {self.sentence} ({self.diagnosis.sure})>"
 
     def _repr_html_(self) -> str:
-        tests = (self.diagnosis.outputs, self.diagnosis.prior_differs, *self.diagnosis.remains.values())
+        tests = (
+            self.diagnosis.outputs,
+            self.diagnosis.prior_differs,
+            *self.diagnosis.remains.values(),
+        )
         rows = [
-            [test.question, "yes" if test.found else "no", f"{test.p:.4f}", f"{test.size:.2f} {test.unit}"]
+            [
+                test.question,
+                "yes" if test.found else "no",
+                f"{test.p:.4f}",
+                f"{test.size:.2f} {test.unit}",
+            ]
             for test in tests
         ]
         table = html_table(["question", "answer", "p", "how much"], rows)
         sentence = f"{escape(self.sentence)} ({self.diagnosis.sure})"
-        return f"<div><p><strong>{sentence}</strong></p>{table}{_shares(self.diagnosis, self.data)}</div>"
+        shares = _shares(self.diagnosis, self.data)
+        return f"<div><p><strong>{sentence}</strong></p>{table}{shares}</div>"
 
 
 def _shares(diagnosis: Diagnosis, data: CustomData, predicted: Any = None) -> str:
     """The label distributions as a table."""
-    prior, head = diagnosis.target_prior, ["class", "source, %", "target, estimated, %", "95 % interval"]
+    prior, head = (
+        diagnosis.target_prior,
+        ["class", "source, %", "target, estimated, %", "95 % interval"],
+    )
     values = np.stack([data.source_prior, prior.prior, prior.low, prior.high], axis=1) * 100
     rows = [
         [name, f"{source:.1f}", f"{target:.1f}", f"{low:.1f} – {high:.1f}"]
-        for name, (source, target, low, high) in zip(data.task.training_data.classes, values.tolist(), strict=True)
+        for name, (source, target, low, high) in zip(
+            data.task.training_data.classes, values.tolist(), strict=True
+        )
     ]
     if predicted is not None:
-        head, rows = [*head, "predicted"], [[*row, str(n)] for row, n in zip(rows, predicted, strict=True)]
+        head, rows = (
+            [*head, "predicted"],
+            [[*row, str(n)] for row, n in zip(rows, predicted, strict=True)],
+        )
     return html_table(head, rows)

@@ -1,4 +1,5 @@
-"""What an adaptation starts from: the request, the candidates to train, both domains and the network."""
+"""What an adaptation starts from: the request, the candidates to train, both domains and the
+network."""
 
 from __future__ import annotations
 
@@ -16,13 +17,27 @@ from askew.adaptation.given import GivenLabels, GivenShares, TargetLabels, read_
 from askew.core.errors import UserError
 from askew.core.options import whole_number
 from askew.core.tracking import Maker
-from askew.data.custom import CustomData, CustomDomain, OpenPictures, load_custom_data, open_decoded, open_unread
+from askew.data.custom import (
+    CustomData,
+    CustomDomain,
+    OpenPictures,
+    load_custom_data,
+    open_decoded,
+    open_unread,
+)
 from askew.data.decode import SIDE
 from askew.data.image_cache import Pictures
 from askew.data.image_lists import LISTS, USUAL, Columns, Listing
 from askew.data.task import Task
 from askew.evaluation.logits import Floats
-from askew.inference.embeddings import Embedders, backbone_spec, embedded, embedders, picture_embedders, weights_file
+from askew.inference.embeddings import (
+    Embedders,
+    backbone_spec,
+    embedded,
+    embedders,
+    picture_embedders,
+    weights_file,
+)
 from askew.methods import make_method, method_class
 from askew.nets.adabn import NORMS
 from askew.nets.backbones import CORNERS, CROPS, GEM, plain_name
@@ -37,7 +52,8 @@ from askew.runs.tune import trials
 QUICK_IMAGES = 200
 """Images of each domain that a quick look takes."""
 FEW_IMAGES = 10_000
-"""Images up to which a frozen network sees two corners of each as well, which takes twice as long."""
+"""Images up to which a frozen network sees two corners of each as well, which takes twice as
+long."""
 QUICK = {"pretrain": 200, "rounds": 4, "round": 40}
 
 
@@ -67,11 +83,13 @@ class AdaptRequest:
     target_prior: Path | GivenShares | None = None
     """The target's known shares of classes, which the choice and the predictions use."""
     take: str = ""
-    """The candidate to hand out, of those that an earlier adaptation trained; empty: the one that is chosen."""
+    """The candidate to hand out, of those that an earlier adaptation trained; empty: the one that
+    is chosen."""
     hyper: Mapping[str, Any] = field(default_factory=dict)
     """Hyper-parameters of the method."""
     search: int = 0
-    """How many settings of the others are tried, the best of them chosen without labels; 0 and 1: none but these."""
+    """How many settings of the others are tried, the best of them chosen without labels; 0 and 1:
+    none but these."""
     log: tuple[str | Maker, ...] = ()
     """Trackers that hear of its runs."""
 
@@ -82,18 +100,28 @@ class AdaptRequest:
         """What is trained on data of that kind."""
         if self.method == "auto":
             if self.hyper or self.search:
-                raise UserError("Hyper-parameters belong to one method, and the method is auto.", "--method coal, say.")
+                raise UserError(
+                    "Hyper-parameters belong to one method, and the method is auto.",
+                    "--method coal, say.",
+                )
             return (QUICK_AUTO if self.quick else AUTO)[kind]
         name = method_class(self.method).id
-        make_method(self.method, dict(self.hyper))  # what is wrong in them is an error before any work
+        make_method(
+            self.method, dict(self.hyper)
+        )  # what is wrong in them is an error before any work
         return (SOURCE_ONLY,) if name == "source" else (SOURCE_ONLY, *self._settings_of(name))
 
     def _settings_of(self, name: str) -> Iterator[Candidate]:
-        """The method as it is set, then with other hyper-parameters in the ranges that it declares."""
+        """The method as it is set, then with other hyper-parameters in the ranges that it
+        declares."""
         yield Candidate(name, self.method, hyper=self.hyper)
-        for found in trials(self.method, {}, self.search, fixed=tuple(self.hyper)) if self.search > 1 else ():
+        for found in (
+            trials(self.method, {}, self.search, fixed=tuple(self.hyper)) if self.search > 1 else ()
+        ):
             if found.origin == "searched":
-                yield Candidate(f"{name} {found.label}", self.method, hyper={**self.hyper, **found.hyper})
+                yield Candidate(
+                    f"{name} {found.label}", self.method, hyper={**self.hyper, **found.hyper}
+                )
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +142,9 @@ class Setup:
 
     def candidates(self, request: AdaptRequest) -> tuple[Candidate, ...]:
         guided = self.task.training_data.answers is not None
-        return request.candidates("rows" if self.of_rows else "guided pictures" if guided else self.data.kind)
+        return request.candidates(
+            "rows" if self.of_rows else "guided pictures" if guided else self.data.kind
+        )
 
     def guided(self, answers: NDArray[np.float32]) -> Setup:
         """The same with answers of other networks for the target's images. (n_t, c)"""
@@ -143,8 +173,11 @@ class Setup:
         return f"{self.network}, all of it trained"
 
 
-def set_up(request: AdaptRequest, out: Path, device: torch.device) -> Generator[Progress, None, Setup]:
-    """Read both domains and what is known of the target, choose a network, and compute embeddings if it is frozen."""
+def set_up(
+    request: AdaptRequest, out: Path, device: torch.device
+) -> Generator[Progress, None, Setup]:
+    """Read both domains and what is known of the target, choose a network, and compute embeddings
+    if it is frozen."""
     both = None
     if _streams(request, device):
         data, both = yield from _stream(request, out, device)
@@ -181,7 +214,8 @@ def _network(
     if data.kind == "rows" and not own:
         if request.backbone not in ("", "mlp", "bare"):
             raise UserError(
-                f"The data are rows of numbers, which {request.backbone} does not take.", "--backbone mlp or bare."
+                f"The data are rows of numbers, which {request.backbone} does not take.",
+                "--backbone mlp or bare.",
             )
         return Setup(data, data.task, request.backbone or "mlp", None, training)
     shape = tuple(data.task.training_data.source.x.shape[1:])
@@ -198,20 +232,32 @@ def _network(
     return Setup(data, (yield from embedded(data.task, both)), "mlp", both, training)
 
 
-def on_rows(request: AdaptRequest, setup: Setup, device: torch.device) -> Generator[Progress, None, Setup | None]:
-    """The same with embeddings in place of images: by the backbone that is fine-tuned, as it was before. None where
-    there is no such backbone, or one without weights that tell anything."""
+def on_rows(
+    request: AdaptRequest, setup: Setup, device: torch.device
+) -> Generator[Progress, None, Setup | None]:
+    """The same with embeddings in place of images: by the backbone that is fine-tuned, as it was
+    before. None where there is no such backbone, or one without weights that tell anything."""
     if setup.of_rows:
         return setup
     below = plain_name(setup.network.partition("+")[0])  # of the layers that are put on it
     if below in OWN or below.startswith(OWN_PREFIX) or request.weights == "none":
         return None
     data, shape = setup.data, tuple(setup.task.training_data.source.x.shape[1:])
-    seen = {"crop": int(setup.training["crop"])} if "crop" in setup.training else {}  # one model sees one size
-    spec = backbone_spec(_frozen_network(below, request, _images(data)), request.weights, shape, **seen)
+    seen = (
+        {"crop": int(setup.training["crop"])} if "crop" in setup.training else {}
+    )  # one model sees one size
+    spec = backbone_spec(
+        _frozen_network(below, request, _images(data)), request.weights, shape, **seen
+    )
     both = embedders(spec, shape, device)
     # What was asked of training is about fine-tuning: rates and lengths on rows are others.
-    return replace(setup, task=(yield from embedded(data.task, both)), network="mlp", embedders=both, training={})
+    return replace(
+        setup,
+        task=(yield from embedded(data.task, both)),
+        network="mlp",
+        embedders=both,
+        training={},
+    )
 
 
 def _images(data: CustomData) -> int:
@@ -221,8 +267,9 @@ def _images(data: CustomData) -> int:
 
 
 def _frozen_network(name: str, request: AdaptRequest, images: int) -> str:
-    """The network that embeds so many images, by a generalised mean: with the domain's batch statistics too, unless
-    nothing is adapted, and the corners of each where there is time for them."""
+    """The network that embeds so many images, by a generalised mean: with the domain's batch
+    statistics too, unless nothing is adapted, and the corners of each where there is time for
+    them."""
     if name.startswith((CORNERS, CROPS, NORMS, GEM, OWN_PREFIX)):
         return name
     corners = "" if request.quick or images > FEW_IMAGES else CORNERS
@@ -240,7 +287,9 @@ def _streams(request: AdaptRequest, device: torch.device) -> bool:
     if _fine_tunes(request, device) or _picture_network(request, device) in OWN:
         return False
     paths = (request.source, request.target)
-    return all(isinstance(path, Path) and (path.is_dir() or path.suffix.lower() in LISTS) for path in paths)
+    return all(
+        isinstance(path, Path) and (path.is_dir() or path.suffix.lower() in LISTS) for path in paths
+    )
 
 
 def _picture_network(request: AdaptRequest, device: torch.device) -> str:
@@ -264,13 +313,16 @@ def _stream(
     open_root(out / "runs")  # marks the folder as ours, so that work stopped from here on can go on
     opened, done = {}, 0
     for listing, embedder in zip(listings, both, strict=True):
-        (opened[listing],) = yield from part_of(embedder.open_listings([listing]), "embeddings", done, images)
+        (opened[listing],) = yield from part_of(
+            embedder.open_listings([listing]), "embeddings", done, images
+        )
         done += len(listing.paths)
     return read_domains(request, opened.__getitem__), both
 
 
 def _tuning(request: AdaptRequest, data: CustomData) -> dict[str, Any]:
-    """What fine-tuning needs beyond the settings: the weights, and a round that covers a large data set."""
+    """What fine-tuning needs beyond the settings: the weights, and a round that covers a large data
+    set."""
     training = data.task.training_data
     largest = max(len(training.source), len(training.target))
     kept = {"norm": "joint"} if request.weights == "none" else {}  # there are no statistics to keep
@@ -279,10 +331,15 @@ def _tuning(request: AdaptRequest, data: CustomData) -> dict[str, Any]:
 
 def read_domains(request: AdaptRequest, open_pictures: OpenPictures = open_decoded) -> CustomData:
     most = QUICK_IMAGES if request.quick else 0
-    return load_custom_data(request.source, request.target, request.skip_broken, most, request.columns, open_pictures)
+    return load_custom_data(
+        request.source, request.target, request.skip_broken, most, request.columns, open_pictures
+    )
 
 
 def _default_network(shape: tuple[int, ...], request: AdaptRequest, device: torch.device) -> str:
-    """A network for such images: a small one of ours for small ones, else a ResNet; a smaller one for a first look."""
+    """A network for such images: a small one of ours for small ones, else a ResNet; a smaller one
+    for a first look."""
     small: dict[tuple[int, ...], str] = {(1, 28, 28): "digits-28", (3, 32, 32): "mini"}
-    return small.get(shape) or ("resnet18" if request.quick and device.type != "cuda" else "resnet50")
+    return small.get(shape) or (
+        "resnet18" if request.quick and device.type != "cuda" else "resnet50"
+    )

@@ -1,7 +1,8 @@
-"""Adapt a model to another target without its source, as SHOT does, with the target's label distribution left free.
+"""Adapt a model to another target without its source, as SHOT does, with the target's label
+distribution left free.
 
-J. Liang, D. Hu, J. Feng, Do we really need to access the source data? Source hypothesis transfer for unsupervised
-domain adaptation, ICML 2020.
+J. Liang, D. Hu, J. Feng, Do we really need to access the source data? Source hypothesis transfer
+for unsupervised domain adaptation, ICML 2020.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ from askew.nets.small import is_own, on_backbone
 from askew.runs.execute import Progress
 
 COLLAPSED = 0.5
-"""Total variation from every plausible prior at which predictions that became more concentrated have collapsed."""
+"""Total variation from every plausible prior at which predictions that became more concentrated
+have collapsed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,9 +56,11 @@ class SourceFree:
     weight: Annotated[float, Between(0, 100)] = 0.3
     """Weight of the prototypes' labels at the end; it grows from zero."""
     trust: Annotated[float, Between(0, 0.99)] = 0.5
-    """Share of the estimate in the label distribution that is expected; the rest is uniform. 0: SHOT as published."""
+    """Share of the estimate in the label distribution that is expected; the rest is uniform. 0:
+    SHOT as published."""
     anchor: Annotated[float, Between(0)] = 20.0
-    """Where there is nothing but a head: how many images its prototypes count for as they move to the target's."""
+    """Where there is nothing but a head: how many images its prototypes count for as they move to
+    the target's."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +69,8 @@ class Readapted:
 
     predictor: Predictor
     before: Floats
-    """Probabilities of the target's images by the model as it was, under a uniform prior. (n_t, c)"""
+    """Probabilities of the target's images by the model as it was, under a uniform prior. (n_t,
+    c)"""
     after: Floats
     """By the model as it is now. (n_t, c)"""
     prior: Floats
@@ -81,25 +86,38 @@ class Readapted:
     @property
     def sentence(self) -> str:
         if self.collapsed:
-            return "The model was kept as it was: adapted to this target, it predicts few classes for nearly all of it."
+            return (
+                "The model was kept as it was: adapted to this target, it predicts few classes "
+                "for nearly all of it."
+            )
         sure = [100 * float(p.max(axis=1).mean()) for p in (self.before, self.after)]
         return (
-            f"The model was adapted without its source: {100 * self.changed:.0f} % of the predictions changed, and "
-            f"their mean probability from {sure[0]:.0f} to {sure[1]:.0f} %. Without source nothing tells whether that "
+            f"The model was adapted without its source: {100 * self.changed:.0f} % of the "
+            "predictions changed, and "
+            f"their mean probability from {sure[0]:.0f} to {sure[1]:.0f} %. Without source "
+            "nothing tells whether that "
             "helped: label some fifty images of the target."
         )
 
 
 def adapt_again(
-    model: Path, domain: CustomDomain, values: dict[str, Any], seed: int, device: torch.device, method: str = ""
+    model: Path,
+    domain: CustomDomain,
+    values: dict[str, Any],
+    seed: int,
+    device: torch.device,
+    method: str = "",
 ) -> Generator[Progress, None, Readapted]:
     """The model in a folder, adapted to a domain of which no label and nothing else is known."""
     settings = SourceFree(**checked(SourceFree, values, "adaptation without source"))
     start = load(model, str(device), method)
-    as_input(np.asarray(domain.x[:1]), start.card)  # a target of another form is refused before the work
+    as_input(
+        np.asarray(domain.x[:1]), start.card
+    )  # a target of another form is refused before the work
     before = start.predict_proba(domain.x)
     now = Predictor(start.card, start.weights, str(device))
-    now.classifier.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]  # trained as it always was
+    # trained as it always was
+    now.classifier.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
     net = now.classifier.net
     rows, above = _inputs(net, start, domain)
     if any(True for _ in above.parameters()):
@@ -116,17 +134,22 @@ def adapt_again(
     adapted = Predictor(card, weights, str(device))
     after = adapted.predict_proba(domain.x)
     collapsed = _collapsed(before, after)
-    return Readapted(start if collapsed else adapted, before, before if collapsed else after, prior, collapsed)
+    return Readapted(
+        start if collapsed else adapted, before, before if collapsed else after, prior, collapsed
+    )
 
 
 def _inputs(net: Net, model: Predictor, domain: CustomDomain) -> tuple[Tensor, nn.Module]:
     """What the trained part of the features sees of each image, and that part.
 
-    A backbone that was frozen stays so, but for statistics of the domain, and embeds the images once.
+    A backbone that was frozen stays so, but for statistics of the domain, and embeds the images
+    once.
     """
     features: Any = net["features"]
     if not on_backbone(model.card.net.name):
-        return torch.from_numpy(np.ascontiguousarray(as_input(np.asarray(domain.x), model.card))), features
+        return torch.from_numpy(
+            np.ascontiguousarray(as_input(np.asarray(domain.x), model.card))
+        ), features
     below: Callable[[Tensor], Tensor] = lambda x: features[0](x).flatten(1)  # noqa: E731
     net.eval()
     if (norms := domain_norms(features[0])) is not None:
@@ -137,19 +160,27 @@ def _inputs(net: Net, model: Predictor, domain: CustomDomain) -> tuple[Tensor, n
 def _train(
     net: Net, above: nn.Module, rows: Tensor, model: Predictor, settings: SourceFree, seed: int
 ) -> Generator[Progress, None, None]:
-    """Minimise E H(p) + KL(p̄ ‖ q) + λt·E CE(z, ŷ) over the features, p̄ being the batch's mean and q its prior.
+    """Minimise E H(p) + KL(p̄ ‖ q) + λt·E CE(z, ŷ) over the features, p̄ being the batch's mean and
+    q its prior.
 
-    SHOT has the uniform distribution in place of q, which is wrong under label shift, and λ throughout: but the first
-    labels of a model that is often wrong hold it where it is, so their weight grows with the progress t.
+    SHOT has the uniform distribution in place of q, which is wrong under label shift, and λ
+    throughout: but the first labels of a model that is often wrong hold it where it is, so their
+    weight grows with the progress t.
     """
     whole = not is_own(model.card.net.name) and not on_backbone(model.card.net.name)
     optimiser = torch.optim.SGD(
-        above.parameters(), settings.lr / (100 if whole else 1), momentum=0.9, nesterov=True, weight_decay=1e-3
+        above.parameters(),
+        settings.lr / (100 if whole else 1),
+        momentum=0.9,
+        nesterov=True,
+        weight_decay=1e-3,
     )
     steps = settings.rounds * settings.round
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
     shift = torch.from_numpy(model.prior_shift("uniform")).float().to(model.device)
-    order = shuffled(key("source-free", seed), len(rows), 0, steps * settings.batch, torch.device("cpu"))
+    order = shuffled(
+        key("source-free", seed), len(rows), 0, steps * settings.batch, torch.device("cpu")
+    )
     step_keys = hash64(key("source-free noise", seed), torch.arange(steps))
     net.share_step_key()
     head = net["head"]
@@ -175,10 +206,15 @@ def _train(
     net.eval()
 
 
-def _refresh(net: Net, above: nn.Module, rows: Tensor, shift: Tensor, trust: float) -> tuple[Tensor, Tensor]:
-    """Each image's label by its nearest prototype, and the prior, which is never quite zero. (n,), (c,)"""
+def _refresh(
+    net: Net, above: nn.Module, rows: Tensor, shift: Tensor, trust: float
+) -> tuple[Tensor, Tensor]:
+    """Each image's label by its nearest prototype, and the prior, which is never quite zero. (n,),
+    (c,)"""
     net.eval()
-    f = torch.from_numpy(forward_in_chunks(lambda x: above(x).flatten(1), rows.numpy(), shift.device))
+    f = torch.from_numpy(
+        forward_in_chunks(lambda x: above(x).flatten(1), rows.numpy(), shift.device)
+    )
     with torch.no_grad():
         z = net["head"](f.to(shift.device)).cpu() + shift.cpu()
     prior = torch.from_numpy(_prior(z.softmax(dim=-1).double().numpy())).float()
@@ -188,8 +224,8 @@ def _refresh(net: Net, above: nn.Module, rows: Tensor, shift: Tensor, trust: flo
 
 
 def prototype_labels(f: Tensor, p: Tensor) -> Tensor:
-    """The class whose prototype is nearest by cosine: means of features weighted by p, then once more by those classes.
-    (n, d), (n, c) → (n,)"""
+    """The class whose prototype is nearest by cosine: means of features weighted by p, then once
+    more by those classes. (n, d), (n, c) → (n,)"""
     f, weights = F.normalize(f, dim=1), p
     nearest = p.argmax(dim=1)
     for _ in range(2):
@@ -201,7 +237,8 @@ def prototype_labels(f: Tensor, p: Tensor) -> Tensor:
 
 
 def _move_prototypes(net: Net, above: nn.Module, rows: Tensor, settings: SourceFree) -> None:
-    """A head on bare rows has no features to adapt: its own prototypes move to the target's clusters, anchored."""
+    """A head on bare rows has no features to adapt: its own prototypes move to the target's
+    clusters, anchored."""
     head = net["head"]
     if not isinstance(head, CosineHead):
         raise UserError(
@@ -218,7 +255,8 @@ def _move_prototypes(net: Net, above: nn.Module, rows: Tensor, settings: SourceF
 
 
 def _prior(p: Floats) -> Floats:
-    """The prior of greatest likelihood, by EM from probabilities under a uniform one. (n, c) → (c,)"""
+    """The prior of greatest likelihood, by EM from probabilities under a uniform one. (n, c) →
+    (c,)"""
     return em_prior(p, np.full(p.shape[1], 1 / p.shape[1]))
 
 

@@ -32,7 +32,10 @@ def _versions(asked: bool) -> None:
 @app.callback()
 def _options(
     versions: Annotated[
-        bool, typer.Option("--version", callback=_versions, is_eager=True, help="Show versions and exit.")
+        bool,
+        typer.Option(
+            "--version", callback=_versions, is_eager=True, help="Show versions and exit."
+        ),
     ] = False,
 ) -> None:
     """Options before the name of a command."""
@@ -45,7 +48,9 @@ def main() -> None:
     try:
         open_output()
         check_arguments(sys.argv[1:])
-        code = app(standalone_mode=False)  # Typer turns Ctrl-C into 130, or into Abort, depending on its version
+        code = app(
+            standalone_mode=False
+        )  # Typer turns Ctrl-C into 130, or into Abort, depending on its version
         if code == 130:
             raise KeyboardInterrupt
         sys.stdout.flush()  # what cannot be written is an error here, and not after the end
@@ -57,12 +62,18 @@ def main() -> None:
     except OSError as error:
         _fail(output_error(error) or from_os_error(error))
     except MemoryError:
-        _fail(UserError("There is not enough memory.", "use fewer --jobs, a smaller batch, or less data at a time."))
+        _fail(
+            UserError(
+                "There is not enough memory.",
+                "use fewer --jobs, a smaller batch, or less data at a time.",
+            )
+        )
     except (KeyboardInterrupt, typer.Abort):
         print_note("Stopped. Start the same command again to continue from the last checkpoint.")
         sys.exit(130)
     except Exception as error:
-        # Typer's own usage errors (its classes moved between versions) carry an exit code and a message.
+        # Typer's own usage errors (its classes moved between versions) carry an exit code and a
+        # message.
         if hasattr(error, "exit_code") and hasattr(error, "format_message"):
             if not error.format_message():  # no arguments: the help was shown
                 sys.exit(error.exit_code)

@@ -34,20 +34,26 @@ if TYPE_CHECKING:
 SourcePath = Annotated[
     Path,
     typer.Argument(
-        metavar="SOURCE", help="Labelled data: a folder with one sub-folder per class, a list, or an array."
+        metavar="SOURCE",
+        help="Labelled data: a folder with one sub-folder per class, a list, or an array.",
     ),
 ]
 OptionalTarget = Annotated[
-    Path | None, typer.Argument(metavar="TARGET", help="Unlabelled data: a folder, a list, or an array.")
+    Path | None,
+    typer.Argument(metavar="TARGET", help="Unlabelled data: a folder, a list, or an array."),
 ]
-TargetPath = Annotated[Path, typer.Argument(metavar="TARGET", help="Unlabelled data: a folder, a list, or an array.")]
+TargetPath = Annotated[
+    Path, typer.Argument(metavar="TARGET", help="Unlabelled data: a folder, a list, or an array.")
+]
 
 
 @dataclass(frozen=True)
 class MethodOptions:
     """What adapts, and its hyper-parameters."""
 
-    method: Annotated[str, typer.Option("--method", "-m", help="auto, a method by id, or file.py:Class.")] = "auto"
+    method: Annotated[
+        str, typer.Option("--method", "-m", help="auto, a method by id, or file.py:Class.")
+    ] = "auto"
     option: Annotated[
         list[str],
         typer.Option(
@@ -61,7 +67,8 @@ class MethodOptions:
         int,
         typer.Option(
             "--search",
-            help="Try this many settings of the method's hyper-parameters, and choose one without labels.",
+            help="Try this many settings of the method's hyper-parameters, and choose one "
+            "without labels.",
             rich_help_panel=TRAINING,
         ),
     ] = 0
@@ -75,24 +82,35 @@ class NetworkOptions:
         str,
         typer.Option(
             "--backbone",
-            help="A torchvision network, timm:NAME, mini, digits-28 or digits-32, or your own: file.py:function; for "
+            help="A torchvision network, timm:NAME, mini, digits-28 or digits-32, or your own: "
+            "file.py:function; for "
             "feature rows: mlp or bare. Default: one that fits the data.",
         ),
     ] = ""
     weights: Annotated[
-        str, typer.Option("--weights", help="Initial weights: hub, none, or a .safetensors or .pth file.")
+        str,
+        typer.Option(
+            "--weights", help="Initial weights: hub, none, or a .safetensors or .pth file."
+        ),
     ] = "hub"
     quick: Annotated[
-        bool, typer.Option("--quick", help="A first estimate within a minute, from a sample of the images.")
+        bool,
+        typer.Option(
+            "--quick", help="A first estimate within a minute, from a sample of the images."
+        ),
     ] = False
-    skip_broken: Annotated[bool, typer.Option("--skip-broken", help="Ignore images that cannot be decoded.")] = False
+    skip_broken: Annotated[
+        bool, typer.Option("--skip-broken", help="Ignore images that cannot be decoded.")
+    ] = False
     path_column: PathColumn = ""
     label_column: LabelColumn = ""
     train: TrainingSettings = field(default_factory=list)
     seed: Seed = 0
     device: Device = "auto"
 
-    def request(self, source: Path, target: Path, method: MethodOptions, fine_tune: bool | None) -> AdaptRequest:
+    def request(
+        self, source: Path, target: Path, method: MethodOptions, fine_tune: bool | None
+    ) -> AdaptRequest:
         from askew.adaptation.setup import AdaptRequest
         from askew.data.image_lists import Columns
 
@@ -101,7 +119,9 @@ class NetworkOptions:
         training, hyper = pairs(self.train, "training"), pairs(method.option, "the method")
         network = (self.backbone, self.weights, fine_tune, self.quick)
         more = (self.seed, training, self.skip_broken, Columns(self.path_column, self.label_column))
-        return AdaptRequest(source, target, method.method, *network, *more, hyper=hyper, search=method.search)
+        return AdaptRequest(
+            source, target, method.method, *network, *more, hyper=hyper, search=method.search
+        )
 
 
 @dataclass(frozen=True)
@@ -111,33 +131,46 @@ class KnownOptions:
     model: Annotated[
         Path | None,
         typer.Option(
-            "--model", help="Instead of SOURCE: a model to adapt again, without its source.", rich_help_panel=DATA
+            "--model",
+            help="Instead of SOURCE: a model to adapt again, without its source.",
+            rich_help_panel=DATA,
         ),
     ] = None
     labels: Annotated[
         Path | None,
         typer.Option(
             "--labels",
-            help="Labels of some target images, which choose the method: a list of path,label, a folder, or an array.",
+            help="Labels of some target images, which choose the method: a list of path,label, "
+            "a folder, or an array.",
             rich_help_panel=DATA,
         ),
     ] = None
     train_labels: Annotated[
         bool,
-        typer.Option("--train-labels", help="Train what was chosen again, with these labels.", rich_help_panel=DATA),
+        typer.Option(
+            "--train-labels",
+            help="Train what was chosen again, with these labels.",
+            rich_help_panel=DATA,
+        ),
     ] = False
     target_prior: Annotated[
         Path | None,
         typer.Option(
             "--target-prior",
-            help="Known shares of the target's classes, for the choice and the predictions, not for training: lines of "
+            help="Known shares of the target's classes, for the choice and the predictions, not "
+            "for training: lines of "
             "class,share, or JSON.",
             rich_help_panel=DATA,
         ),
     ] = None
 
     def added_to(self, request: AdaptRequest) -> AdaptRequest:
-        return replace(request, labels=self.labels, train_labels=self.train_labels, target_prior=self.target_prior)
+        return replace(
+            request,
+            labels=self.labels,
+            train_labels=self.train_labels,
+            target_prior=self.target_prior,
+        )
 
 
 # --- adapt ---
@@ -150,7 +183,10 @@ def adapt(
     target: OptionalTarget = None,
     *,
     folder: Annotated[
-        Path, typer.Option("-o", "--out", help="Folder for the results; started again, adapt continues there.")
+        Path,
+        typer.Option(
+            "-o", "--out", help="Folder for the results; started again, adapt continues there."
+        ),
     ],
     methods: MethodOptions,
     fine_tune: Annotated[
@@ -167,7 +203,8 @@ def adapt(
 ) -> None:
     """Adapt a classifier to your own unlabelled target data, and estimate whether that helped.
 
-    Writes a model, predictions for the target and a report. `askew adapt --model OUT TARGET` adapts a model again.
+    Writes a model, predictions for the target and a report. `askew adapt --model OUT TARGET` adapts
+    a model again.
     """
     from askew.core.tracking import checked_trackers
     from askew.runs.root import check_out
@@ -175,18 +212,28 @@ def adapt(
     if (target is None) != (known.model is not None):
         found = f"{source} alone" if target is None else "all three"
         hint = "askew adapt SOURCE TARGET, or askew adapt --model OUT TARGET."
-        raise UserError(f"An adaptation takes a source or a model, and a target, found {found}.", hint)
+        raise UserError(
+            f"An adaptation takes a source or a model, and a target, found {found}.", hint
+        )
     check_out(folder)
     check_file_method(methods.method)
     if target is None:
         _adapt_again(source, folder, known, options, methods, as_json)
         return
-    request = replace(known.added_to(options.request(source, target, methods, fine_tune)), log=checked_trackers(log))
+    request = replace(
+        known.added_to(options.request(source, target, methods, fine_tune)),
+        log=checked_trackers(log),
+    )
     adapt_and_print(request, folder, options.device, as_json)
 
 
 def _adapt_again(
-    target: Path, folder: Path, known: KnownOptions, options: NetworkOptions, methods: MethodOptions, as_json: bool
+    target: Path,
+    folder: Path,
+    known: KnownOptions,
+    options: NetworkOptions,
+    methods: MethodOptions,
+    as_json: bool,
 ) -> None:
     """Adapt a model without its source, write it and its predictions, and print what changed."""
     from askew.adaptation.artifacts import again_as_json, write_again
@@ -196,13 +243,23 @@ def _adapt_again(
     from askew.data.custom import read_domain
 
     assert known.model is not None
-    if known != KnownOptions(model=known.model) or options.quick or options.backbone or methods.search:
-        raise UserError("With --model there is no source to choose or train with.", "leave the other options out.")
+    if (
+        known != KnownOptions(model=known.model)
+        or options.quick
+        or options.backbone
+        or methods.search
+    ):
+        raise UserError(
+            "With --model there is no source to choose or train with.",
+            "leave the other options out.",
+        )
     request = options.request(known.model, target, methods, fine_tune=None)
     own = "" if methods.method == "auto" else methods.method
     domain = read_domain(target, "target", request.skip_broken, columns=request.columns)
     device = pick_device(options.device)
-    found = watch(adapt_again(known.model, domain, dict(request.training), request.seed, device, own))
+    found = watch(
+        adapt_again(known.model, domain, dict(request.training), request.seed, device, own)
+    )
     write_again(found, domain, folder)
     if as_json:
         print_json(again_as_json(found, domain))
@@ -229,7 +286,8 @@ def adapt_and_print(request: AdaptRequest, folder: Path, device: str, as_json: b
 
 
 def _print_adaptation(found: Adaptation) -> None:
-    """The methods with their label-free scores, the verdict, and the estimated label distribution."""
+    """The methods with their label-free scores, the verdict, and the estimated label
+    distribution."""
     from askew.adaptation.findings import adaptation_findings
     from askew.evaluation.validators import CHOOSERS, SCORES
 
@@ -251,11 +309,23 @@ def _print_adaptation(found: Adaptation) -> None:
 
 def _print_label_distribution(diagnosis: Diagnosis, data: CustomData) -> None:
     prior = diagnosis.target_prior
-    values = zip(data.task.training_data.classes, data.source_prior, prior.prior, prior.low, prior.high, strict=True)
+    values = zip(
+        data.task.training_data.classes,
+        data.source_prior,
+        prior.prior,
+        prior.low,
+        prior.high,
+        strict=True,
+    )
     print_table(
         ["class", "source, %", "target, estimated, %", "95 % interval"],
         [
-            [name, f"{100 * source:.1f}", f"{100 * target:.1f}", f"{100 * low:.1f} – {100 * high:.1f}"]
+            [
+                name,
+                f"{100 * source:.1f}",
+                f"{100 * target:.1f}",
+                f"{100 * low:.1f} – {100 * high:.1f}",
+            ]
             for name, source, target, low, high in values
         ],
     )
@@ -271,7 +341,10 @@ def diagnose(
     target: TargetPath,
     *,
     folder: Annotated[
-        Path | None, typer.Option("-o", "--out", help="Folder to keep the network in; `askew adapt` continues there.")
+        Path | None,
+        typer.Option(
+            "-o", "--out", help="Folder to keep the network in; `askew adapt` continues there."
+        ),
     ] = None,
     model: Annotated[
         Path | None, typer.Option("--model", help="A trained model to use instead of training one.")
@@ -279,7 +352,8 @@ def diagnose(
     options: NetworkOptions,
     as_json: AsJson = False,
 ) -> None:
-    """Test whether source and target differ in their label distribution, in their appearance, or in both."""
+    """Test whether source and target differ in their label distribution, in their appearance, or in
+    both."""
     from askew.adaptation.api import diagnosed_by
     from askew.cli.progress import watch
 
@@ -293,7 +367,12 @@ def diagnose(
     print_table(
         ["question", "answer", "p", "how much"],
         [
-            [test.question, "yes" if test.found else "no", f"{test.p:.4f}", f"{test.size:.2f} {test.unit}"]
+            [
+                test.question,
+                "yes" if test.found else "no",
+                f"{test.p:.4f}",
+                f"{test.size:.2f} {test.unit}",
+            ]
             for test in (found.outputs, found.prior_differs, *found.remains.values())
         ],
     )

@@ -20,19 +20,26 @@ if TYPE_CHECKING:
 
 @app.command(rich_help_panel=OWN_DATA)
 def audit(
-    folder: Annotated[Path, typer.Argument(metavar="OUT", help="Folder that `askew adapt … -o OUT` wrote.")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="OUT", help="Folder that `askew adapt … -o OUT` wrote.")
+    ],
     labels: Annotated[
         Path | None,
         typer.Argument(
-            metavar="LABELS", help="Labels of target images: a list of path,label, a folder, or an array with y."
+            metavar="LABELS",
+            help="Labels of target images: a list of path,label, a folder, or an array with y.",
         ),
     ] = None,
-    draw: Annotated[int, typer.Option("--draw", help="Sample this many target images at random to label.")] = 0,
+    draw: Annotated[
+        int, typer.Option("--draw", help="Sample this many target images at random to label.")
+    ] = 0,
     disagree: Annotated[
-        bool, typer.Option("--disagree", help="With --draw: three of four where the methods disagree.")
+        bool,
+        typer.Option("--disagree", help="With --draw: three of four where the methods disagree."),
     ] = False,
     sheet: Annotated[
-        Path | None, typer.Option("-o", "--out", help="File for the sampled images; default: OUT/to-label.csv.")
+        Path | None,
+        typer.Option("-o", "--out", help="File for the sampled images; default: OUT/to-label.csv."),
     ] = None,
     path_column: PathColumn = "",
     label_column: LabelColumn = "",
@@ -50,7 +57,8 @@ def audit(
         return
     if draw or sheet or disagree:
         raise UserError(
-            "--draw, --disagree and --out sample images to label, and cannot be used with LABELS.", "leave them out."
+            "--draw, --disagree and --out sample images to label, and cannot be used with LABELS.",
+            "leave them out.",
         )
     found = audited(folder, labels, Columns(path_column, label_column))
     if as_json:
@@ -65,39 +73,63 @@ def _sample_to_label(folder: Path, draw: int, sheet: Path, disagree: bool, as_js
     if not draw:
         target_names(folder)  # in a folder of something else, --draw would not help
         raise UserError(
-            "There are no labels to evaluate on.", f"askew audit {folder} --draw 100 samples images to label."
+            "There are no labels to evaluate on.",
+            f"askew audit {folder} --draw 100 samples images to label.",
         )
     at_least("--draw", draw, 1)
     drawn = draw_sheet(folder, draw, sheet, disagree)
     if as_json:
         print_json({"sheet": str(sheet), "images": drawn})
     else:
-        print_text(f"{drawn} target images in {sheet}: fill in the labels, then `askew audit {folder} {sheet}`.")
+        print_text(
+            f"{drawn} target images in {sheet}: fill in the labels, then `askew audit {folder} "
+            f"{sheet}`."
+        )
 
 
 def _print_audit(found: Audit) -> None:
-    head = ["method", "per-class mean, %", "above source", "verdict", "without labels", "overall, %", "worst class, %"]
+    head = [
+        "method",
+        "per-class mean, %",
+        "above source",
+        "verdict",
+        "without labels",
+        "overall, %",
+        "worst class, %",
+    ]
     print_table(
         [*head, ""],
         [
             [
-                m.name, str(m.accuracy), "–" if m.gain is None else f"{m.gain}", m.verdict, m.label_free or "–",
-                f"{m.scores['overall']:.1f}", f"{m.scores['worst']:.1f} {found.classes[m.scores['worst_class']]}",
+                m.name,
+                str(m.accuracy),
+                "–" if m.gain is None else f"{m.gain}",
+                m.verdict,
+                m.label_free or "–",
+                f"{m.scores['overall']:.1f}",
+                f"{m.scores['worst']:.1f} {found.classes[m.scores['worst_class']]}",
                 "chosen" if m.chosen else "",
             ]
             for m in found.methods
         ],
-    )  # fmt: skip
+    )
     print_text(f"{found.sentence} {found.outlook}")
     shares = zip(found.classes, found.counts, found.label_prior, found.target_prior, strict=True)
     print_table(
         ["class", "labels", "labels, %", "target, estimated, %"],
-        [[name, str(n), f"{100 * own:.1f}", f"{100 * share:.1f}"] for name, n, own, share in shares],
+        [
+            [name, str(n), f"{100 * own:.1f}", f"{100 * share:.1f}"]
+            for name, n, own, share in shares
+        ],
     )
     if found.unseen:
-        print_note(f"Classes without a label, which the means leave out: {', '.join(found.unseen)}.")
+        print_note(
+            f"Classes without a label, which the means leave out: {', '.join(found.unseen)}."
+        )
     if found.labelled < found.images:
-        print_note("This assumes that the labelled images are a random sample, as `--draw` draws them.")
+        print_note(
+            "This assumes that the labelled images are a random sample, as `--draw` draws them."
+        )
 
 
 # --- choose ---
@@ -105,15 +137,22 @@ def _print_audit(found: Audit) -> None:
 
 @app.command(rich_help_panel=OWN_DATA)
 def choose(
-    folder: Annotated[Path, typer.Argument(metavar="OUT", help="Folder that `askew adapt … -o OUT` wrote.")],
-    method: Annotated[str, typer.Argument(metavar="METHOD", help="One of the methods in its table, such as source.")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="OUT", help="Folder that `askew adapt … -o OUT` wrote.")
+    ],
+    method: Annotated[
+        str,
+        typer.Argument(metavar="METHOD", help="One of the methods in its table, such as source."),
+    ],
     allow_code: Annotated[
-        bool, typer.Option("--allow-code", help="Run the file of a method or backbone that OUT names.")
+        bool,
+        typer.Option("--allow-code", help="Run the file of a method or backbone that OUT names."),
     ] = False,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Hand out another of the networks that `askew adapt` trained: its model, predictions and report; no training."""
+    """Hand out another of the networks that `askew adapt` trained: its model, predictions and
+    report; no training."""
     from askew.adaptation.artifacts import earlier_request
     from askew.methods import is_file
 
@@ -130,18 +169,33 @@ def choose(
 @app.command(rich_help_panel=OWN_DATA)
 def push(
     model: Annotated[
-        Path, typer.Argument(metavar="OUT", help="Folder that `askew adapt` wrote, of a model, or of a finished run.")
+        Path,
+        typer.Argument(
+            metavar="OUT", help="Folder that `askew adapt` wrote, of a model, or of a finished run."
+        ),
     ],
-    name: Annotated[str, typer.Argument(metavar="OWNER/NAME", help="The model's repository on the Hugging Face Hub.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="OWNER/NAME", help="The model's repository on the Hugging Face Hub."
+        ),
+    ],
     public: Annotated[
-        bool, typer.Option("--public", help="Make a new repository that everybody can see; default: private.")
+        bool,
+        typer.Option(
+            "--public", help="Make a new repository that everybody can see; default: private."
+        ),
     ] = False,
     labels: Annotated[
-        Path | None, typer.Option("--audit", help="Target labels, as for `askew audit`: the card reports the audit.")
+        Path | None,
+        typer.Option(
+            "--audit", help="Target labels, as for `askew audit`: the card reports the audit."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Publish a model on the Hugging Face Hub, with a generated model card; `askew.load` reads it from there.
+    """Publish a model on the Hugging Face Hub, with a generated model card; `askew.load` reads it
+    from there.
 
     Weights, description and card are sent; no image, no prediction and no path.
     """
@@ -152,7 +206,10 @@ def push(
     section = None
     if labels is not None:
         found = audited(model, labels)
-        rows = [[m.name, str(m.accuracy), "–" if m.gain is None else str(m.gain), m.verdict] for m in found.methods]
+        rows = [
+            [m.name, str(m.accuracy), "–" if m.gain is None else str(m.gain), m.verdict]
+            for m in found.methods
+        ]
         section = AuditSection(found.sentence, rows)
     address = published(model, name, public=public, audited=section)
     if as_json:

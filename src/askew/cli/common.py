@@ -29,17 +29,25 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
-    help="Class-imbalanced domain adaptation: adapt a classifier to your own data, or compare methods on benchmarks.",
+    help="Class-imbalanced domain adaptation: adapt a classifier to your own data, or compare "
+    "methods on benchmarks.",
 )
 
 
 def check_arguments(arguments: Sequence[str]) -> None:
-    """UserError for an argument that nobody types on purpose: an empty one, or one with a control character."""
+    """UserError for an argument that nobody types on purpose: an empty one, or one with a control
+    character."""
     for before, argument in zip(("askew", *arguments), arguments, strict=False):
         if not argument:
-            raise UserError(f"There is an empty argument after {before!r}.", "is a shell variable unset? Leave it out.")
+            raise UserError(
+                f"There is an empty argument after {before!r}.",
+                "is a shell variable unset? Leave it out.",
+            )
         if any(unicodedata.category(character) == "Cc" for character in argument):
-            raise UserError(f"The argument {argument!r} holds a control character.", "remove it; rename such a file.")
+            raise UserError(
+                f"The argument {argument!r} holds a control character.",
+                "remove it; rename such a file.",
+            )
 
 
 def names(text: str) -> list[str]:
@@ -47,7 +55,11 @@ def names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-_EXAMPLES = {"the method": "--option alpha=0.1", "training": "-t rounds=5", "Slurm": "--slurm partition=gpu"}
+_EXAMPLES = {
+    "the method": "--option alpha=0.1",
+    "training": "-t rounds=5",
+    "Slurm": "--slurm partition=gpu",
+}
 
 
 def pairs(pairs: Sequence[str] | None, what: str) -> dict[str, str]:
@@ -73,13 +85,19 @@ def expand_options(command: Callable[..., None]) -> Callable[..., None]:
     Typer sees one option per field; the command gets the dataclass.
     """
     hints = get_type_hints(command, include_extras=True)
-    groups: dict[str, Any] = {name: kind for name, kind in hints.items() if dataclasses.is_dataclass(kind)}
+    groups: dict[str, Any] = {
+        name: kind for name, kind in hints.items() if dataclasses.is_dataclass(kind)
+    }
     parameters: list[inspect.Parameter] = []
     for parameter in inspect.signature(command).parameters.values():
         if parameter.name in groups:
             parameters += _fields_as_parameters(groups[parameter.name])
         else:
-            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[parameter.name]))
+            parameters.append(
+                parameter.replace(
+                    kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[parameter.name]
+                )
+            )
 
     @functools.wraps(command)
     def expanded(**values: Any) -> None:
@@ -108,7 +126,9 @@ def _fields_as_parameters(options: Any) -> list[inspect.Parameter]:
     ]
 
 
-def execution(options: ExecutionOptions, launch: LaunchOptions | None = None, *, curve: bool = False) -> Execution:
+def execution(
+    options: ExecutionOptions, launch: LaunchOptions | None = None, *, curve: bool = False
+) -> Execution:
     """How runs are computed; UserError if the output folder or the device cannot be used."""
     import torch
 
@@ -118,9 +138,17 @@ def execution(options: ExecutionOptions, launch: LaunchOptions | None = None, *,
     from askew.runs.root import check_root
 
     launch = launch or LaunchOptions()
-    at_most("--checkpoint-every", options.checkpoint_every, 86_400, "a day without a checkpoint is a day to lose.")
+    at_most(
+        "--checkpoint-every",
+        options.checkpoint_every,
+        86_400,
+        "a day without a checkpoint is a day to lose.",
+    )
     if options.profile and launch.on != Cluster.local:
-        raise UserError(f"--profile has no meaning with --on {launch.on}.", "it times the processes of this machine.")
+        raise UserError(
+            f"--profile has no meaning with --on {launch.on}.",
+            "it times the processes of this machine.",
+        )
     at_most("--gpus", launch.gpus, 1024, "no machine has as many for one job.")
     if launch.on == Cluster.local:
         device = pick_device(options.device)
@@ -133,12 +161,17 @@ def execution(options: ExecutionOptions, launch: LaunchOptions | None = None, *,
             )
     log = checked_trackers(options.log)
     root = check_root(options.out)
-    return Execution(root, device, not options.plain, options.checkpoint_every, launch.lanes, curve, log=log)
+    return Execution(
+        root, device, not options.plain, options.checkpoint_every, launch.lanes, curve, log=log
+    )
 
 
 def launcher(options: LaunchOptions, how: Execution) -> Launcher:
     """What trains the runs: processes of this machine, a Ray cluster, or Slurm."""
-    for flag, given, cluster in (("--address", options.address, "ray"), ("--slurm", options.slurm, "slurm")):
+    for flag, given, cluster in (
+        ("--address", options.address, "ray"),
+        ("--slurm", options.slurm, "slurm"),
+    ):
         if given and options.on != cluster:
             raise UserError(f"{flag} has no meaning with --on {options.on}.", f"--on {cluster}")
     if options.on == Cluster.local:
@@ -153,7 +186,8 @@ def launcher(options: LaunchOptions, how: Execution) -> Launcher:
 
     if options.gpus != int(options.gpus):
         raise UserError(
-            f"Slurm allocates whole GPUs, found --gpus {options.gpus:g}.", "--lanes trains several runs on one."
+            f"Slurm allocates whole GPUs, found --gpus {options.gpus:g}.",
+            "--lanes trains several runs on one.",
         )
     slurm = Slurm(options.jobs, int(options.gpus), pairs(options.slurm, "Slurm"))
     slurm.connect()
@@ -165,13 +199,17 @@ def _local(options: LaunchOptions, how: Execution) -> Launcher:
     from askew.runs.launch.mps import Mps
 
     if options.gpus:
-        raise UserError("--gpus has no meaning with --on local.", "--device cuda:N chooses one, --jobs shares it.")
+        raise UserError(
+            "--gpus has no meaning with --on local.",
+            "--device cuda:N chooses one, --jobs shares it.",
+        )
     workers = options.jobs or (1 if how.device.type == "cuda" else os.cpu_count() or 1)
     return Local(workers, mps=Mps(print_note) if options.mps else None)
 
 
 def train_missing(requests: Sequence[RunRequest], how: Execution, launcher: Launcher) -> list[str]:
-    """Train the runs that are missing, pre-trainings first, and print each failure when it happens; all keys."""
+    """Train the runs that are missing, pre-trainings first, and print each failure when it happens;
+    all keys."""
     from askew.cli.progress import train_jobs
     from askew.runs.launch.jobs import open_plan, write_plan
 
@@ -193,11 +231,14 @@ def time_spent(asked: bool) -> dict[str, float]:
 
 
 def check_file_methods(requests: Sequence[RunRequest]) -> None:
-    """Check each method that comes from a user's file against the contract before anything is trained."""
+    """Check each method that comes from a user's file against the contract before anything is
+    trained."""
     from askew.methods import METHODS
     from askew.runs.config import prepare
 
-    first = {request.method: request for request in reversed(requests) if request.method not in METHODS}
+    first = {
+        request.method: request for request in reversed(requests) if request.method not in METHODS
+    }
     for request in first.values():
         _check_contract(prepare(request)[0].method)
 
@@ -217,7 +258,8 @@ def _check_contract(method: Method) -> None:
         check_method(method, strict=False)
     except AssertionError as error:
         raise UserError(
-            str(error), "docs/add-a-method.md explains the contract; askew.check_method tests it in Python."
+            str(error),
+            "docs/add-a-method.md explains the contract; askew.check_method tests it in Python.",
         ) from None
 
 
@@ -227,11 +269,15 @@ def note_missing_views(requests: Sequence[RunRequest]) -> None:
 
     first = {(request.method, request.recipe): request for request in reversed(requests)}
     runs = [prepare(request)[0] for request in first.values()]
-    blind = sorted({run.method.id for run in runs if run.method.compares_views and run.views.views == "none"})
+    blind = sorted(
+        {run.method.id for run in runs if run.method.compares_views and run.views.views == "none"}
+    )
     if blind:
         print_note(
-            f"{', '.join(blind)}: random views of an image are to agree, and views are off (-t views=none), so nothing "
-            "of that is left. -t views=… or --recipe today turns them on; reports mark such runs (A009)."
+            f"{', '.join(blind)}: random views of an image are to agree, and views are off (-t "
+            "views=none), so nothing "
+            "of that is left. -t views=… or --recipe today turns them on; reports mark such runs "
+            "(A009)."
         )
 
 
@@ -258,10 +304,14 @@ def print_costs(requests: Sequence[RunRequest], how: Execution, as_json: bool) -
         ],
     )
     total = sum(cost.minutes or 0 for cost in found)
-    unknown = "" if all(cost.minutes is not None for cost in found) else " for those whose speed is known"
+    unknown = (
+        "" if all(cost.minutes is not None for cost in found) else " for those whose speed is known"
+    )
     before = sum(len(job.runs) for job in pretrainings)
     print_text(
-        f"{sum(len(job.runs) for job in runs)} of {len(set(keys))} runs and {before} pre-trainings are missing: about "
-        f"{total:.1f} GPU minutes{unknown}, by speeds measured on one H200, plus some seconds for each of "
+        f"{sum(len(job.runs) for job in runs)} of {len(set(keys))} runs and {before} "
+        "pre-trainings are missing: about "
+        f"{total:.1f} GPU minutes{unknown}, by speeds measured on one H200, plus some seconds "
+        "for each of "
         f"{len(pretrainings) + len(runs)} jobs."
     )

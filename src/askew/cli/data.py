@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from askew.data.label_distribution import LabelDistributions
 
 
-data_app = typer.Typer(no_args_is_help=True, help="List, download and check data sets, and show a task.")
+data_app = typer.Typer(
+    no_args_is_help=True, help="List, download and check data sets, and show a task."
+)
 app.add_typer(data_app, name="data", rich_help_panel=BENCHMARKS)
 
 
@@ -33,13 +35,18 @@ def list_(data: Data = None, as_json: AsJson = False) -> None:
     from askew.data.paths import named_data_folder
 
     folder = named_data_folder(data)
-    states = {n: overall(list(s.look(folder))) if folder and folder.is_dir() else "missing" for n, s in SOURCES.items()}
+    states = {
+        n: overall(list(s.look(folder))) if folder and folder.is_dir() else "missing"
+        for n, s in SOURCES.items()
+    }
     if as_json:
         sets = [
             {"name": n, "title": s.title, "state": states[n], "place": s.folder, "get": s.get}
             for n, s in SOURCES.items()
         ]
-        print_json({"folder": None if folder is None else str(folder), "addresses": UNTRIED, "sets": sets})
+        print_json(
+            {"folder": None if folder is None else str(folder), "addresses": UNTRIED, "sets": sets}
+        )
         return
     print_table(
         ["data set", "state", "in the data folder as", "where to get it"],
@@ -55,7 +62,8 @@ def fetch(
     data: Data = None,
     as_json: AsJson = False,
 ) -> None:
-    """Download MNIST, USPS, SVHN or Office-Home; for others, tell where to get them and where to put them.
+    """Download MNIST, USPS, SVHN or Office-Home; for others, tell where to get them and where to
+    put them.
 
     Started again, an interrupted download continues.
     """
@@ -66,11 +74,14 @@ def fetch(
     if not source.fetched and not source.hub:
         raise UserError(
             f"askew does not download {source.title}: its images come from its authors' own page.",
-            f"get it from {source.get} ({UNTRIED}), and put it into the data folder as {source.folder}; "
+            f"get it from {source.get} ({UNTRIED}), and put it into the data folder as "
+            f"{source.folder}; "
             f"then `askew data check {name}`.",
         )
     if folder is None:
-        raise UserError("No data folder was given to download to.", "use --data DIR or set ASKEW_DATA.")
+        raise UserError(
+            "No data folder was given to download to.", "use --data DIR or set ASKEW_DATA."
+        )
     if source.hub:
         _fetch_from_hub(source.hub, folder / Path(source.folder).parts[0], as_json)
     else:
@@ -86,7 +97,9 @@ def _fetch_digits(name: str, folder: Path, as_json: bool) -> None:
         for remote in download.digit_files(name):
             state = download.fetch(remote, folder, start(remote.name))
             path = folder / remote.name
-            done.append({"file": str(path), "bytes": path.stat().st_size, "md5": remote.md5, "state": state})
+            done.append(
+                {"file": str(path), "bytes": path.stat().st_size, "md5": remote.md5, "state": state}
+            )
     if as_json:
         print_json(done)
         return
@@ -105,7 +118,9 @@ def _fetch_from_hub(repository: str, folder: Path, as_json: bool) -> None:
     if as_json:
         print_json({"folder": str(folder), "from": repository, "images": counts})
     else:
-        print_text(f"{sum(counts.values()):,} images of {len(counts)} domains in {folder}, as published.")
+        print_text(
+            f"{sum(counts.values()):,} images of {len(counts)} domains in {folder}, as published."
+        )
 
 
 # --- check ---
@@ -114,9 +129,14 @@ def _fetch_from_hub(repository: str, folder: Path, as_json: bool) -> None:
 @data_app.command()
 def check(
     names: Annotated[list[str] | None, typer.Argument(help="Data sets; default: all.")] = None,
-    decode: Annotated[bool, typer.Option("--decode", help="Also decode all images into the cache.")] = False,
+    decode: Annotated[
+        bool, typer.Option("--decode", help="Also decode all images into the cache.")
+    ] = False,
     skip_broken: Annotated[
-        bool, typer.Option("--skip-broken", help="Decode all images, and leave broken ones out of the tasks.")
+        bool,
+        typer.Option(
+            "--skip-broken", help="Decode all images, and leave broken ones out of the tasks."
+        ),
     ] = False,
     data: Data = None,
     as_json: AsJson = False,
@@ -145,7 +165,9 @@ def check(
         raise typer.Exit(1)
 
 
-def _check_as_json(found: Mapping[str, list[Part]], broken: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _check_as_json(
+    found: Mapping[str, list[Part]], broken: Mapping[str, Any]
+) -> list[dict[str, Any]]:
     from askew.data.benchmarks.inventory import overall
 
     return [
@@ -155,14 +177,20 @@ def _check_as_json(found: Mapping[str, list[Part]], broken: Mapping[str, Any]) -
     ]
 
 
-def _print_check(found: Mapping[str, list[Part]], broken: Mapping[str, Any], *, named: bool) -> None:
+def _print_check(
+    found: Mapping[str, list[Part]], broken: Mapping[str, Any], *, named: bool
+) -> None:
     print_table(
         ["data set", "part", "state", "found", "published", "where", ""],
         [row for name, parts in found.items() for row in _part_rows(name, parts, named=named)],
     )
     for name, domains in broken.items():
         count = sum(map(len, domains.values()))
-        images = f"{count} broken image{'' if count == 1 else 's'}, left out" if count else "all images decode"
+        images = (
+            f"{count} broken image{'' if count == 1 else 's'}, left out"
+            if count
+            else "all images decode"
+        )
         print_text(f"{name}: {images}.")
         for domain, reasons in domains.items():
             for path, why in reasons.items():
@@ -175,11 +203,16 @@ def _part_rows(name: str, parts: list[Part], *, named: bool) -> list[list[str]]:
         return [[name, "all", "missing", "0", "", "", f"`askew data fetch {name}`"]]
     return [
         [
-            name, p.name, p.state, f"{p.found:,}", f"{p.published:,}", p.where,
+            name,
+            p.name,
+            p.state,
+            f"{p.found:,}",
+            f"{p.published:,}",
+            p.where,
             f"{p.note}{'' if p.needed else ' (not needed)'}".strip(),
         ]
         for p in parts
-    ]  # fmt: skip
+    ]
 
 
 # --- show ---
@@ -197,29 +230,40 @@ def show(
     views: Annotated[
         bool,
         typer.Option(
-            "--views", help="Instead, draw images and their random views, as in the task's settings of the teacher."
+            "--views",
+            help="Instead, draw images and their random views, as in the task's settings of the "
+            "teacher.",
         ),
     ] = False,
     sheet: Annotated[
-        Path | None, typer.Option("-o", "--output", help="With --views: a .png, .svg or .pdf file; default: views.png.")
+        Path | None,
+        typer.Option(
+            "-o", "--output", help="With --views: a .png, .svg or .pdf file; default: views.png."
+        ),
     ] = None,
     training: TrainingOptions,
     as_json: AsJson = False,
 ) -> None:
-    """Show the label distributions of a task and the strength of its label shift. Uses target labels."""
+    """Show the label distributions of a task and the strength of its label shift. Uses target
+    labels."""
     if views and figure:
-        raise UserError("--views and --figure are two figures.", "draw one at a time; -o names that of --views.")
+        raise UserError(
+            "--views and --figure are two figures.", "draw one at a time; -o names that of --views."
+        )
     if views:
         _draw_views(task, options, training, sheet or Path("views.png"), as_json)
         return
     if sheet or training != TrainingOptions():
         raise UserError(
-            "-o, -t, --settings and --recipe belong to --views.", "add --views; --figure draws label distributions."
+            "-o, -t, --settings and --recipe belong to --views.",
+            "add --views; --figure draws label distributions.",
         )
     _show_distributions(task, options, figure, as_json)
 
 
-def _show_distributions(task: str, options: TaskOptions, figure: Path | None, as_json: bool) -> None:
+def _show_distributions(
+    task: str, options: TaskOptions, figure: Path | None, as_json: bool
+) -> None:
     from askew.data.benchmarks import known_task, load_task, task_infos
     from askew.data.label_distribution import LabelDistributions
     from askew.data.task import Shift
@@ -243,14 +287,19 @@ def _show_distributions(task: str, options: TaskOptions, figure: Path | None, as
         print_text(f"Note: {note}.")
 
 
-def _draw_views(task: str, options: TaskOptions, training: TrainingOptions, file: Path, as_json: bool) -> None:
+def _draw_views(
+    task: str, options: TaskOptions, training: TrainingOptions, file: Path, as_json: bool
+) -> None:
     """Draw a sheet of a task's images and their random views."""
     from askew.reports.figures import check_figure, save
     from askew.reports.task_figures import view_sheet
     from askew.runs.config import RunRequest, prepare
 
     check_figure(file)
-    train, how = pairs(training.train, "training"), (training.settings, options.data, training.recipe)
+    train, how = (
+        pairs(training.train, "training"),
+        (training.settings, options.data, training.recipe),
+    )
     request = RunRequest(task, "teacher", 0, options.draw, options.shift, {}, train, *how)
     run, loaded = prepare(request)
     save(view_sheet(task, loaded.training_data, run.views), file)
@@ -265,7 +314,13 @@ def _ratios(found: LabelDistributions) -> dict[str, float]:
 
 
 def _distributions_as_json(found: LabelDistributions) -> dict[str, Any]:
-    columns = zip(found.classes, found.source.tolist(), found.target.tolist(), found.test.tolist(), strict=True)
+    columns = zip(
+        found.classes,
+        found.source.tolist(),
+        found.target.tolist(),
+        found.test.tolist(),
+        strict=True,
+    )
     return {
         "classes": [{"class": k, "source": s, "target": t, "exam": e} for k, s, t, e in columns],
         "js_distance": found.distance,
@@ -283,18 +338,27 @@ def _print_distributions(found: LabelDistributions, settings: str) -> None:
 
     rows = zip(
         [*found.classes, "all"],
-        counts(found.source), shares(found.source), counts(found.target), shares(found.target), counts(found.test),
+        counts(found.source),
+        shares(found.source),
+        counts(found.target),
+        shares(found.target),
+        counts(found.test),
         strict=True,
-    )  # fmt: skip
-    print_table(["class", "source", "%", "target", "%", "whole test split"], [list(row) for row in rows])
+    )
+    print_table(
+        ["class", "source", "%", "target", "%", "whole test split"], [list(row) for row in rows]
+    )
     ratios = _ratios(found)
     print_text(
-        f"{settings} Largest to smallest class: source {ratios['source']:.1f} : 1, target {ratios['target']:.1f} : 1."
+        f"{settings} Largest to smallest class: source {ratios['source']:.1f} : 1, target "
+        f"{ratios['target']:.1f} : 1."
     )
     print_text(
-        f"Jensen–Shannon distance between the label distributions: {found.distance:.3f} (0: equal, 1: disjoint)."
+        f"Jensen–Shannon distance between the label distributions: {found.distance:.3f} (0: "
+        "equal, 1: disjoint)."
     )
     print_text(
-        "With features that are distributed alike in both domains, the two errors add up to at least "
+        "With features that are distributed alike in both domains, the two errors add up to at "
+        "least "
         f"{100 * found.bound:.1f} % (½ d²; Zhao et al. 2019, Theorem 4.3)."
     )

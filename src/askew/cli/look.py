@@ -26,7 +26,12 @@ def tasks(as_json: AsJson = False) -> None:
     infos = task_infos()
     if as_json:
         shown = ("source", "target", "network", "role", "notes")
-        print_json([{"task": name} | {key: asdict(info)[key] for key in shown} for name, info in infos.items()])
+        print_json(
+            [
+                {"task": name} | {key: asdict(info)[key] for key in shown}
+                for name, info in infos.items()
+            ]
+        )
         return
     print_table(
         ["task", "source", "target", "network", "role"],
@@ -39,7 +44,8 @@ def methods(
     name: Annotated[str | None, typer.Argument(metavar="METHOD", help="Method to explain.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List all methods and training settings, or explain one method: its objective and hyper-parameters."""
+    """List all methods and training settings, or explain one method: its objective and
+    hyper-parameters."""
     from askew.core.plugins import loaded_plugins
     from askew.methods import GROUPS, method_class
 
@@ -48,7 +54,13 @@ def methods(
         return
     grouped = {**GROUPS, "plug-ins": tuple(map(method_class, loaded_plugins("askew.methods")))}
     if as_json:
-        print_json([{"group": group} | _about(cls) for group, classes in grouped.items() for cls in classes])
+        print_json(
+            [
+                {"group": group} | _about(cls)
+                for group, classes in grouped.items()
+                for cls in classes
+            ]
+        )
         return
     for group, classes in grouped.items():
         if classes:
@@ -59,7 +71,10 @@ def methods(
 
 
 _GROUP_TITLES = {
-    "paper": "THE PAPER'S TWELVE (Tan, Peng and Saenko 2020; what a benchmark trains unless methods are named)",
+    "paper": (
+        "THE PAPER'S TWELVE (Tan, Peng and Saenko 2020; what a benchmark trains unless methods "
+        "are named)"
+    ),
     "further": "PUBLISHED BESIDES",
     "ours": "OUR OWN",
     "plug-ins": "FROM OTHER PACKAGES",
@@ -113,11 +128,17 @@ def _training_settings() -> list[dict[str, Any]]:
     from askew.core.options import options
     from askew.runs.config import Training
 
-    return [{"setting": o.name, "default": o.default, "help": o.help} for o in options(Training).values()]
+    return [
+        {"setting": o.name, "default": o.default, "help": o.help}
+        for o in options(Training).values()
+    ]
 
 
 def _print_training_settings() -> None:
-    print_table(["-t", "default", "meaning"], [[str(v) for v in setting.values()] for setting in _training_settings()])
+    print_table(
+        ["-t", "default", "meaning"],
+        [[str(v) for v in setting.values()] for setting in _training_settings()],
+    )
 
 
 @app.command(rich_help_panel=BENCHMARKS)
@@ -134,9 +155,12 @@ def table(
 
     found = finished_runs(folder)
     if not found:
-        raise UserError(f"The folder {folder} holds no finished run yet.", "`askew bench` trains some.")
+        raise UserError(
+            f"The folder {folder} holds no finished run yet.", "`askew bench` trains some."
+        )
     print_results(collect(found, reweight=shown.reweight), shown, data=data)
 
 
 def _first_line(doc: str | None) -> str:
-    return (doc or "").strip().splitlines()[0]
+    """The first paragraph of a docstring, as one line."""
+    return " ".join((doc or "").strip().partition("\n\n")[0].split())

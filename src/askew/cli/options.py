@@ -1,4 +1,5 @@
-"""Options that several commands share, as types and as dataclasses for `common.expand_options` to spread."""
+"""Options that several commands share, as types and as dataclasses for `common.expand_options` to
+spread."""
 
 from __future__ import annotations
 
@@ -45,12 +46,16 @@ SamplerOption = Annotated[
     Sampler,
     typer.Option(
         "--sampler",
-        help="sobol: evenly, all methods with equal budgets; tpe: near what scored well so far (needs Optuna).",
+        help="sobol: evenly, all methods with equal budgets; tpe: near what scored well so far "
+        "(needs Optuna).",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Data = Annotated[
-    Path | None, typer.Option("--data", help="Folder of the data sets; default: $ASKEW_DATA.", rich_help_panel=DATA)
+    Path | None,
+    typer.Option(
+        "--data", help="Folder of the data sets; default: $ASKEW_DATA.", rich_help_panel=DATA
+    ),
 ]
 Shift = Annotated[
     str,
@@ -61,7 +66,10 @@ Shift = Annotated[
     ),
 ]
 Draw = Annotated[
-    int, typer.Option("--draw", help="Random draw of the task's images; tables use 0.", rich_help_panel=DATA)
+    int,
+    typer.Option(
+        "--draw", help="Random draw of the task's images; tables use 0.", rich_help_panel=DATA
+    ),
 ]
 HyperParameters = Annotated[
     list[str] | None,
@@ -84,18 +92,29 @@ TrainingSettings = Annotated[
     ),
 ]
 PathColumn = Annotated[
-    str, typer.Option("--path-column", help="Column of paths in a .csv or .tsv list.", rich_help_panel=DATA)
+    str,
+    typer.Option(
+        "--path-column", help="Column of paths in a .csv or .tsv list.", rich_help_panel=DATA
+    ),
 ]
 LabelColumn = Annotated[
-    str, typer.Option("--label-column", help="Column of labels in a .csv or .tsv list.", rich_help_panel=DATA)
+    str,
+    typer.Option(
+        "--label-column", help="Column of labels in a .csv or .tsv list.", rich_help_panel=DATA
+    ),
 ]
-Seed = Annotated[int, typer.Option("--seed", help="Random seed of training.", rich_help_panel=TRAINING)]
-Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:N or mps.", rich_help_panel=EXECUTION)]
+Seed = Annotated[
+    int, typer.Option("--seed", help="Random seed of training.", rich_help_panel=TRAINING)
+]
+Device = Annotated[
+    str, typer.Option("--device", help="auto, cpu, cuda, cuda:N or mps.", rich_help_panel=EXECUTION)
+]
 Curve = Annotated[
     bool,
     typer.Option(
         "--curve",
-        help="Also score after every round, into trace.jsonl; for inspection only, it uses target labels.",
+        help="Also score after every round, into trace.jsonl; for inspection only, it uses "
+        "target labels.",
         rich_help_panel=EXECUTION,
     ),
 ]
@@ -103,7 +122,8 @@ Address = Annotated[
     str,
     typer.Option(
         "--address",
-        help="With --on ray: address of the cluster, auto or HOST:PORT; default: start one on this machine.",
+        help="With --on ray: address of the cluster, auto or HOST:PORT; default: start one on "
+        "this machine.",
         rich_help_panel=CLUSTER,
     ),
 ]
@@ -119,22 +139,30 @@ Gpus = Annotated[
 Log = Annotated[
     list[str],
     typer.Option(
-        "--log", help="Tracker of every run: tensorboard, wandb or mlflow; may be repeated.", rich_help_panel=EXECUTION
+        "--log",
+        help="Tracker of every run: tensorboard, wandb or mlflow; may be repeated.",
+        rich_help_panel=EXECUTION,
     ),
 ]
 Reweight = Annotated[
-    bool, typer.Option("--reweight", help="Also score logits adjusted to the estimated target label distribution.")
+    bool,
+    typer.Option(
+        "--reweight", help="Also score logits adjusted to the estimated target label distribution."
+    ),
 ]
 Compare = Annotated[
     bool,
     typer.Option(
         "--compare",
-        help="Also paired differences to source-only and COAL over the same seeds, and the seeds' networks averaged.",
+        help="Also paired differences to source-only and COAL over the same seeds, and the "
+        "seeds' networks averaged.",
     ),
 ]
 Format = Annotated[
     TableFormat | None,
-    typer.Option("--format", help="long: one row per method and task; the others: the paper's layout."),
+    typer.Option(
+        "--format", help="long: one row per method and task; the others: the paper's layout."
+    ),
 ]
 
 
@@ -155,14 +183,17 @@ class TrainingOptions:
     settings: Annotated[
         Path | None,
         typer.Option(
-            "--settings", help="TOML file to use instead of the benchmark's settings.", rich_help_panel=TRAINING
+            "--settings",
+            help="TOML file to use instead of the benchmark's settings.",
+            rich_help_panel=TRAINING,
         ),
     ] = None
     recipe: Annotated[
         str,
         typer.Option(
             "--recipe",
-            help="Recipe of the settings, for every method alike, such as paper or today; default: each method's own.",
+            help="Recipe of the settings, for every method alike, such as paper or today; "
+            "default: each method's own.",
             rich_help_panel=TRAINING,
         ),
     ] = ""
@@ -185,21 +216,31 @@ class ExecutionOptions:
     out: Annotated[
         Path,
         typer.Option(
-            "--out", help="Folder of runs; those that are finished there are not repeated.", rich_help_panel=EXECUTION
+            "--out",
+            help="Folder of runs; those that are finished there are not repeated.",
+            rich_help_panel=EXECUTION,
         ),
     ] = Path("runs")
     device: Device = "auto"
     checkpoint_every: Annotated[
         float,
-        typer.Option("--checkpoint-every", help="Least seconds between checkpoints.", min=0, rich_help_panel=EXECUTION),
+        typer.Option(
+            "--checkpoint-every",
+            help="Least seconds between checkpoints.",
+            min=0,
+            rich_help_panel=EXECUTION,
+        ),
     ] = 20.0
-    plain: Annotated[bool, typer.Option("--plain", help="Use no CUDA graphs.", rich_help_panel=EXECUTION)] = False
+    plain: Annotated[
+        bool, typer.Option("--plain", help="Use no CUDA graphs.", rich_help_panel=EXECUTION)
+    ] = False
     log: Log = field(default_factory=list)
     profile: Annotated[
         bool,
         typer.Option(
             "--profile",
-            help="At the end, print where the time went; with --json, as `profile` beside `results`.",
+            help="At the end, print where the time went; with --json, as `profile` beside "
+            "`results`.",
             rich_help_panel=EXECUTION,
         ),
     ] = False
@@ -231,12 +272,16 @@ class LaunchOptions:
         bool,
         typer.Option(
             "--mps/--no-mps",
-            help="With several --jobs on one GPU, start NVIDIA's MPS for them where it is there and nobody has.",
+            help="With several --jobs on one GPU, start NVIDIA's MPS for them where it is there "
+            "and nobody has.",
             rich_help_panel=EXECUTION,
         ),
     ] = True
     on: Annotated[
-        Cluster, typer.Option("--on", help="This machine, a Ray cluster, or Slurm.", rich_help_panel=CLUSTER)
+        Cluster,
+        typer.Option(
+            "--on", help="This machine, a Ray cluster, or Slurm.", rich_help_panel=CLUSTER
+        ),
     ] = Cluster.local
     address: Address = ""
     gpus: Gpus = 0.0
@@ -264,8 +309,15 @@ class CodeOptions:
     """Code of the user's own that a model needs and does not hold."""
 
     method: Annotated[
-        str, typer.Option("--method", help="file.py:Class, for a model whose method is from a file and predicts by it.")
+        str,
+        typer.Option(
+            "--method",
+            help="file.py:Class, for a model whose method is from a file and predicts by it.",
+        ),
     ] = ""
     backbone: Annotated[
-        str, typer.Option("--backbone", help="file.py:function, for a model with a backbone of your own.")
+        str,
+        typer.Option(
+            "--backbone", help="file.py:function, for a model with a backbone of your own."
+        ),
     ] = ""

@@ -36,14 +36,16 @@ if TYPE_CHECKING:
 Model = Annotated[
     Path,
     typer.Argument(
-        help="Folder of a model, folder that `askew adapt` wrote, folder of a finished run, or hf://owner/name."
+        help="Folder of a model, folder that `askew adapt` wrote, folder of a finished run, or "
+        "hf://owner/name."
     ),
 ]
 PriorOption = Annotated[
     str,
     typer.Option(
         "--prior",
-        help="Label distribution to predict for: uniform, source, target (as estimated), seen (in training), or one "
+        help="Label distribution to predict for: uniform, source, target (as estimated), seen "
+        "(in training), or one "
         "share per class, separated by commas.",
     ),
 ]
@@ -71,33 +73,50 @@ class Form(StrEnum):
 def predict(
     model: Model,
     images: Annotated[
-        list[Path], typer.Argument(help="A folder, a list (.csv, .txt), images, or arrays (.npy, .npz, .parquet).")
+        list[Path],
+        typer.Argument(
+            help="A folder, a list (.csv, .txt), images, or arrays (.npy, .npz, .parquet)."
+        ),
     ],
     code: CodeOptions,
     file: Annotated[
-        Path | None, typer.Option("-o", "--output", help="A .csv or .parquet file; default: CSV on stdout.")
+        Path | None,
+        typer.Option("-o", "--output", help="A .csv or .parquet file; default: CSV on stdout."),
     ] = None,
     path_column: PathColumn = "",
     prior: PriorOption = "uniform",
     batch: Annotated[
-        int, typer.Option("--batch", help="Images per batch; 0: as many as fit.", min=0, rich_help_panel=EXECUTION)
+        int,
+        typer.Option(
+            "--batch", help="Images per batch; 0: as many as fit.", min=0, rich_help_panel=EXECUTION
+        ),
     ] = 0,
     device: Device = "auto",
     on: Annotated[
         PredictOn,
-        typer.Option("--on", help="This machine, or a Ray cluster: then -o is a folder.", rich_help_panel=CLUSTER),
+        typer.Option(
+            "--on",
+            help="This machine, or a Ray cluster: then -o is a folder.",
+            rich_help_panel=CLUSTER,
+        ),
     ] = PredictOn.local,
     address: Address = "",
     gpus: Gpus = 0.0,
     jobs: Annotated[
-        int, typer.Option("--jobs", help="With --on ray: processes; 0: all.", min=0, rich_help_panel=CLUSTER)
+        int,
+        typer.Option(
+            "--jobs", help="With --on ray: processes; 0: all.", min=0, rich_help_panel=CLUSTER
+        ),
     ] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Predict a class for every image, one row per image, in a stable order; files that cannot be read are listed."""
+    """Predict a class for every image, one row per image, in a stable order; files that cannot be
+    read are listed."""
     if on is PredictOn.ray:
         if any(vars(code).values()) or path_column:
-            raise UserError("--method, --backbone and --path-column are for one machine.", "leave --on ray out.")
+            raise UserError(
+                "--method, --backbone and --path-column are for one machine.", "leave --on ray out."
+            )
         _predict_by_ray(model, images, file, _prior(prior), device, (address, jobs, gpus), as_json)
     elif address or gpus or jobs:
         raise UserError("--address, --gpus and --jobs have no meaning on one machine.", "--on ray")
@@ -107,7 +126,15 @@ def predict(
 
         if file is not None:
             writer_for(file)  # a file that cannot be written is refused before the work
-        _predict_here(load(model, device, **vars(code)), images, file, _prior(prior), batch, path_column, as_json)
+        _predict_here(
+            load(model, device, **vars(code)),
+            images,
+            file,
+            _prior(prior),
+            batch,
+            path_column,
+            as_json,
+        )
 
 
 def _predict_here(
@@ -128,7 +155,9 @@ def _predict_here(
     rows = RowCollector(predictor.classes) if as_json and file is None else None
     try:
         with count_images() as count:
-            for done in write_predictions(predictor, images, rows or file, prior, batch, Columns(path_column)):
+            for done in write_predictions(
+                predictor, images, rows or file, prior, batch, Columns(path_column)
+            ):
                 count(len(done.names))
                 counts.add(done)
                 for name, problem in zip(done.names, done.problems, strict=True):
@@ -175,9 +204,14 @@ def _prior(text: str) -> Prior:
 
 
 def _print_counts(
-    counts: PredictionCounts, kind: str, path: Path | None, as_json: bool, rows: list[dict[str, Any]] | None = None
+    counts: PredictionCounts,
+    kind: str,
+    path: Path | None,
+    as_json: bool,
+    rows: list[dict[str, Any]] | None = None,
 ) -> None:
-    """How many images there were, where their predictions are, and how they are distributed over the classes."""
+    """How many images there were, where their predictions are, and how they are distributed over
+    the classes."""
     if as_json:
         summary: dict[str, Any] = {} if path is None else {kind: str(path)}
         summary |= {"images": counts.images, "broken": counts.broken, "mix": counts.distribution}
@@ -194,25 +228,38 @@ def _print_counts(
 
 @app.command(rich_help_panel=OWN_DATA)
 def embed(
-    images: Annotated[Path, typer.Argument(help="A folder, with or without sub-folders of classes, or a list.")],
+    images: Annotated[
+        Path, typer.Argument(help="A folder, with or without sub-folders of classes, or a list.")
+    ],
     file: Annotated[
         Path | None,
-        typer.Option("-o", "--output", help="A .npz file with x, names and, where there are some, labels y."),
+        typer.Option(
+            "-o", "--output", help="A .npz file with x, names and, where there are some, labels y."
+        ),
     ] = None,
-    backbone: Annotated[str, typer.Option("--backbone", help="A torchvision network or timm:NAME.")] = "resnet50",
+    backbone: Annotated[
+        str, typer.Option("--backbone", help="A torchvision network or timm:NAME.")
+    ] = "resnet50",
     weights: Annotated[
-        str, typer.Option("--weights", help="Its weights: hub, none, or a .safetensors or .pth file.")
+        str,
+        typer.Option("--weights", help="Its weights: hub, none, or a .safetensors or .pth file."),
     ] = "hub",
     views: Annotated[
-        int, typer.Option("--views", help="Random views of each image to embed as well.", min=0, max=1000)
+        int,
+        typer.Option(
+            "--views", help="Random views of each image to embed as well.", min=0, max=1000
+        ),
     ] = 0,
-    skip_broken: Annotated[bool, typer.Option("--skip-broken", help="Ignore images that cannot be decoded.")] = False,
+    skip_broken: Annotated[
+        bool, typer.Option("--skip-broken", help="Ignore images that cannot be decoded.")
+    ] = False,
     path_column: PathColumn = "",
     label_column: LabelColumn = "",
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Embed images with a frozen network, each once: other commands find the embeddings by the images' content."""
+    """Embed images with a frozen network, each once: other commands find the embeddings by the
+    images' content."""
     from askew.cli.progress import watch
     from askew.core.device import pick_device
     from askew.data.custom import pictures_to_embed
@@ -222,8 +269,12 @@ def embed(
 
     _check_embed(file, backbone)
     columns = Columns(path_column, label_column)
-    pictures_to_embed(images, columns)  # a folder that is not there is found before any weights are downloaded
-    embedder = picture_embedder(backbone, weights, pick_device(device), Views(views="picture"), views)
+    pictures_to_embed(
+        images, columns
+    )  # a folder that is not there is found before any weights are downloaded
+    embedder = picture_embedder(
+        backbone, weights, pick_device(device), Views(views="picture"), views
+    )
     domain = watch(embed_pictures(images, embedder, skip_broken, columns))
     _hand_out(embedder, domain, file, as_json)
 
@@ -235,16 +286,20 @@ def _check_embed(file: Path | None, backbone: str) -> None:
 
     if backbone in OWN:
         raise UserError(
-            f"The network {backbone} is not pre-trained.", "--backbone resnet50, or another of torchvision."
+            f"The network {backbone} is not pre-trained.",
+            "--backbone resnet50, or another of torchvision.",
         )
     if file is not None:
         check_file(file)
         if file.suffix.lower() != ".npz":
-            raise UserError(f"Embeddings are written to a .npz file, found {file}.", "-o embeddings.npz")
+            raise UserError(
+                f"Embeddings are written to a .npz file, found {file}.", "-o embeddings.npz"
+            )
 
 
 def _hand_out(embedder: Embedder, domain: CustomDomain, file: Path | None, as_json: bool) -> None:
-    """Write x (n, d), names (n,), and labels y (n,) and views (n, v, d) where there are some; `adapt` reads x and y."""
+    """Write x (n, d), names (n,), and labels y (n,) and views (n, v, d) where there are some;
+    `adapt` reads x and y."""
     import numpy as np
 
     from askew.core.files import whole_file
@@ -254,11 +309,16 @@ def _hand_out(embedder: Embedder, domain: CustomDomain, file: Path | None, as_js
         arrays: dict[str, Any] = {"x": rows, "names": np.array(domain.names)}
         arrays |= {} if domain.labels is None else {"y": np.array(domain.labels)}
         arrays |= {"views": embedder.views(domain.x)} if embedder.count else {}
-        with whole_file(file, "choose another file with -o.") as temporary, temporary.open("wb") as content:
+        with (
+            whole_file(file, "choose another file with -o.") as temporary,
+            temporary.open("wb") as content,
+        ):
             np.savez(content, **arrays)
     n, width, name = *rows.shape, embedder.spec.name
     if as_json:
-        print_json({"file": str(file or ""), "images": n, "width": width, "broken": len(domain.broken)})
+        print_json(
+            {"file": str(file or ""), "images": n, "width": width, "broken": len(domain.broken)}
+        )
     else:
         where = "in the cache" if file is None else f"in {file}"
         print_note(f"embeddings of {n} images {where}: rows of {width} numbers by {name}")
@@ -268,18 +328,25 @@ def _hand_out(embedder: Embedder, domain: CustomDomain, file: Path | None, as_js
 @expand_options
 def export(
     model: Model,
-    file: Annotated[Path, typer.Option("-o", "--output", help="The file to write; a folder for safetensors.")],
+    file: Annotated[
+        Path, typer.Option("-o", "--output", help="The file to write; a folder for safetensors.")
+    ],
     code: CodeOptions,
     to: Annotated[
         Form,
-        typer.Option("--to", help="onnx, torchscript, program (torch.export), or safetensors: askew's own format."),
+        typer.Option(
+            "--to",
+            help="onnx, torchscript, program (torch.export), or safetensors: askew's own format.",
+        ),
     ] = Form.onnx,
     prior: PriorOption = "uniform",
     as_json: AsJson = False,
 ) -> None:
     """Export a model, from raw pixels to logits, and check that the outputs are the same."""
     if to is Form.safetensors and prior != "uniform":
-        raise UserError("A model in askew's own format gets its prior when it is used.", "leave --prior out.")
+        raise UserError(
+            "A model in askew's own format gets its prior when it is used.", "leave --prior out."
+        )
     from askew.inference.predictor import load
 
     predictor = load(model, "cpu", **vars(code))

@@ -44,7 +44,9 @@ class Speed(ProgressColumn):
 
 
 def _bars(*columns: ProgressColumn) -> Progress:
-    return Progress(*columns, console=err, disable=not (err.is_terminal or err.is_jupyter), transient=True)
+    return Progress(
+        *columns, console=err, disable=not (err.is_terminal or err.is_jupyter), transient=True
+    )
 
 
 def _training_bars() -> Progress:
@@ -73,7 +75,8 @@ class RunBars:
         self.bars.update(self.ids[step.key], completed=step.step, description=label, losses=losses)
 
     def remove(self, key: str) -> None:
-        """Remove the bar of a run that has ended, and the full bars of what was trained before it."""
+        """Remove the bar of a run that has ended, and the full bars of what was trained before
+        it."""
         full = {task.id for task in self.bars.tasks if task.finished}
         for ended in [k for k, id in self.ids.items() if k == key or id in full]:
             self.bars.remove_task(self.ids.pop(ended))
@@ -82,8 +85,8 @@ class RunBars:
 def watch(training: Generator[Step, None, Returned]) -> Returned:
     """Progress bars for training from Python, in a terminal or a notebook.
 
-    It takes the steps of a training one by one, and gives what the training returns. Above the bars stands how long all
-    of it will take from now on, if the steps know.
+    It takes the steps of a training one by one, and gives what the training returns. Above the bars
+    stands how long all of it will take from now on, if the steps know.
 
     >>> result = askew.adapt((xs, ys), xt, method="coal", training=short, watch=askew.watch)
     """
@@ -93,7 +96,9 @@ def watch(training: Generator[Step, None, Returned]) -> Returned:
             try:
                 step = next(training)
                 if step.left is not None:
-                    overall = bars.add_task("", total=None, losses="") if overall is None else overall
+                    overall = (
+                        bars.add_task("", total=None, losses="") if overall is None else overall
+                    )
                     bars.update(overall, description=f"about {_in_words(step.left)} left")
                 runs.show(step)
             except StopIteration as end:
@@ -111,8 +116,11 @@ def waiting(what: str) -> AbstractContextManager[object]:
     return err.status(what) if err.is_terminal else nullcontext()
 
 
-def train_jobs(jobs: Sequence[Job], how: Execution, launcher: Launcher, what: str) -> Iterator[Failed]:
-    """Train jobs under progress bars, one for all of them and one per run; yields each run that fails."""
+def train_jobs(
+    jobs: Sequence[Job], how: Execution, launcher: Launcher, what: str
+) -> Iterator[Failed]:
+    """Train jobs under progress bars, one for all of them and one per run; yields each run that
+    fails."""
     from askew.runs.execute import Progress as Step
     from askew.runs.launch.jobs import Failed, Finished, launch_jobs
 
@@ -131,16 +139,22 @@ def train_jobs(jobs: Sequence[Job], how: Execution, launcher: Launcher, what: st
 
 @contextmanager
 def count_images() -> Iterator[Callable[[int], None]]:
-    """A running count of images, of which nobody knows the total; call it with the number of new ones."""
-    with _bars(SpinnerColumn(), TextColumn("{task.completed} images"), Speed(), TimeElapsedColumn()) as bars:
+    """A running count of images, of which nobody knows the total; call it with the number of new
+    ones."""
+    with _bars(
+        SpinnerColumn(), TextColumn("{task.completed} images"), Speed(), TimeElapsedColumn()
+    ) as bars:
         images = bars.add_task("predict", total=None)
         yield lambda new: bars.advance(images, new)
 
 
 @contextmanager
 def downloads() -> Iterator[Callable[[str], Callable[[int, int | None], None]]]:
-    """Bars of downloads: called with a file's name, it gives a function to call with bytes so far and in all."""
-    with _bars(TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn()) as bars:
+    """Bars of downloads: called with a file's name, it gives a function to call with bytes so far
+    and in all."""
+    with _bars(
+        TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn()
+    ) as bars:
 
         def start(name: str) -> Callable[[int, int | None], None]:
             file = bars.add_task(name, total=None)

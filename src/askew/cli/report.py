@@ -38,20 +38,31 @@ def figure(
     kind: Annotated[
         Kind,
         typer.Argument(
-            help="mix: label distributions; samples: images; degree: accuracy over the degree of label shift; classes: "
+            help="mix: label distributions; samples: images; degree: accuracy over the degree "
+            "of label shift; classes: "
             "accuracy per class; features: t-SNE."
         ),
     ],
     folder: Annotated[Path | None, typer.Argument(help="Folder of runs; default: runs.")] = None,
-    file: Annotated[Path, typer.Option("-o", "--output", help="A .png, .svg or .pdf file.")] = Path("figure.svg"),
-    tasks: Annotated[str, typer.Option("--tasks", help="Tasks, separated by commas; default: all in the folder.")] = "",
-    methods: Annotated[
-        str, typer.Option("--methods", help="Methods, separated by commas; default: all in the folder.")
+    file: Annotated[Path, typer.Option("-o", "--output", help="A .png, .svg or .pdf file.")] = Path(
+        "figure.svg"
+    ),
+    tasks: Annotated[
+        str, typer.Option("--tasks", help="Tasks, separated by commas; default: all in the folder.")
     ] = "",
-    seed: Annotated[int, typer.Option("--seed", help="features: the run with this seed.", min=0)] = 0,
-    most: Annotated[int, typer.Option("--images", help="features: most images per domain.", min=10)] = 1000,
+    methods: Annotated[
+        str,
+        typer.Option("--methods", help="Methods, separated by commas; default: all in the folder."),
+    ] = "",
+    seed: Annotated[
+        int, typer.Option("--seed", help="features: the run with this seed.", min=0)
+    ] = 0,
+    most: Annotated[
+        int, typer.Option("--images", help="features: most images per domain.", min=10)
+    ] = 1000,
     shift: Annotated[
-        str, typer.Option("--shift", help="Label shift of tasks without runs; default: as published.")
+        str,
+        typer.Option("--shift", help="Label shift of tasks without runs; default: as published."),
     ] = "",
     data: Data = None,
     as_json: AsJson = False,
@@ -63,7 +74,11 @@ def figure(
     wanted = names(tasks)
     if kind in (Kind.mix, Kind.samples):
         found = _tasks(folder, wanted, shift, data)
-        drawn = task_figures.label_distributions(found) if kind is Kind.mix else task_figures.sample_images(found)
+        drawn = (
+            task_figures.label_distributions(found)
+            if kind is Kind.mix
+            else task_figures.sample_images(found)
+        )
     else:
         rows = _rows(folder or RUNS, wanted, names(methods))
         if kind is Kind.degree:
@@ -86,11 +101,15 @@ def _rows(folder: Path, tasks: list[str], methods: list[str]) -> list[Row]:
         if (not tasks or row.task in tasks) and (not methods or row.method in methods)
     ]
     if not rows:
-        raise UserError(f"The folder {folder} holds no such finished run.", "`askew table` shows what it holds.")
+        raise UserError(
+            f"The folder {folder} holds no such finished run.", "`askew table` shows what it holds."
+        )
     return rows
 
 
-def _tasks(folder: Path | None, wanted: list[str], shift: str, data: Path | None) -> dict[str, Task]:
+def _tasks(
+    folder: Path | None, wanted: list[str], shift: str, data: Path | None
+) -> dict[str, Task]:
     from askew.data.benchmarks import load_task
     from askew.reports.features import task_of
 
@@ -98,7 +117,11 @@ def _tasks(folder: Path | None, wanted: list[str], shift: str, data: Path | None
         return {name: load_task(name, shift, data=data) for name in wanted}
     found = {}
     for row in _rows(folder or RUNS, wanted, []):
-        name = row.task if row.run["shift"] in ("rs-ut", "natural") else f"{row.task} {row.run['shift']}"
+        name = (
+            row.task
+            if row.run["shift"] in ("rs-ut", "natural")
+            else f"{row.task} {row.run['shift']}"
+        )
         if name not in found:
             found[name] = task_of(row.run, data)
     return found
@@ -119,7 +142,9 @@ def _classes(rows: list[Row]) -> Figure:
 
     _one_task(rows)
     accuracy = {row.label: class_accuracy(row) for row in rows}
-    return by_class(rows, {label: values for label, (_, values) in accuracy.items()}, accuracy[rows[0].label][0])
+    return by_class(
+        rows, {label: values for label, (_, values) in accuracy.items()}, accuracy[rows[0].label][0]
+    )
 
 
 def _features(rows: list[Row], seed: int, most: int, data: Path | None) -> Figure:
@@ -131,7 +156,9 @@ def _features(rows: list[Row], seed: int, most: int, data: Path | None) -> Figur
     if not chosen:
         raise UserError(f"No run there has seed {seed}.", "choose another with --seed.")
     if len(chosen) > 6:
-        raise UserError(f"{len(chosen)} runs do not fit side by side.", "choose at most six with --methods.")
+        raise UserError(
+            f"{len(chosen)} runs do not fit side by side.", "choose at most six with --methods."
+        )
     task = task_of(rows[0].run, data)
     found = {row.label: features_of(folder, row.run, task, most) for row, folder in chosen}
     return feature_map(found, task.training_data.classes, f"{task.name}, seed {seed}")
@@ -140,7 +167,9 @@ def _features(rows: list[Row], seed: int, most: int, data: Path | None) -> Figur
 @app.command(rich_help_panel=BENCHMARKS)
 def report(
     folder: Annotated[Path, typer.Argument(help="Folder of runs.")] = RUNS,
-    file: Annotated[Path, typer.Option("-o", "--output", help="The HTML file to write.")] = Path("report.html"),
+    file: Annotated[Path, typer.Option("-o", "--output", help="The HTML file to write.")] = Path(
+        "report.html"
+    ),
     data: Data = None,
     as_json: AsJson = False,
 ) -> None:

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 def status(
     folder: Annotated[Path, typer.Argument(help="Folder of runs.")] = Path("runs"),
     check: Annotated[
-        bool, typer.Option("--check", help="Also compare every result with its hash and list damaged runs.")
+        bool,
+        typer.Option(
+            "--check", help="Also compare every result with its hash and list damaged runs."
+        ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -47,11 +50,17 @@ def _print(status: Status, folder: Path) -> None:
     if status.running:
         print_table(
             ["running", "step", "of", "host and process"],
-            [[h.label or key, str(h.step), str(h.steps), f"{h.host} {h.pid}"] for key, h in status.running.items()],
+            [
+                [h.label or key, str(h.step), str(h.steps), f"{h.host} {h.pid}"]
+                for key, h in status.running.items()
+            ],
         )
     for key, (label, reason) in status.failed.items():
         print_text(f"failed: {label} ({key}): {reason}\n")
     for key, label in status.damaged.items():
         print_text(f"damaged: {label} ({key})")
     if status.damaged:
-        print_text(f"Delete the folders of damaged runs in {folder}; the command that trained them trains them again.")
+        print_text(
+            f"Delete the folders of damaged runs in {folder}; the command that trained them "
+            "trains them again."
+        )

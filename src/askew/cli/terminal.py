@@ -36,23 +36,39 @@ err = Console(stderr=True, highlight=False, emoji=False)
 
 # --- the streams ---
 
-_OF_STREAMS = (errno.EPIPE, errno.EINVAL, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF, errno.EAGAIN)
-"""What writing to a pipe, a terminal or a redirected file can end in; EINVAL is the closed pipe of Windows."""
+_OF_STREAMS = (
+    errno.EPIPE,
+    errno.EINVAL,
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EFBIG,
+    errno.EIO,
+    errno.EBADF,
+    errno.EAGAIN,
+)
+"""What writing to a pipe, a terminal or a redirected file can end in; EINVAL is the closed pipe of
+Windows."""
 
 
 def open_output() -> None:
-    """Make stdout and stderr take any text, whatever their encoding; UserError if stdout is closed."""
+    """Make stdout and stderr take any text, whatever their encoding; UserError if stdout is
+    closed."""
     if sys.stderr is None:
-        sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115 it stays open, or a file would get its number
+        # It stays open, or a file would get its number.
+        sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115
     if sys.stdout is None:
-        raise UserError("Standard output is closed, so nothing can be printed.", "send it to a file, or to /dev/null.")
+        raise UserError(
+            "Standard output is closed, so nothing can be printed.",
+            "send it to a file, or to /dev/null.",
+        )
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
 def output_error(error: OSError) -> UserError | None:
-    """What is wrong with stdout, if the error can be about it; a reader that has seen enough is no error."""
+    """What is wrong with stdout, if the error can be about it; a reader that has seen enough is no
+    error."""
     if error.filename is not None or error.errno not in _OF_STREAMS:
         return None
     _discard(sys.stdout)
@@ -79,7 +95,8 @@ def print_text(text: str) -> None:
 
 
 def print_note(text: str) -> None:
-    """A line on stderr, likewise; one that takes nothing, such as a log on a full disk, is no error."""
+    """A line on stderr, likewise; one that takes nothing, such as a log on a full disk, is no
+    error."""
     try:
         err.print(visible(text), markup=False, soft_wrap=True)
     except OSError:
@@ -89,7 +106,10 @@ def print_note(text: str) -> None:
 def print_json(value: Any, profile: Mapping[str, float] | None = None) -> None:
     """A value as JSON; with a profile, an object of both."""
     if profile:
-        value = {"results": value, "profile": {part: round(seconds, 3) for part, seconds in profile.items()}}
+        value = {
+            "results": value,
+            "profile": {part: round(seconds, 3) for part, seconds in profile.items()},
+        }
     text = visible_json(json.dumps(value, indent=1, ensure_ascii=False))
     try:
         text.encode(sys.stdout.encoding or "utf-8")
@@ -99,7 +119,8 @@ def print_json(value: Any, profile: Mapping[str, float] | None = None) -> None:
 
 
 def print_profile(profile: Mapping[str, float]) -> None:
-    """Where the time went, a line for each part that took any, on stderr; nothing without a profile."""
+    """Where the time went, a line for each part that took any, on stderr; nothing without a
+    profile."""
     from askew.training.clocks import PARTS
 
     total = sum(profile.values())
@@ -131,15 +152,21 @@ def _numeric(cell: str) -> bool:
 
 
 def _print_plain(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[bool]) -> None:
-    """The same into a pipe, which has no width: lines are never wrapped, and thousands of them take no time."""
+    """The same into a pipe, which has no width: lines are never wrapped, and thousands of them take
+    no time."""
     widths = [max(cell_len(row[i]) for row in (head, *rows)) for i in range(len(head))]
     for row in (head, ["─" * width for width in widths], *rows):
         padding = [" " * (width - cell_len(cell)) for width, cell in zip(widths, row, strict=True)]
-        cells = [space + cell if r else cell + space for cell, space, r in zip(row, padding, right, strict=True)]
+        cells = [
+            space + cell if r else cell + space
+            for cell, space, r in zip(row, padding, right, strict=True)
+        ]
         sys.stdout.write(" " + "   ".join(cells).rstrip() + "\n")
 
 
-def print_run(folder: RunFolder, reweight: bool, as_json: bool, profile: Mapping[str, float]) -> None:
+def print_run(
+    folder: RunFolder, reweight: bool, as_json: bool, profile: Mapping[str, float]
+) -> None:
     """The scores of one run, and where it is."""
     scores = folder.scores()
     if reweight:
@@ -151,7 +178,9 @@ def print_run(folder: RunFolder, reweight: bool, as_json: bool, profile: Mapping
         ["scored on", "images", "per-class mean", "95 % interval", "overall", "worst class"],
         [
             [
-                split.replace("paper", "the paper's test split").replace("whole", "whole test split"),
+                split.replace("paper", "the paper's test split").replace(
+                    "whole", "whole test split"
+                ),
                 str(s["images"]),
                 f"{s['per_class_mean']:.2f}",
                 f"{s['interval'][0]:.1f} – {s['interval'][1]:.1f}",
@@ -172,7 +201,8 @@ def print_results(
     data: Path | None = None,
     profile: Mapping[str, float] | None = None,
 ) -> None:
-    """Results: one row per method and task, the paper's number beside ours; or in the paper's layout.
+    """Results: one row per method and task, the paper's number beside ours; or in the paper's
+    layout.
 
     A profile is only printed within JSON.
     """
@@ -208,14 +238,23 @@ def _print_wide(table: Layout) -> None:
     """Methods as rows and tasks as columns; the best of our numbers in each column is bold."""
     from askew.reports import formats
 
-    out.print(Text(visible(table.title), "bold"))  # a table's own title would be wrapped to its width
+    out.print(
+        Text(visible(table.title), "bold")
+    )  # a table's own title would be wrapped to its width
     grid = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
     for i, column in enumerate(formats.heading(table)):
-        grid.add_column(Text(visible(column)), justify="right" if i else "left", no_wrap=not out.is_terminal)
+        grid.add_column(
+            Text(visible(column)), justify="right" if i else "left", no_wrap=not out.is_terminal
+        )
     best = "\0"  # no name or number begins with it
     for cells in formats.body(table, lambda text: best + text):
         plain = (visible(text.removeprefix(best)) for text in cells)
-        grid.add_row(*(Text(p, "bold" if text.startswith(best) else "") for p, text in zip(plain, cells, strict=True)))
+        grid.add_row(
+            *(
+                Text(p, "bold" if text.startswith(best) else "")
+                for p, text in zip(plain, cells, strict=True)
+            )
+        )
     (out if out.is_terminal else Console(width=1000, highlight=False)).print(grid)
     for line in formats.notes_of(table):
         print_text(line)
@@ -240,13 +279,22 @@ def _print_long(rows: Sequence[Row], as_json: bool, profile: Mapping[str, float]
         print_json(rows_as_json(rows), profile)
         return
     head = [
-        "task", "method", "n", "whole test split", "95 % interval", "paper's test split", "paper", "overall",
+        "task",
+        "method",
+        "n",
+        "whole test split",
+        "95 % interval",
+        "paper's test split",
+        "paper",
+        "overall",
         "worst class",
-    ]  # fmt: skip
+    ]
     print_table(head, [_long_row(row) for row in rows])
     print_text(
-        "Per-class mean accuracy in %, mean ± sample standard deviation over n seeds, after the last round;\n"
-        "interval: bootstrap over the test images, mean over seeds. Overall and worst class: whole test split."
+        "Per-class mean accuracy in %, mean ± sample standard deviation over n seeds, after the "
+        "last round;\n"
+        "interval: bootstrap over the test images, mean over seeds. Overall and worst class: "
+        "whole test split."
     )
     for note in dict.fromkeys(note for row in rows for note in row.notes):
         print_text(f"Note: {note}.")
@@ -260,13 +308,23 @@ def _long_row(row: Row) -> list[str]:
     paper = paper_numbers().get(row.task, {}).get(row.method)
     low, high = (mean([interval[side] for interval in row.intervals]) for side in (0, 1))
     return [
-        row.task, row.label, str(len(row.seeds)), cell(row.values), f"{low:.1f} – {high:.1f}",
-        cell(row.paper_values), printed(paper), f"{mean(row.overall):.2f}", f"{mean(row.worst):.1f}",
-    ]  # fmt: skip
+        row.task,
+        row.label,
+        str(len(row.seeds)),
+        cell(row.values),
+        f"{low:.1f} – {high:.1f}",
+        cell(row.paper_values),
+        printed(paper),
+        f"{mean(row.overall):.2f}",
+        f"{mean(row.worst):.1f}",
+    ]
 
 
 def print_trials(
-    results: Sequence[Result], winners: Sequence[Result | None], as_json: bool, profile: Mapping[str, float]
+    results: Sequence[Result],
+    winners: Sequence[Result | None],
+    as_json: bool,
+    profile: Mapping[str, float],
 ) -> None:
     """What tuning tried: one row per trial, the chosen ones marked."""
     from askew.reports.results import cell
@@ -278,7 +336,8 @@ def print_trials(
     lines = []
     for r in results:
         by_task = [
-            cell([v for v in r.scores[t] if v is not None]) + (" (failed)" if None in r.scores[t] else "")
+            cell([v for v in r.scores[t] if v is not None])
+            + (" (failed)" if None in r.scores[t] else "")
             for t in tasks
         ]
         average = "–" if r.mean is None else f"{r.mean:.2f}"
@@ -290,7 +349,10 @@ def print_trials(
 def _trial_as_json(result: Result, chosen: bool) -> dict[str, Any]:
     trial = result.trial
     return {
-        "method": trial.method, "origin": trial.origin, "hyper": dict(trial.hyper),
+        "method": trial.method,
+        "origin": trial.origin,
+        "hyper": dict(trial.hyper),
         "scores": {task: list(values) for task, values in result.scores.items()},
-        "mean": result.mean, "chosen": chosen,
-    }  # fmt: skip
+        "mean": result.mean,
+        "chosen": chosen,
+    }

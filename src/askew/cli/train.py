@@ -51,13 +51,24 @@ if TYPE_CHECKING:
     from askew.runs.tune import Result
 
 
-def _request(task: TaskOptions, training: TrainingOptions, hyper: list[str] | None = None) -> RunRequest:
+def _request(
+    task: TaskOptions, training: TrainingOptions, hyper: list[str] | None = None
+) -> RunRequest:
     """What options ask for; which task, method and seed is left open."""
     from askew.runs.config import RunRequest
 
     options, settings = pairs(hyper, "the method"), pairs(training.train, "training")
     return RunRequest(
-        "", "", 0, task.draw, task.shift, options, settings, training.settings, task.data, training.recipe
+        "",
+        "",
+        0,
+        task.draw,
+        task.shift,
+        options,
+        settings,
+        training.settings,
+        task.data,
+        training.recipe,
     )
 
 
@@ -69,7 +80,9 @@ def _request(task: TaskOptions, training: TrainingOptions, hyper: list[str] | No
 def run(
     task: Annotated[str, typer.Argument(help="Such as mini/syn-uci; `askew tasks` lists them.")],
     *,
-    method: Annotated[str, typer.Option("--method", "-m", help="Method by id, or file.py:Class.")] = "coal",
+    method: Annotated[
+        str, typer.Option("--method", "-m", help="Method by id, or file.py:Class.")
+    ] = "coal",
     seed: Seed = 0,
     hyper: HyperParameters = None,
     task_options: TaskOptions,
@@ -120,17 +133,34 @@ def _train_one(request: RunRequest, how: Execution) -> str:
 @app.command(rich_help_panel=BENCHMARKS)
 @expand_options
 def bench(
-    name: Annotated[str, typer.Argument(help="Benchmark, such as mini or digits, or a grid: a .toml file.")],
+    name: Annotated[
+        str, typer.Argument(help="Benchmark, such as mini or digits, or a grid: a .toml file.")
+    ],
     *,
     methods: Annotated[
-        str, typer.Option("--methods", help="Methods, separated by commas; default: the paper's twelve, or the grid's.")
+        str,
+        typer.Option(
+            "--methods",
+            help="Methods, separated by commas; default: the paper's twelve, or the grid's.",
+        ),
     ] = "",
-    tasks: Annotated[str, typer.Option("--tasks", help="Tasks, separated by commas; default: all reported ones.")] = "",
-    seeds: Annotated[int | None, typer.Option("--seeds", help="Number of seeds; default: 3, or the grid's.")] = None,
+    tasks: Annotated[
+        str, typer.Option("--tasks", help="Tasks, separated by commas; default: all reported ones.")
+    ] = "",
+    seeds: Annotated[
+        int | None, typer.Option("--seeds", help="Number of seeds; default: 3, or the grid's.")
+    ] = None,
     first_seed: Annotated[
-        int, typer.Option("--first-seed", min=0, help="The first of them, for machines that share no folder of runs.")
+        int,
+        typer.Option(
+            "--first-seed",
+            min=0,
+            help="The first of them, for machines that share no folder of runs.",
+        ),
     ] = 0,
-    allow_code: Annotated[bool, typer.Option("--allow-code", help="Run methods' files that a grid names.")] = False,
+    allow_code: Annotated[
+        bool, typer.Option("--allow-code", help="Run methods' files that a grid names.")
+    ] = False,
     hyper: HyperParameters = None,
     task_options: TaskOptions,
     training: TrainingOptions,
@@ -141,11 +171,14 @@ def bench(
 ) -> None:
     """Train a benchmark's methods on its tasks over several seeds, and print the table of results.
 
-    Only missing runs are trained. A method from a file is first checked against the contract of methods.
-    With --recipe, all methods are trained by that recipe; `--recipe paper,today` shows both side by side.
+    Only missing runs are trained. A method from a file is first checked against the contract of
+    methods. With --recipe, all methods are trained by that recipe; `--recipe paper,today` shows
+    both side by side.
     """
     recipes = names(training.recipe)
-    grid = replace(_grid(name, names(tasks), names(methods), seeds, recipes, allow_code), first_seed=first_seed)
+    grid = replace(
+        _grid(name, names(tasks), names(methods), seeds, recipes, allow_code), first_seed=first_seed
+    )
     one = recipes[0] if len(recipes) == 1 else ""
     requests = grid.requests(replace(_request(task_options, training, hyper), recipe=one))
     check_file_methods(wanted := [request for _, request in requests])
@@ -161,9 +194,15 @@ def bench(
 
 
 def _print_grid(
-    grid: Grid, keys: Mapping[str, str], root: Path, shown: TableOptions, data: Path | None, profiled: bool
+    grid: Grid,
+    keys: Mapping[str, str],
+    root: Path,
+    shown: TableOptions,
+    data: Path | None,
+    profiled: bool,
 ) -> None:
-    """The table of a grid's runs, given the variant of each key; UserError if some could not be finished."""
+    """The table of a grid's runs, given the variant of each key; UserError if some could not be
+    finished."""
     from askew.reports.results import collect
 
     variants = {key: variant for key, variant in keys.items() if variant}
@@ -172,17 +211,27 @@ def _print_grid(
     done = [root / key for key in keys if (root / key / "done").exists()]
     rows = collect(done, reweight=shown.reweight, names=variants or None)
     profile = time_spent(profiled)
-    print_results(rows, shown, [variant.name or variant.recipe for variant in grid.variants], data, profile)
+    print_results(
+        rows, shown, [variant.name or variant.recipe for variant in grid.variants], data, profile
+    )
     if not (shown.as_json or shown.format == TableFormat.json):
         print_profile(profile)
     if missing := len(keys) - len(done):
-        raise UserError(f"{missing} of {len(keys)} runs failed and are missing from the table.", "see above.")
+        raise UserError(
+            f"{missing} of {len(keys)} runs failed and are missing from the table.", "see above."
+        )
 
 
 def _grid(
-    name: str, tasks: list[str], methods: list[str], seeds: int | None, recipes: Sequence[str], allow_code: bool
+    name: str,
+    tasks: list[str],
+    methods: list[str],
+    seeds: int | None,
+    recipes: Sequence[str],
+    allow_code: bool,
 ) -> Grid:
-    """The part of a grid file, or of a benchmark, that the user names; what is left out stands for all of it."""
+    """The part of a grid file, or of a benchmark, that the user names; what is left out stands for
+    all of it."""
     from askew.data.benchmarks import known_task
     from askew.runs.grid import read_grid, whole_benchmark
 
@@ -195,7 +244,10 @@ def _grid(
         return grid
     whole = whole_benchmark(name, recipes)
     chosen = tuple(known_task(f"{name}/{task.removeprefix(f'{name}/')}") for task in tasks)
-    variants = [replace(v, tasks=chosen or v.tasks, methods=tuple(methods) or v.methods) for v in whole.variants]
+    variants = [
+        replace(v, tasks=chosen or v.tasks, methods=tuple(methods) or v.methods)
+        for v in whole.variants
+    ]
     return replace(whole, seeds=seeds or whole.seeds, variants=tuple(variants))
 
 
@@ -205,22 +257,32 @@ def _grid(
 @app.command(rich_help_panel=BENCHMARKS)
 @expand_options
 def tune(
-    tasks: Annotated[str, typer.Argument(help="Development tasks, separated by commas, such as digits/usps-uci.")],
+    tasks: Annotated[
+        str, typer.Argument(help="Development tasks, separated by commas, such as digits/usps-uci.")
+    ],
     *,
     methods: Annotated[
-        str, typer.Option("--method", "--methods", "-m", help="Methods, separated by commas; default: all.")
+        str,
+        typer.Option(
+            "--method", "--methods", "-m", help="Methods, separated by commas; default: all."
+        ),
     ] = "",
-    trials: Annotated[int, typer.Option("--trials", help="Trials per method: settings, defaults, then searched.")] = 8,
+    trials: Annotated[
+        int, typer.Option("--trials", help="Trials per method: settings, defaults, then searched.")
+    ] = 8,
     seeds: Annotated[int, typer.Option("--seeds", help="Number of seeds per trial.")] = 2,
     sampler: SamplerOption = Sampler.sobol,
-    write: Annotated[Path, typer.Option("--write", help="The settings file to write.")] = Path("tuned.toml"),
+    write: Annotated[Path, typer.Option("--write", help="The settings file to write.")] = Path(
+        "tuned.toml"
+    ),
     task_options: TaskOptions,
     training: TrainingOptions,
     execution_options: ExecutionOptions,
     launch: LaunchOptions,
     as_json: AsJson = False,
 ) -> None:
-    """Search hyper-parameters on development tasks, and write a settings file for `askew bench --settings`."""
+    """Search hyper-parameters on development tasks, and write a settings file for `askew bench
+    --settings`."""
     from askew.core.files import check_file
     from askew.methods import METHODS
     from askew.runs import tune as tuning
@@ -232,17 +294,31 @@ def tune(
     settings = read_settings(tuning.check_tasks(chosen, task_options.draw), training.settings)
     check_file(write)
     base = _request(task_options, training)
-    tried = {id: tuning.trials(id, settings, trials, base.recipe) for id in names(methods) or METHODS}
-    requests = [r for found in tried.values() for t in found for r in tuning.requests_of(t, chosen, seeds, base)]
+    tried = {
+        id: tuning.trials(id, settings, trials, base.recipe) for id in names(methods) or METHODS
+    }
+    requests = [
+        r
+        for found in tried.values()
+        for t in found
+        for r in tuning.requests_of(t, chosen, seeds, base)
+    ]
     check_file_methods(requests)
     how = execution(execution_options, launch)
     if launch.dry_run:
         print_costs(requests, how, as_json)
         return
     results = tuning.search(
-        sampler, tried, (chosen, seeds, base), how.root, lambda more: train_missing(more, how, launcher(launch, how))
+        sampler,
+        tried,
+        (chosen, seeds, base),
+        how.root,
+        lambda more: train_missing(more, how, launcher(launch, how)),
     )
-    header, profile = f"Per-class mean on {', '.join(chosen)}, {seeds} seeds.", time_spent(execution_options.profile)
+    header, profile = (
+        f"Per-class mean on {', '.join(chosen)}, {seeds} seeds.",
+        time_spent(execution_options.profile),
+    )
     _write_and_print(results, write, settings, header, as_json, profile)
 
 
@@ -259,20 +335,31 @@ def _write_and_print(
 
     winners = {id: best(found) for id, found in results.items()}
     _write_settings(file, settings, winners, [header, *_summary(results, winners)])
-    print_trials([result for found in results.values() for result in found], list(winners.values()), as_json, profile)
+    print_trials(
+        [result for found in results.values() for result in found],
+        list(winners.values()),
+        as_json,
+        profile,
+    )
     print_note(f"settings in {file}")
     if not as_json:
         print_profile(profile)
     if failed := [id for id, result in winners.items() if result is None]:
-        raise UserError(f"No trial of {', '.join(failed)} finished.", "see above; their settings stay as they were.")
+        raise UserError(
+            f"No trial of {', '.join(failed)} finished.",
+            "see above; their settings stay as they were.",
+        )
 
 
-def _summary(results: Mapping[str, Sequence[Result]], best: Mapping[str, Result | None]) -> list[str]:
+def _summary(
+    results: Mapping[str, Sequence[Result]], best: Mapping[str, Result | None]
+) -> list[str]:
     """One line per method: the score and the origin of its best trial."""
     from askew.methods import method_class
 
     return [
-        f"{method_class(id).id}: {result.mean:.2f} ({result.trial.origin}; {len(results[id])} trials)"
+        f"{method_class(id).id}: {result.mean:.2f} ({result.trial.origin}; {len(results[id])} "
+        "trials)"
         for id, result in best.items()
         if result is not None
     ]
@@ -281,7 +368,8 @@ def _summary(results: Mapping[str, Sequence[Result]], best: Mapping[str, Result 
 def _write_settings(
     file: Path, settings: dict[str, Any], best: Mapping[str, Result | None], comments: Sequence[str]
 ) -> None:
-    """The settings with each method's best trial in them, below comments that tell where they come from."""
+    """The settings with each method's best trial in them, below comments that tell where they come
+    from."""
     from askew.core.files import write_bytes
     from askew.runs.tune import to_toml, tuned
 

@@ -31,7 +31,8 @@ class UserError(Exception):
 
     @classmethod
     def from_text(cls, text: str) -> UserError:
-        """The error whose `str` is this text: errors travel between processes, and into files, as text."""
+        """The error whose `str` is this text: errors travel between processes, and into files, as
+        text."""
         sentence, _, hint = text.partition(_HINT)
         return cls(sentence, hint)
 
@@ -51,12 +52,17 @@ _REMEDIES = {
 
 def from_os_error(error: OSError) -> UserError:
     """What the system refused, with the path that it is about."""
-    names = [os.fsdecode(name) for name in (error.filename, error.filename2) if isinstance(name, str | bytes)]
+    names = [
+        os.fsdecode(name)
+        for name in (error.filename, error.filename2)
+        if isinstance(name, str | bytes)
+    ]
     shown = " and ".join(name if len(name) <= 80 else f"{name[:77]}…" for name in names)
     reason = (error.strerror or str(error) or type(error).__name__).rstrip(".")
     sentence = f"Cannot use {shown}: {reason}." if shown else f"The system refused: {reason}."
     hint = _REMEDIES.get(
-        error.errno or 0, "see that what the command names is there and can be used; then start it again."
+        error.errno or 0,
+        "see that what the command names is there and can be used; then start it again.",
     )
     return UserError(sentence.replace("\n", " "), hint)
 

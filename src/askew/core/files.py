@@ -19,14 +19,17 @@ from typing import IO, TYPE_CHECKING, Any
 from askew.core.errors import UserError
 from askew.core.processes import is_alive, process_space
 
-if TYPE_CHECKING:  # torch takes seconds to import, and commands that count or tabulate runs need none of it
+if (
+    TYPE_CHECKING
+):  # torch takes seconds to import, and commands that count or tabulate runs need none of it
     from torch import Tensor
 
 FORGOTTEN = 86400.0
 """Seconds after which a temporary file is removed if its process cannot be seen from here."""
 
 _HINT = (
-    "see that the folder is there, writable and has room, then start the same command again: it goes on from the last "
+    "see that the folder is there, writable and has room, then start the same command again: it "
+    "goes on from the last "
     "checkpoint. Or choose another folder with --out."
 )
 
@@ -34,7 +37,9 @@ _HINT = (
 def cannot_write(error: OSError, path: Path, hint: str) -> UserError:
     """The error for a write that failed."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return UserError(f"There is no room left on the disk for {path.name} in {path.parent}.", hint)
+        return UserError(
+            f"There is no room left on the disk for {path.name} in {path.parent}.", hint
+        )
     return UserError(f"Cannot write {path}: {error.strerror or error}.", hint)
 
 
@@ -54,26 +59,34 @@ class Damaged(UserError):
 
 # --- temporary names ---
 
-_TEMPORARY = re.compile(r"\.(?P<name>.+)\.(?P<space>[0-9a-f]{8})-(?P<pid>\d{1,10})-[0-9a-f]{16}", re.DOTALL)
+_TEMPORARY = re.compile(
+    r"\.(?P<name>.+)\.(?P<space>[0-9a-f]{8})-(?P<pid>\d{1,10})-[0-9a-f]{16}", re.DOTALL
+)
 
 
 def _temporary_name(path: Path) -> Path:
-    """A hidden name beside `path` that cannot be foreseen; it holds the process that made it, for `sweep`."""
-    return path.with_name(f".{_short(path.name)}.{process_space()}-{os.getpid()}-{secrets.token_hex(8)}")
+    """A hidden name beside `path` that cannot be foreseen; it holds the process that made it, for
+    `sweep`."""
+    return path.with_name(
+        f".{_short(path.name)}.{process_space()}-{os.getpid()}-{secrets.token_hex(8)}"
+    )
 
 
 def _short(name: str) -> str:
-    """A name, cut where it would leave no room for the rest of a temporary one: 255 bytes are the most."""
+    """A name, cut where it would leave no room for the rest of a temporary one: 255 bytes are the
+    most."""
     return os.fsencode(name)[:200].decode(errors="ignore")
 
 
 def is_temporary(path: Path) -> bool:
-    """Whether a file or folder has a name that `whole_file` or `whole_folder` gave it for a while."""
+    """Whether a file or folder has a name that `whole_file` or `whole_folder` gave it for a
+    while."""
     return _TEMPORARY.fullmatch(path.name) is not None
 
 
 def sweep(folder: Path, name: str = "") -> None:
-    """Remove temporary files and folders of processes that have died; only those for `name` if it is given."""
+    """Remove temporary files and folders of processes that have died; only those for `name` if it
+    is given."""
     try:
         entries = list(folder.iterdir())
     except OSError:
@@ -84,7 +97,9 @@ def sweep(folder: Path, name: str = "") -> None:
             continue
         with contextlib.suppress(OSError):
             alive = is_alive(found["space"], int(found["pid"]))
-            if alive is False or (alive is None and time.time() - path.lstat().st_mtime > FORGOTTEN):
+            if alive is False or (
+                alive is None and time.time() - path.lstat().st_mtime > FORGOTTEN
+            ):
                 _remove(path)
 
 
@@ -99,8 +114,8 @@ def _remove(path: Path) -> None:
 
 
 def open_own(path: Path, mode: str) -> IO[Any]:
-    """Open a file of ours under a name that others can foresee: a link planted there is not followed, nor a pipe
-    waited for."""
+    """Open a file of ours under a name that others can foresee: a link planted there is not
+    followed, nor a pipe waited for."""
     return open(path, mode, opener=_no_link)
 
 
@@ -110,7 +125,8 @@ def _no_link(path: str, flags: int) -> int:
 
 @contextlib.contextmanager
 def whole_file(path: Path, hint: str) -> Iterator[Path]:
-    """A new, empty file beside `path` to write to; it takes the path's place once it is on the disk."""
+    """A new, empty file beside `path` to write to; it takes the path's place once it is on the
+    disk."""
     sweep(path.parent, path.name)
     temporary = _temporary_name(path)
     try:
@@ -131,8 +147,8 @@ def whole_file(path: Path, hint: str) -> Iterator[Path]:
 def whole_folder(path: Path, last: str, hint: str) -> Iterator[Path]:
     """A new folder to write files into; they take the path's place once all are on the disk.
 
-    A folder that was not there appears by one rename. In one that is there, the files take their places one by one,
-    and other files stay; so `last` is the file that names the others.
+    A folder that was not there appears by one rename. In one that is there, the files take their
+    places one by one, and other files stay; so `last` is the file that names the others.
     """
     there = path.is_dir()
     place = path / path.name if there else path
@@ -160,14 +176,17 @@ def whole_folder(path: Path, last: str, hint: str) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def temporary_folder(name: str) -> Iterator[Path]:
-    """A folder for a while, which nobody else can enter; one whose process was killed is swept by the next."""
+    """A folder for a while, which nobody else can enter; one whose process was killed is swept by
+    the next."""
     place = Path(tempfile.gettempdir()) / name
     sweep(place.parent, name)
     folder = _temporary_name(place)
     try:
         folder.mkdir(0o700)
     except OSError as error:
-        raise cannot_write(error, folder, "see that there is room for temporary files, or set TMPDIR.") from error
+        raise cannot_write(
+            error, folder, "see that there is room for temporary files, or set TMPDIR."
+        ) from error
     try:
         yield folder
     finally:
@@ -182,8 +201,15 @@ def _sync(file: Path) -> None:
 def check_file(path: Path) -> None:
     """UserError if a file cannot be written there; writes nothing."""
     if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
-        why = "it is a folder" if path.is_dir() else f"{path.parent} is no folder that you may write to"
-        raise UserError(f"Cannot write a file {path}: {why}.", "name a file in a folder that exists and is yours.")
+        why = (
+            "it is a folder"
+            if path.is_dir()
+            else f"{path.parent} is no folder that you may write to"
+        )
+        raise UserError(
+            f"Cannot write a file {path}: {why}.",
+            "name a file in a folder that exists and is yours.",
+        )
 
 
 # --- files of runs ---
@@ -202,7 +228,8 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file whole, into a folder that is there: a mount that has vanished must not be written beneath."""
+    """Write a file whole, into a folder that is there: a mount that has vanished must not be
+    written beneath."""
     with writing(path):
         path.parent.stat()
         with whole_file(path, _HINT) as temporary:
@@ -210,9 +237,12 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def as_json(value: Any) -> bytes:
-    """JSON with one value per line, but lists of numbers in one: a confusion matrix has one line per row."""
+    """JSON with one value per line, but lists of numbers in one: a confusion matrix has one line
+    per row."""
     text = re.sub(
-        r"\[\s+([-+.\deE,\s]+?)\s+\]", lambda found: f"[{' '.join(found[1].split())}]", json.dumps(value, indent=1)
+        r"\[\s+([-+.\deE,\s]+?)\s+\]",
+        lambda found: f"[{' '.join(found[1].split())}]",
+        json.dumps(value, indent=1),
     )
     return (text + "\n").encode()
 
@@ -235,7 +265,12 @@ def file_digest(path: Path) -> str:
 
 # --- tensors ---
 
-_KEYS_WITHOUT_HASH = {"form", "step", "losses", "trace"}  # all that files written before there were hashes have
+_KEYS_WITHOUT_HASH = {
+    "form",
+    "step",
+    "losses",
+    "trace",
+}  # all that files written before there were hashes have
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], meta: dict[str, str]) -> None:
@@ -243,7 +278,8 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], meta: dict[str, str]) 
     from safetensors.torch import save
 
     kept = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
-    # One entry, since safetensors writes several in any order, and equal runs should be equal files.
+    # One entry, since safetensors writes several in any order, and equal runs should be equal
+    # files.
     notes = json.dumps(meta | {"hash": _tensor_digest(kept, meta)})
     write_bytes(path, save(kept, metadata={"notes": notes}))
 
@@ -261,7 +297,9 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         if not _is_utf8(path):
             content = path.read_bytes()
             tensors = load(content)
-            meta = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")]).get("__metadata__", {})
+            meta = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")]).get(
+                "__metadata__", {}
+            )
         else:
             with safe_open(path, framework="pt") as file:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
@@ -270,7 +308,15 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
             return tensors, meta
         meta = json.loads(meta["notes"])
         hash = meta.pop("hash")
-    except (SafetensorError, OSError, ValueError, RuntimeError, KeyError, AttributeError, TypeError) as error:
+    except (
+        SafetensorError,
+        OSError,
+        ValueError,
+        RuntimeError,
+        KeyError,
+        AttributeError,
+        TypeError,
+    ) as error:
         raise Damaged(path) from error
     if hash != _tensor_digest(tensors, meta):
         raise Damaged(path)
@@ -293,6 +339,8 @@ def _tensor_digest(tensors: dict[str, Tensor], meta: dict[str, str]) -> str:
     hash = hashlib.blake2b(json.dumps(meta, sort_keys=True).encode(), digest_size=16)
     for name, tensor in sorted(tensors.items()):
         hash.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
-        bytes_of = tensor.as_strided((tensor.numel(),), (1,))  # a contiguous tensor of one element may have any stride
+        bytes_of = tensor.as_strided(
+            (tensor.numel(),), (1,)
+        )  # a contiguous tensor of one element may have any stride
         hash.update(bytes_of.view(torch.uint8).numpy().data)
     return hash.hexdigest()

@@ -26,7 +26,8 @@ class NoLocksError(Exception):
 def try_lock(path: Path, *, shared: bool = False) -> Release | None:
     """Lock a file, which is created if need be; None if another process has locked it.
 
-    A shared lock only asks whether an exclusive one is held, and needs no more than the right to read the file.
+    A shared lock only asks whether an exclusive one is held, and needs no more than the right to
+    read the file.
     """
     if fcntl is None:
         return _try_portable_lock(path)
@@ -60,7 +61,8 @@ def _try_portable_lock(path: Path) -> Release | None:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold a file's lock, waiting for it as long as it takes; without effect where the file system has no locks."""
+    """Hold a file's lock, waiting for it as long as it takes; without effect where the file system
+    has no locks."""
     release: Release | None = None
     with contextlib.suppress(NoLocksError):
         while (release := try_lock(path)) is None:

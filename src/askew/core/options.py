@@ -1,4 +1,5 @@
-"""Fields of dataclasses as options: help texts, hard limits, search ranges, and parsing `name=value`."""
+"""Fields of dataclasses as options: help texts, hard limits, search ranges, and parsing
+`name=value`."""
 
 from __future__ import annotations
 
@@ -31,7 +32,9 @@ class Between:
     """Why there is an upper limit, where that is not plain."""
 
     def __str__(self) -> str:
-        low, high = (f"{end:,}" if isinstance(end, int) else f"{end:g}" for end in (self.low, self.high))
+        low, high = (
+            f"{end:,}" if isinstance(end, int) else f"{end:g}" for end in (self.low, self.high)
+        )
         return f"at least {low}" if self.high == float("inf") else f"between {low} and {high}"
 
     def __contains__(self, number: float) -> bool:
@@ -71,7 +74,8 @@ class Option:
 
 
 def options(cls: type) -> dict[str, Option]:
-    """The options of a dataclass: its fields, each explained by the string that follows it in the source."""
+    """The options of a dataclass: its fields, each explained by the string that follows it in the
+    source."""
     return _options(cls)
 
 
@@ -92,13 +96,16 @@ def _options(cls: type) -> dict[str, Option]:
         default = None if field.default is dataclasses.MISSING else field.default
         limits = next((e for e in extras if isinstance(e, Between)), None)
         search = next((e for e in extras if isinstance(e, Search)), None)
-        found[field.name] = Option(field.name, hint, default, helps.get(field.name, ""), limits, search)
+        found[field.name] = Option(
+            field.name, hint, default, helps.get(field.name, ""), limits, search
+        )
     return found
 
 
 @functools.cache
 def _field_docs(cls: type) -> dict[str, str]:
-    """The string below each field; none where the source cannot be had: in `python -`, or in a notebook."""
+    """The string below each field; none where the source cannot be had: in `python -`, or in a
+    notebook."""
     try:
         source = inspect.getsource(cls)
     except (OSError, TypeError):
@@ -114,7 +121,7 @@ def _field_docs(cls: type) -> dict[str, str]:
             and isinstance(after.value, ast.Constant)
             and isinstance(after.value.value, str)
         ):
-            docs[field.target.id] = inspect.cleandoc(after.value.value)
+            docs[field.target.id] = " ".join(after.value.value.split())
     return docs
 
 
@@ -129,10 +136,12 @@ def type_name(kind: Any) -> str:
         return " or ".join(repr(a) for a in typing.get_args(kind))
     if _is_union(kind):
         return " or ".join(type_name(a) for a in typing.get_args(kind) if a is not type(None))
-    return {float: "a number", int: "a whole number", bool: "true or false", str: "text"}.get(kind, str(kind))
+    return {float: "a number", int: "a whole number", bool: "true or false", str: "text"}.get(
+        kind, str(kind)
+    )
 
 
-def _convert(kind: Any, value: Any) -> Any:
+def _convert(kind: Any, value: Any) -> Any:  # noqa: C901
     """The value as that type; ValueError if it is not one."""
     if _is_union(kind):
         # None first: text would take the word "none" for itself
@@ -152,18 +161,20 @@ def _convert(kind: Any, value: Any) -> Any:
             return None
         raise ValueError
     if kind is bool:
-        if isinstance(value, bool):
-            return value
-        if str(value).lower() in ("true", "yes", "on", "1"):
-            return True
-        if str(value).lower() in ("false", "no", "off", "0"):
-            return False
-        raise ValueError
+        return _truth(value)
     if isinstance(value, bool):
         raise ValueError
     if kind is int and isinstance(value, float) and not value.is_integer():
         raise ValueError
     return kind(value)
+
+
+def _truth(value: Any) -> bool:
+    words = {"true": True, "yes": True, "on": True, "1": True}
+    words |= {"false": False, "no": False, "off": False, "0": False}
+    if str(value).lower() not in words:
+        raise ValueError
+    return words[str(value).lower()]
 
 
 def checked(cls: type, values: dict[str, Any], what: str) -> dict[str, Any]:
@@ -179,12 +190,15 @@ def checked(cls: type, values: dict[str, Any], what: str) -> dict[str, Any]:
             out[name] = _convert(option.type, value)
         except (ValueError, TypeError, OverflowError):
             raise UserError(
-                f"The option '{name}' of {what} must be {type_name(option.type)}, found '{value}'.", hint
+                f"The option '{name}' of {what} must be {type_name(option.type)}, found '{value}'.",
+                hint,
             ) from None
         limits, number = option.limits, out[name]
         if limits and isinstance(number, int | float) and number not in limits:
             reason = f" {limits.reason}" if limits.reason and number > limits.high else ""
-            raise UserError(f"The option '{name}' of {what} must be {limits}, found {value}.", f"{hint}{reason}")
+            raise UserError(
+                f"The option '{name}' of {what} must be {limits}, found {value}.", f"{hint}{reason}"
+            )
     return out
 
 
@@ -194,7 +208,9 @@ def parse(pairs: Iterable[str], what: str, example: str) -> dict[str, str]:
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name:
-            raise UserError(f"An option of {what} reads name=value, found '{pair}'.", f"for example: {example}")
+            raise UserError(
+                f"An option of {what} reads name=value, found '{pair}'.", f"for example: {example}"
+            )
         out[name.strip().replace("-", "_")] = value.strip()
     return out
 
@@ -206,7 +222,9 @@ def whole_number(name: str, value: Any) -> int:
     except TypeError:
         number = None
     if number is None or isinstance(value, bool):
-        raise UserError(f"The {name} must be a whole number, found {value!r}.", f"for example {name}=0.")
+        raise UserError(
+            f"The {name} must be a whole number, found {value!r}.", f"for example {name}=0."
+        )
     if not 0 <= number < 2**63:
         limit = "0 or more" if number < 0 else "less than 2⁶³"
         raise UserError(f"The {name} must be {limit}, found {number}.", f"for example {name}=0.")

@@ -1,7 +1,8 @@
-"""Code that is not askew's: entry points of installed packages, Python files, and the hash that stands for either.
+"""Code that is not askew's: entry points of installed packages, Python files, and the hash that
+stands for either.
 
-A package adds methods, benchmarks or trackers by entry points of the groups `askew.methods`, `askew.benchmarks` and
-`askew.trackers`; docs/plugins.md has an example.
+A package adds methods, benchmarks or trackers by entry points of the groups `askew.methods`,
+`askew.benchmarks` and `askew.trackers`; docs/plugins.md has an example.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ from askew.core.errors import UserError
 @functools.cache
 def plugins(group: str) -> dict[str, EntryPoint]:
     """What installed packages offer to a group, by name; nothing of it is imported yet."""
-    return {entry.name: entry for entry in sorted(entry_points(group=group), key=lambda entry: entry.value)}
+    return {
+        entry.name: entry
+        for entry in sorted(entry_points(group=group), key=lambda entry: entry.value)
+    }
 
 
 @functools.cache
@@ -58,7 +62,8 @@ FROM_FILE = "askew_file_"
 
 
 def load_file(file: str | Path, kind: str, example: str) -> ModuleType:
-    """A Python file as a module, run once for each content; `example` tells how such a file is named."""
+    """A Python file as a module, run once for each content; `example` tells how such a file is
+    named."""
     path = Path(file)
     if not path.is_file():
         raise UserError(f"The {kind} file {path} does not exist.", example)
@@ -76,7 +81,9 @@ def _loaded(path: Path, digest: str) -> ModuleType:
         spec.loader.exec_module(module)
     except Exception as error:
         del sys.modules[spec.name]
-        raise UserError(f"{path} cannot be loaded: {error}.", "run it with python to see where it fails.") from error
+        raise UserError(
+            f"{path} cannot be loaded: {error}.", "run it with python to see where it fails."
+        ) from error
     return module
 
 
@@ -89,9 +96,12 @@ def content_hash(parts: Iterable[bytes]) -> str:
 
 
 def source_of(cls: type) -> bytes:
-    """A class's code: its text, or its compiled functions where there is no text, as in `python -`."""
+    """A class's code: its text, or its compiled functions where there is no text, as in `python
+    -`."""
     try:
         return inspect.getsource(cls).encode()
     except (OSError, TypeError):
         compiled = {n: f.__code__ for n, f in vars(cls).items() if inspect.isfunction(f)}
-        return repr([(n, c.co_code, c.co_consts, c.co_names) for n, c in sorted(compiled.items())]).encode()
+        return repr(
+            [(n, c.co_code, c.co_consts, c.co_names) for n, c in sorted(compiled.items())]
+        ).encode()

@@ -1,4 +1,5 @@
-"""Which machine and process this is, whether another process of it is still alive, and children that end with it."""
+"""Which machine and process this is, whether another process of it is still alive, and children
+that end with it."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from pathlib import Path
 
 @functools.cache
 def this_machine() -> str:
-    """The machine since it was started; containers on it are the same machine, and share its file locks."""
+    """The machine since it was started; containers on it are the same machine, and share its file
+    locks."""
     with contextlib.suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return socket.gethostname()
@@ -24,7 +26,8 @@ def this_machine() -> str:
 
 @functools.cache
 def process_space() -> str:
-    """Eight hex digits for everything that shares this process's numbering of processes: a machine or a container."""
+    """Eight hex digits for everything that shares this process's numbering of processes: a machine
+    or a container."""
     namespace = ""
     with contextlib.suppress(OSError):
         namespace = str(Path("/proc/self/ns/pid").readlink())
@@ -46,7 +49,9 @@ def is_alive(space: str, pid: int) -> bool | None:
 
 def end_with_parent() -> None:
     """From now on, this process of multiprocessing's ends when its parent is killed."""
-    threading.Thread(target=_end_after, args=(multiprocessing.parent_process(),), daemon=True).start()
+    threading.Thread(
+        target=_end_after, args=(multiprocessing.parent_process(),), daemon=True
+    ).start()
 
 
 def _end_after(parent: BaseProcess | None) -> None:

@@ -1,4 +1,5 @@
-"""Random numbers as hashes of (seed, stream, position): equal on every device and after a resume."""
+"""Random numbers as hashes of (seed, stream, position): equal on every device and after a
+resume."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ def seeded(seed: int) -> Iterator[None]:
     """Let torch draw weights from this seed; its generator is as before afterwards."""
     with torch.random.fork_rng(devices=[]):
         if torch.get_default_device().type in ("cpu", "meta"):
-            # torch.manual_seed also seeds all GPUs, or keeps the whole stack as a note to do so later
+            # torch.manual_seed also seeds all GPUs, or keeps the whole stack as a note to do so
+            # later
             torch.default_generator.manual_seed(seed)
         else:
             torch.manual_seed(seed)
@@ -47,7 +49,8 @@ def hash64(stream: int, position: Tensor) -> Tensor:
 
 
 def shuffled(stream: int, n: int, start: int, count: int, device: torch.device) -> Tensor:
-    """Elements start … start+count−1 of an endless stream whose successive blocks of n are permutations of 0 … n−1."""
+    """Elements start … start+count−1 of an endless stream whose successive blocks of n are
+    permutations of 0 … n−1."""
     first, last = start // n, (start + count - 1) // n
     position = torch.arange(first * n, (last + 1) * n, device=device).view(-1, n)
     order = hash64(stream, position).argsort(dim=1, stable=True)
@@ -65,7 +68,8 @@ def keep_mask(base: Tensor, step_key: Tensor, p: float) -> Tensor:
 
 
 def bits(key: Tensor, stream: str, *shape: int) -> Tensor:
-    """64 hashed bits per element, a function of the key and the stream's name: (…,) → (…, *shape) int64.
+    """64 hashed bits per element, a function of the key and the stream's name: (…,) → (…, *shape)
+    int64.
 
     `key` is a hash already, such as a step's; each of its elements gets numbers of its own.
     """
@@ -75,7 +79,8 @@ def bits(key: Tensor, stream: str, *shape: int) -> Tensor:
 
 
 def uniform(key: Tensor, stream: str, *shape: int) -> Tensor:
-    """Numbers from [0, 1), equal in eager execution, a graph, a lane and after a resume. (…,) → (…, *shape)"""
+    """Numbers from [0, 1), equal in eager execution, a graph, a lane and after a resume. (…,) → (…,
+    *shape)"""
     return ((bits(key, stream, *shape) >> 40) & 0xFFFFFF).float() * 2**-24
 
 

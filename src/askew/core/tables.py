@@ -17,12 +17,16 @@ def data_frame(*args: Any, **more: Any) -> DataFrame:
     try:
         from pandas import DataFrame
     except ImportError:
-        raise UserError("A table needs pandas, which is not installed.", "pip install 'askew[pandas]'.") from None
+        raise UserError(
+            "A table needs pandas, which is not installed.", "pip install 'askew[pandas]'."
+        ) from None
     return DataFrame(*args, **more)
 
 
 def html_table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """A plain table, every cell escaped."""
     cells = "".join(f"<th>{escape(name)}</th>" for name in head)
-    lines = "".join("<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in row) + "</tr>" for row in rows)
+    lines = "".join(
+        "<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in row) + "</tr>" for row in rows
+    )
     return f"<table><thead><tr>{cells}</tr></thead><tbody>{lines}</tbody></table>"

@@ -1,8 +1,8 @@
 """Tracking: what a run tells TensorBoard, Weights & Biases, MLflow or a tracker of your own.
 
-A tracker hears of three events: a run started, a round ended, the run finished. It sees no image and no label, and it
-cannot change a number. What it writes stays in the folder of runs, below `logs`, unless its own settings
-(WANDB_MODE=online, MLFLOW_TRACKING_URI) say otherwise.
+A tracker hears of three events: a run started, a round ended, the run finished. It sees no image
+and no label, and it cannot change a number. What it writes stays in the folder of runs, below
+`logs`, unless its own settings (WANDB_MODE=online, MLFLOW_TRACKING_URI) say otherwise.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ class RunInfo:
     """What a tracker is told when a run starts."""
 
     key: str
-    """The hash that names the run's folder: the same run has the same key, also when it is resumed."""
+    """The hash that names the run's folder: the same run has the same key, also when it is
+    resumed."""
     label: str
     """Task, method and seed, for people."""
     settings: Mapping[str, str | float | bool]
@@ -48,10 +49,12 @@ class Tracker(Protocol):
     def started(self, run: RunInfo) -> None: ...
 
     def round(self, step: int, values: Values) -> None:
-        """A round has ended: the mean of each loss in it, and scores if they were asked for with `--curve`."""
+        """A round has ended: the mean of each loss in it, and scores if they were asked for with
+        `--curve`."""
 
     def finished(self, scores: Values, failure: str = "") -> None:
-        """The run is done, with scores where there are test labels; or it could not be finished, and why."""
+        """The run is done, with scores where there are test labels; or it could not be finished,
+        and why."""
 
 
 Maker = Callable[[], Tracker]
@@ -103,7 +106,9 @@ class WandB:
             mode=os.environ.get("WANDB_MODE", "offline"),  # type: ignore[arg-type]
             resume="allow",
             reinit="create_new",  # lanes are several runs in one process
-            settings=wandb.Settings(silent=True, console="off", disable_git=True, x_disable_stats=True),
+            settings=wandb.Settings(
+                silent=True, console="off", disable_git=True, x_disable_stats=True
+            ),
         )
 
     def round(self, step: int, values: Values) -> None:
@@ -115,7 +120,8 @@ class WandB:
 
 
 class MLflow:
-    """A run of the experiment `askew`, in `logs/mlflow.db` unless MLFLOW_TRACKING_URI names another place."""
+    """A run of the experiment `askew`, in `logs/mlflow.db` unless MLFLOW_TRACKING_URI names another
+    place."""
 
     def started(self, run: RunInfo) -> None:
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
@@ -123,14 +129,27 @@ class MLflow:
         from mlflow import MlflowClient
 
         run.folder.mkdir(exist_ok=True)
-        address = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{(run.folder / 'mlflow.db').resolve()}"
-        with locked(run.folder / "mlflow.lock"):  # workers that start at once must not all make the tables
+        address = (
+            os.environ.get("MLFLOW_TRACKING_URI")
+            or f"sqlite:///{(run.folder / 'mlflow.db').resolve()}"
+        )
+        with locked(
+            run.folder / "mlflow.lock"
+        ):  # workers that start at once must not all make the tables
             self.client = MlflowClient(tracking_uri=address)
             experiment = self.client.get_experiment_by_name("askew")
-            where = self.client.create_experiment("askew") if experiment is None else experiment.experiment_id
+            where = (
+                self.client.create_experiment("askew")
+                if experiment is None
+                else experiment.experiment_id
+            )
             earlier = self.client.search_runs([where], f"tags.`askew.key` = '{run.key}'")
             tags = {"askew.key": run.key}
-            made = earlier[0] if earlier else self.client.create_run(where, tags=tags, run_name=run.label)
+            made = (
+                earlier[0]
+                if earlier
+                else self.client.create_run(where, tags=tags, run_name=run.label)
+            )
         self.id, self.step = made.info.run_id, run.step
         if not earlier:
             for name, value in run.settings.items():
@@ -157,7 +176,8 @@ TRACKERS: dict[str, tuple[Maker, str]] = {
 
 
 def tracker(name: str) -> Maker:
-    """A tracker by its name: one of ours, or one that another package offers as an `askew.trackers` entry point."""
+    """A tracker by its name: one of ours, or one that another package offers as an `askew.trackers`
+    entry point."""
     if name in TRACKERS:
         make, library = TRACKERS[name]
         if find_spec(library) is None:
@@ -177,7 +197,8 @@ def checked_trackers(log: Sequence[str | Maker]) -> tuple[str | Maker, ...]:
 
 
 class Trackers:
-    """All trackers of one run. One that fails is dropped with a warning: no training is lost to it."""
+    """All trackers of one run. One that fails is dropped with a warning: no training is lost to
+    it."""
 
     def __init__(self, log: Sequence[str | Maker] = ()) -> None:
         self.trackers = [tracker(one)() if isinstance(one, str) else one() for one in log]
@@ -216,4 +237,7 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, st
         if isinstance(value, Mapping):
             yield from _flat(value, f"{prefix}{name}.")
         elif value is not None:
-            yield prefix + name, value if isinstance(value, str | int | float | bool) else str(value)
+            yield (
+                prefix + name,
+                value if isinstance(value, str | int | float | bool) else str(value),
+            )

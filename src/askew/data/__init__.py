@@ -1,1 +1,2 @@
-"""Domains, tasks and label shift: reading, decoding and drawing images; `benchmarks` has the published data sets."""
+"""Domains, tasks and label shift: reading, decoding and drawing images; `benchmarks` has the
+published data sets."""

@@ -15,7 +15,8 @@ from askew.data.domains import require_finite
 ARRAYS = frozenset((".npy", ".npz", ".parquet"))
 
 _FORM = (
-    "uint8 images (n, h, w), (n, h, w, 1 or 3) or (n, 1 or 3, h, w), or rows of numbers (n, d); in a .npz as x, "
+    "uint8 images (n, h, w), (n, h, w, 1 or 3) or (n, 1 or 3, h, w), or rows of numbers (n, d); "
+    "in a .npz as x, "
     "with their labels as y."
 )
 _LABEL = ("label", "class", "y")
@@ -39,7 +40,8 @@ def read_array(file: Path) -> Arrays:
 
 
 def known_array(x: NDArray[Any], place: Path) -> NDArray[Any]:
-    """Images uint8 (n, c, h, w) or rows float32 (n, d) from an array; UserError if it is empty, or neither."""
+    """Images uint8 (n, c, h, w) or rows float32 (n, d) from an array; UserError if it is empty, or
+    neither."""
     images = as_images(x)
     known = as_rows(x, f" in {place}") if images is None else images
     if known is None:
@@ -56,7 +58,9 @@ def _numpy(file: Path) -> tuple[NDArray[Any], NDArray[Any] | None]:
             if isinstance(loaded, np.ndarray):
                 return loaded, None
             if "x" not in loaded:
-                raise UserError(f"{file} holds {', '.join(loaded) or 'nothing'}, and no array x.", _FORM)
+                raise UserError(
+                    f"{file} holds {', '.join(loaded) or 'nothing'}, and no array x.", _FORM
+                )
             return loaded["x"], loaded.get("y")
     except UserError:
         raise
@@ -81,14 +85,17 @@ def _parquet(file: Path) -> tuple[NDArray[Any], NDArray[Any] | None]:
         from pyarrow import parquet
     except ImportError:
         raise UserError(
-            "A .parquet file needs pyarrow, which is not installed.", "pip install 'askew[parquet]'."
+            "A .parquet file needs pyarrow, which is not installed.",
+            "pip install 'askew[parquet]'.",
         ) from None
     try:
         table = parquet.read_table(file)
         name = next((n for n in _LABEL if n in table.column_names), None)
         y = None if name is None else np.array(table.column(name).to_pylist(), dtype=object)
     except Exception as error:  # a damaged file can fail anywhere in its decoder
-        raise UserError(f"The parquet file {file} cannot be read: {_reason(error)}.", "write it again.") from None
+        raise UserError(
+            f"The parquet file {file} cannot be read: {_reason(error)}.", "write it again."
+        ) from None
     others = [n for n in table.column_names if n != name]
     try:
         if "x" in others:
@@ -102,9 +109,12 @@ def _parquet(file: Path) -> tuple[NDArray[Any], NDArray[Any] | None]:
         return np.stack([table.column(n).to_numpy().astype(np.float32) for n in numeric], axis=1), y
     except UserError:
         raise
-    except Exception:  # ragged, empty or of other things than numbers: pyarrow and NumPy have many words for it
+    except (
+        Exception
+    ):  # ragged, empty or of other things than numbers: pyarrow and NumPy have many words for it
         raise UserError(
-            f"The columns of {file} are not rows of equally many numbers.", "every row needs as many numbers."
+            f"The columns of {file} are not rows of equally many numbers.",
+            "every row needs as many numbers.",
         ) from None
 
 
@@ -115,7 +125,8 @@ def _is_number(kind: Any) -> bool:
 
 
 def as_images(x: NDArray[Any]) -> NDArray[np.uint8] | None:
-    """uint8 (n, h, w), (n, h, w, c) or (n, c, h, w), c being 1 or 3, as (n, c, h, w); None if it is no such array."""
+    """uint8 (n, h, w), (n, h, w, c) or (n, c, h, w), c being 1 or 3, as (n, c, h, w); None if it is
+    no such array."""
     if x.dtype != np.uint8 or x.ndim not in (3, 4):
         return None
     if x.ndim == 3:
@@ -126,7 +137,8 @@ def as_images(x: NDArray[Any]) -> NDArray[np.uint8] | None:
 
 
 def as_rows(x: NDArray[Any], place: str = "") -> NDArray[np.float32] | None:
-    """Finite numbers (n, d) as float32; None if it is another kind of array, UserError if they are not finite."""
+    """Finite numbers (n, d) as float32; None if it is another kind of array, UserError if they are
+    not finite."""
     if x.ndim != 2 or x.dtype.kind not in "fiub":
         return None
     with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused as such
@@ -138,7 +150,9 @@ def as_rows(x: NDArray[Any], place: str = "") -> NDArray[np.float32] | None:
 def label_names(y: NDArray[Any], n: int, file: Path) -> tuple[str, ...]:
     """One name per row, from names or whole numbers."""
     if y.shape != (n,):
-        raise UserError(f"{file} holds {n} rows and labels of shape {y.shape}.", "give one label per row.")
+        raise UserError(
+            f"{file} holds {n} rows and labels of shape {y.shape}.", "give one label per row."
+        )
     names = [_name(value) for value in y.tolist()]
     if "" in names:
         row = names.index("")
@@ -154,6 +168,8 @@ def _name(value: Any) -> str:
     if isinstance(value, bytes):
         return value.decode(errors="replace")
     if isinstance(value, str):
-        return value.strip().encode("utf-8", "backslashreplace").decode()  # half a character cannot be written
+        return (
+            value.strip().encode("utf-8", "backslashreplace").decode()
+        )  # half a character cannot be written
     whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
     return str(int(value)) if whole and value >= 0 else ""

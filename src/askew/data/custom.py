@@ -18,7 +18,16 @@ from askew.data.array_files import ARRAYS, label_names, read_array
 from askew.data.decode import PictureFiles
 from askew.data.domains import Labeled, Rows, RowSubset, Unlabeled, row_hashes
 from askew.data.image_cache import Pictures, pictures
-from askew.data.image_lists import LISTS, TABLES, USUAL, Columns, Listing, in_order, read_folder, read_listing
+from askew.data.image_lists import (
+    LISTS,
+    TABLES,
+    USUAL,
+    Columns,
+    Listing,
+    in_order,
+    read_folder,
+    read_listing,
+)
 from askew.data.task import Task, make_unlabeled_task
 
 Kind = Literal["rows", "images", "pictures"]
@@ -27,7 +36,8 @@ Kind = Literal["rows", "images", "pictures"]
 Which = Literal["source", "target"]
 
 _FORMS = (
-    "a folder with one sub-folder per class, a .csv or .txt list of pictures, or a .npz, .npy or .parquet array; "
+    "a folder with one sub-folder per class, a .csv or .txt list of pictures, or a .npz, .npy or "
+    ".parquet array; "
     "a target may be a folder without sub-folders."
 )
 _MOST_NAMED = 5
@@ -64,7 +74,8 @@ class CustomData:
     source: CustomDomain
     target: CustomDomain
     unknown: tuple[str, ...]
-    """Labels of the target that the source does not have; nothing else of the target's labels is used."""
+    """Labels of the target that the source does not have; nothing else of the target's labels is
+    used."""
     shared: int
     """How many rows of the target are in the source too, bit for bit."""
 
@@ -81,7 +92,9 @@ class CustomData:
         return prior
 
 
-def list_pictures(path: Path, which: Which, most: int = 0, columns: Columns = USUAL) -> Listing | None:
+def list_pictures(
+    path: Path, which: Which, most: int = 0, columns: Columns = USUAL
+) -> Listing | None:
     """The pictures of a folder or a list, at most so many; None if it is neither."""
     if not path.exists():
         raise UserError(f"The {which} {path} does not exist.", _FORMS)
@@ -96,7 +109,10 @@ def pictures_to_embed(path: Path, columns: Columns = USUAL) -> Listing:
     """The same; UserError if it is neither."""
     listing = list_pictures(path, "target", columns=columns)
     if listing is None:
-        raise UserError(f"{path} is neither a folder nor a list of pictures.", "`askew adapt` embeds arrays of images.")
+        raise UserError(
+            f"{path} is neither a folder nor a list of pictures.",
+            "`askew adapt` embeds arrays of images.",
+        )
     return listing
 
 
@@ -105,13 +121,20 @@ OpenPictures = Callable[[Listing], Pictures]
 
 def open_decoded(listing: Listing) -> Pictures:
     """The listed pictures, decoded now or before into a file of the cache."""
-    name = "own-" + hashlib.sha256("\n".join(listing.paths).encode(errors="surrogateescape")).hexdigest()[:12]
+    name = (
+        "own-"
+        + hashlib.sha256("\n".join(listing.paths).encode(errors="surrogateescape")).hexdigest()[:12]
+    )
     return pictures(name, listing.root, listing.paths, skip_broken=True)
 
 
 def open_unread(listing: Listing) -> Pictures:
-    """The listed pictures, each to be decoded when it is asked for, and known by its number alone."""
-    files, rows = PictureFiles([listing.root / path for path in listing.paths]), np.arange(len(listing.paths))
+    """The listed pictures, each to be decoded when it is asked for, and known by its number
+    alone."""
+    files, rows = (
+        PictureFiles([listing.root / path for path in listing.paths]),
+        np.arange(len(listing.paths)),
+    )
     return Pictures(RowSubset(files, rows, rows.astype("<u8")), rows, {})
 
 
@@ -125,7 +148,8 @@ def read_domain(
 ) -> CustomDomain:
     """Read a folder, a list or an array file. A target's labels are ignored, but for their names.
 
-    `most` limits the number of pictures, in proportion to the classes and with at least two of each.
+    `most` limits the number of pictures, in proportion to the classes and with at least two of
+    each.
     """
     listing, suffix = list_pictures(path, which, most, columns), path.suffix.lower()
     if listing is not None:
@@ -133,8 +157,12 @@ def read_domain(
     elif suffix in ARRAYS:
         found = read_array(path)
         names = tuple(str(row) for row in range(len(found.x)))
-        labels = None if found.y is None or which == "target" else label_names(found.y, len(names), path)
-        domain = CustomDomain(path, found.x, names, labels, labels_ignored=found.y is not None and which == "target")
+        labels = (
+            None if found.y is None or which == "target" else label_names(found.y, len(names), path)
+        )
+        domain = CustomDomain(
+            path, found.x, names, labels, labels_ignored=found.y is not None and which == "target"
+        )
     else:
         raise UserError(f"The {which} {path} is neither a folder nor a list nor an array.", _FORMS)
     if which == "source":
@@ -149,7 +177,8 @@ def require_labels(domain: CustomDomain) -> None:
     flat = sum("/" not in name for name in domain.names)
     if domain.path.is_dir() and flat < len(domain.names):
         raise UserError(
-            f"{flat} of the {len(domain.names)} pictures in {domain.path} lie outside its class folders.",
+            f"{flat} of the {len(domain.names)} pictures in {domain.path} lie outside its class "
+            "folders.",
             "put every picture of the source into the sub-folder of its class.",
         )
     if domain.path.suffix.lower() in TABLES and domain.path.is_file():
@@ -157,13 +186,17 @@ def require_labels(domain: CustomDomain) -> None:
             first = next(lines).strip()
         raise UserError(
             f"The source {domain.path} has no labels: its first line is '{first[:80]}'.",
-            "the column of labels is called label, class or y, or as --label-column (in Python: label=) says.",
+            "the column of labels is called label, class or y, or as --label-column (in Python: "
+            "label=) says.",
         )
-    raise UserError(f"The source {domain.path} has no labels.", f"it needs {_FORMS.partition(';')[0]} with y.")
+    raise UserError(
+        f"The source {domain.path} has no labels.", f"it needs {_FORMS.partition(';')[0]} with y."
+    )
 
 
 def _some(listing: Listing, which: str, most: int) -> Listing:
-    """About `most` pictures of a listing; those of a target are drawn without regard to its labels."""
+    """About `most` pictures of a listing; those of a target are drawn without regard to its
+    labels."""
     n = len(listing.paths)
     if not most or n <= most:
         return listing
@@ -176,7 +209,11 @@ def _some(listing: Listing, which: str, most: int) -> Listing:
 
 
 def listed_domain(
-    path: Path, listing: Listing, which: Which, skip_broken: bool, open_pictures: OpenPictures = open_decoded
+    path: Path,
+    listing: Listing,
+    which: Which,
+    skip_broken: bool,
+    open_pictures: OpenPictures = open_decoded,
 ) -> CustomDomain:
     """The listed pictures; broken or missing ones are a UserError, or left out if allowed."""
     found = open_pictures(listing)
@@ -184,7 +221,8 @@ def listed_domain(
     if broken and not (skip_broken and len(found.kept)):
         first = "; ".join(broken[:3]) + ("; …" if len(broken) > 3 else "")
         raise UserError(
-            f"{len(broken)} of the {len(listing.paths)} pictures of {path} cannot be read: {first}.",
+            f"{len(broken)} of the {len(listing.paths)} pictures of {path} cannot be read: "
+            f"{first}.",
             ("" if path.is_dir() else f"paths are relative to {listing.root.resolve()}; ")
             + "mend or remove them, or leave them out with --skip-broken.",
         )
@@ -203,7 +241,8 @@ def load_custom_data(
     columns: Columns = USUAL,
     open_pictures: OpenPictures = open_decoded,
 ) -> CustomData:
-    """Both domains as a task without test labels; of each source class, a tenth is held out for validation."""
+    """Both domains as a task without test labels; of each source class, a tenth is held out for
+    validation."""
     if isinstance(source, Path) and isinstance(target, Path):
         _apart(source, target)
     if isinstance(source, Path):
@@ -222,46 +261,60 @@ def load_custom_data(
     whole = Labeled(xs, np.array([index[label] for label in source.labels], dtype=np.int64))
     if not (whole.sizes(len(classes)) > 1).any():
         raise UserError(
-            f"No class of the source {source.path} has two images, so none can be held out.", "label a few more."
+            f"No class of the source {source.path} has two images, so none can be held out.",
+            "label a few more.",
         )
-    kind: Kind = "rows" if len(source.shape) == 1 else "images" if source.root is None else "pictures"
+    kind: Kind = (
+        "rows" if len(source.shape) == 1 else "images" if source.root is None else "pictures"
+    )
     return CustomData(
         kind,
         make_unlabeled_task(f"own/{kind}", whole, Unlabeled(xt), classes),
         source,
         target,
         unknown=_unknown(target.labels or (), classes),
-        shared=int(np.isin(row_hashes(target.x), row_hashes(source.x)).sum()) if source.shape == target.shape else 0,
+        shared=int(np.isin(row_hashes(target.x), row_hashes(source.x)).sum())
+        if source.shape == target.shape
+        else 0,
     )
 
 
 def _unknown(labels: tuple[str, ...], classes: tuple[str, ...]) -> tuple[str, ...]:
-    """Labels that are no class of the source; if none of them is one, sub-folders have some other meaning."""
+    """Labels that are no class of the source; if none of them is one, sub-folders have some other
+    meaning."""
     names = set(labels)
     return tuple(in_order(list(names.difference(classes)))) if names.intersection(classes) else ()
 
 
 def _apart(source: Path, target: Path) -> None:
-    """UserError if source and target are the same, or one lies inside the other and would be read twice."""
+    """UserError if source and target are the same, or one lies inside the other and would be read
+    twice."""
     here, there = (Path(os.path.realpath(path)) for path in (source, target))
     if here == there:
         raise UserError(f"Source and target are the same: {source}.", "name two different places.")
     for outer, inner in ((here, there), (there, here)):
         if inner.is_dir() and outer.is_dir() and inner.is_relative_to(outer):
-            raise UserError(f"The folder {inner} lies inside {outer}.", "move it: its pictures would be read twice.")
+            raise UserError(
+                f"The folder {inner} lies inside {outer}.",
+                "move it: its pictures would be read twice.",
+            )
 
 
 def _classes(labels: tuple[str, ...], path: Path) -> tuple[str, ...]:
     names = set(labels)
     if len(names) < 2:
         raise UserError(
-            f"The source {path} has one class, {names.pop()}.", "there is nothing to tell apart; add another."
+            f"The source {path} has one class, {names.pop()}.",
+            "there is nothing to tell apart; add another.",
         )
-    return tuple(sorted(names, key=int) if all(name.isdecimal() for name in names) else in_order(list(names)))
+    return tuple(
+        sorted(names, key=int) if all(name.isdecimal() for name in names) else in_order(list(names))
+    )
 
 
 def _alike(source: CustomDomain, target: CustomDomain) -> tuple[Rows, Rows]:
-    """Both as one network takes them: of equal shape, grey images beside coloured ones in three channels."""
+    """Both as one network takes them: of equal shape, grey images beside coloured ones in three
+    channels."""
     xs, xt = source.x, target.x
     if xs.ndim == xt.ndim == 4 and xs.shape[1] != xt.shape[1] and xs.shape[2:] == xt.shape[2:]:
         xs, xt = (_in_colour(x) for x in (xs, xt))
@@ -279,9 +332,15 @@ def _in_colour(x: Rows) -> NDArray[Any]:
 
 
 def _described(shape: tuple[int, ...]) -> str:
-    return f"rows of {shape[0]} numbers" if len(shape) == 1 else f"images of {' x '.join(map(str, shape))}"
+    return (
+        f"rows of {shape[0]} numbers"
+        if len(shape) == 1
+        else f"images of {' x '.join(map(str, shape))}"
+    )
 
 
 def few(names: tuple[str, ...]) -> str:
     """The first few of many names, as text."""
-    return ", ".join(names[:_MOST_NAMED]) + (f", … ({len(names)} in all)" if len(names) > _MOST_NAMED else "")
+    return ", ".join(names[:_MOST_NAMED]) + (
+        f", … ({len(names)} in all)" if len(names) > _MOST_NAMED else ""
+    )

@@ -19,19 +19,24 @@ from PIL import Image, ImageOps
 from askew.data.paths import require_file
 
 SIDE = 256
-"""Pictures are kept as the paper resizes them, 256 x 256 whatever their shape; networks crop 224 of it."""
+"""Pictures are kept as the paper resizes them, 256 x 256 whatever their shape; networks crop 224 of
+it."""
 
-SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".pnm"))
+SUFFIXES = frozenset(
+    (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".pnm")
+)
 
 _FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
-"""Pillow goes by a file's content: without this, PostScript in a file named .jpg would be run by Ghostscript."""
+"""Pillow goes by a file's content: without this, PostScript in a file named .jpg would be run by
+Ghostscript."""
 
 _BAND = 1 << 18  # pixels that are converted at a time
 _MOST_PIXELS = 1 << 27  # that are decoded at a time; a pixel takes up to twelve bytes
 
 
 class Room:
-    """Lets threads in as long as their pictures together have at most so many pixels; a larger one goes alone.
+    """Lets threads in as long as their pictures together have at most so many pixels; a larger one
+    goes alone.
 
     With a context that makes processes, those that it makes are let in as threads are.
     """
@@ -71,16 +76,20 @@ Row = NDArray[Any]
 
 @contextlib.contextmanager
 def decoding() -> Iterator[None]:
-    """Silence Pillow's warnings of odd metadata, for all threads: what is broken raises an exception."""
+    """Silence Pillow's warnings of odd metadata, for all threads: what is broken raises an
+    exception."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", module="PIL")
         yield
 
 
-def decode(picture: Path | str | Image.Image, shape: tuple[int, ...] = (3, SIDE, SIDE)) -> NDArray[np.uint8]:
+def decode(
+    picture: Path | str | Image.Image, shape: tuple[int, ...] = (3, SIDE, SIDE)
+) -> NDArray[np.uint8]:
     """The picture upright and resized (bilinear), in RGB or grey, (channels, height, width).
 
-    A broken file raises an exception of Pillow's, mostly an OSError. Safe in threads, within `decoding`.
+    A broken file raises an exception of Pillow's, mostly an OSError. Safe in threads, within
+    `decoding`.
     """
     if not isinstance(picture, Image.Image):
         require_file(Path(picture))
@@ -90,19 +99,27 @@ def decode(picture: Path | str | Image.Image, shape: tuple[int, ...] = (3, SIDE,
     _check_size(picture)
     with _room.for_pixels(picture.width * picture.height):
         small = _plain(_upright(picture)).resize((width, height), Image.Resampling.BILINEAR)
-    x = np.asarray(small.convert("L"))[None] if channels == 1 else np.asarray(small.convert("RGB")).transpose(2, 0, 1)
+    x = (
+        np.asarray(small.convert("L"))[None]
+        if channels == 1
+        else np.asarray(small.convert("RGB")).transpose(2, 0, 1)
+    )
     return np.ascontiguousarray(x)
 
 
 def _check_size(image: Image.Image) -> None:
-    """Pillow only warns of pictures from this size on, and raises an exception at twice the size."""
+    """Pillow only warns of pictures from this size on, and raises an exception at twice the
+    size."""
     pixels, most = image.width * image.height, Image.MAX_IMAGE_PIXELS
     if most is not None and pixels > most:
-        raise ValueError(f"it has {pixels:,} pixels; more than {most:,} may be an attack on the memory")
+        raise ValueError(
+            f"it has {pixels:,} pixels; more than {most:,} may be an attack on the memory"
+        )
 
 
 def _upright(image: Image.Image) -> Image.Image:
-    """Turned as the camera noted; metadata that cannot be read are no reason to refuse a picture."""
+    """Turned as the camera noted; metadata that cannot be read are no reason to refuse a
+    picture."""
     try:
         turned = image.getexif().get(0x0112, 1) != 1
     except Exception:
@@ -111,9 +128,11 @@ def _upright(image: Image.Image) -> Image.Image:
 
 
 def _plain(image: Image.Image) -> Image.Image:
-    """Any mode as 8-bit RGB or grey. What is transparent becomes white: below it there may be any colour, mostly black.
+    """Any mode as 8-bit RGB or grey. What is transparent becomes white: below it there may be any
+    colour, mostly black.
 
-    Some rows at a time where values are converted: all of a large scan would take many times its memory.
+    Some rows at a time where values are converted: all of a large scan would take many times its
+    memory.
     """
     mode = image.mode
     if mode.startswith("I") or mode == "F":
@@ -122,7 +141,10 @@ def _plain(image: Image.Image) -> Image.Image:
         flat = Image.new("RGB", image.size)
         for top, band in _bands(image):
             clear = band.convert("RGBA")
-            flat.paste(Image.alpha_composite(Image.new("RGBA", clear.size, "white"), clear).convert("RGB"), (0, top))
+            flat.paste(
+                Image.alpha_composite(Image.new("RGBA", clear.size, "white"), clear).convert("RGB"),
+                (0, top),
+            )
         return flat
     return image if mode in ("RGB", "L") else image.convert("RGB")
 
@@ -135,15 +157,22 @@ def _bands(image: Image.Image) -> Iterator[tuple[int, Image.Image]]:
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:
-    """Grey values of 16 bits, or floats, scaled to 0 … 255; Pillow's own conversion would clip them."""
+    """Grey values of 16 bits, or floats, scaled to 0 … 255; Pillow's own conversion would clip
+    them."""
     # Some versions of Pillow give 16-bit files as 32-bit integers.
     top = 65535.0
     if image.mode == "F":
-        top = 1.0 if max(np.nanmax(np.asarray(band), initial=0.0) for _, band in _bands(image)) <= 1 else 255.0
+        top = (
+            1.0
+            if max(np.nanmax(np.asarray(band), initial=0.0) for _, band in _bands(image)) <= 1
+            else 255.0
+        )
     grey = Image.new("L", image.size)
     for row, band in _bands(image):
         x = np.asarray(band).astype(np.float64)
-        eight: NDArray[np.uint8] = np.nan_to_num(x / top * 255).clip(0, 255).round().astype(np.uint8)
+        eight: NDArray[np.uint8] = (
+            np.nan_to_num(x / top * 255).clip(0, 255).round().astype(np.uint8)
+        )
         grey.paste(Image.fromarray(eight), (0, row))
     return grey
 
@@ -152,7 +181,8 @@ def _eight_bits(image: Image.Image) -> Image.Image:
 
 
 class PictureFiles:
-    """Picture files in place of an array uint8 (n, 3, h, w): decoded where they are indexed, and kept nowhere."""
+    """Picture files in place of an array uint8 (n, 3, h, w): decoded where they are indexed, and
+    kept nowhere."""
 
     dtype, ndim, itemsize = np.dtype(np.uint8), 4, 1
 

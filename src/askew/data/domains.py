@@ -22,12 +22,15 @@ _BLOCK = 256  # rows that are read from a file at a time
 class RowSubset:
     """Rows of a larger array by their indices, read when they are indexed.
 
-    A domain's pictures are one memory-mapped file of gigabytes, or files yet to decode; its splits and draws are row
-    indices in it.
+    A domain's pictures are one memory-mapped file of gigabytes, or files yet to decode; its splits
+    and draws are row indices in it.
     """
 
     def __init__(
-        self, base: NDArray[Any] | PictureFiles, rows: Labels, hashes: NDArray[np.uint64] | None = None
+        self,
+        base: NDArray[Any] | PictureFiles,
+        rows: Labels,
+        hashes: NDArray[np.uint64] | None = None,
     ) -> None:
         self.base = base
         self.rows = rows
@@ -63,15 +66,18 @@ class RowSubset:
         return RowSubset(self.base, self.rows[index], self.hashes)
 
     def expect(self, index: Labels) -> None:
-        """Have the system read these rows of a mapped file, all at once, while we do something else.
+        """Have the system read these rows of a mapped file, all at once, while we do something
+        else.
 
-        A row that it does not expect waits for its page faults, and each reads what lies around it too: 8 MiB for a
-        picture of 192 KiB, where the disk's read-ahead is that long.
+        A row that it does not expect waits for its page faults, and each reads what lies around it
+        too: 8 MiB for a picture of 192 KiB, where the disk's read-ahead is that long.
         """
         owner: Any = self.base
         while isinstance(owner, np.ndarray):
             owner = owner.base
-        if not isinstance(owner, mmap.mmap) or not hasattr(mmap, "MADV_WILLNEED"):  # Windows has none
+        if not isinstance(owner, mmap.mmap) or not hasattr(
+            mmap, "MADV_WILLNEED"
+        ):  # Windows has none
             return
         x = np.asarray(self.base)
         first, size = x.ctypes.data - np.frombuffer(owner, np.uint8).ctypes.data, x.strides[0]
@@ -88,7 +94,10 @@ def row_hashes(x: Rows) -> NDArray[np.uint64]:
     """A hash of each row's content. (n, …) → (n,)"""
     if isinstance(x, RowSubset) and x.hashes is not None:
         return x.hashes[x.rows]
-    hashes = (hashlib.blake2b(np.ascontiguousarray(row).data, digest_size=8).digest() for row in np.asarray(x))
+    hashes = (
+        hashlib.blake2b(np.ascontiguousarray(row).data, digest_size=8).digest()
+        for row in np.asarray(x)
+    )
     return np.frombuffer(b"".join(hashes), dtype="<u8")
 
 
@@ -96,7 +105,10 @@ def require_finite(x: NDArray[np.float32], place: str = "") -> None:
     """UserError if rows (n, d) hold NaN or infinity."""
     bad = int((~np.isfinite(x)).any(axis=1).sum())
     if bad:
-        raise UserError(f"{bad} of the {len(x)} rows{place} hold NaN or infinity.", "remove or impute them first.")
+        raise UserError(
+            f"{bad} of the {len(x)} rows{place} hold NaN or infinity.",
+            "remove or impute them first.",
+        )
 
 
 def _checked(x: Rows) -> None:
@@ -106,7 +118,8 @@ def _checked(x: Rows) -> None:
         require_finite(np.asarray(x))
         return
     raise UserError(
-        f"Expected uint8 images (n, channels, height, width) or float32 rows (n, width), found {x.dtype} {x.shape}.",
+        "Expected uint8 images (n, channels, height, width) or float32 rows (n, width), found "
+        f"{x.dtype} {x.shape}.",
         "convert the array first, for example x.astype('float32').",
     )
 
@@ -166,7 +179,11 @@ class Labeled:
     def followed_by(self, other: Labeled) -> Labeled:
         """These rows, then the other's."""
         x: Rows
-        if isinstance(self.x, RowSubset) and isinstance(other.x, RowSubset) and self.x.base is other.x.base:
+        if (
+            isinstance(self.x, RowSubset)
+            and isinstance(other.x, RowSubset)
+            and self.x.base is other.x.base
+        ):
             x = RowSubset(self.x.base, np.concatenate([self.x.rows, other.x.rows]), self.x.hashes)
         else:
             x = np.concatenate([np.asarray(self.x), np.asarray(other.x)])
@@ -180,4 +197,6 @@ class Labeled:
         return np.bincount(self.y, minlength=classes)
 
     def fingerprint(self) -> str:
-        return hashlib.sha256((Unlabeled(self.x).fingerprint()).encode() + self.y.tobytes()).hexdigest()
+        return hashlib.sha256(
+            (Unlabeled(self.x).fingerprint()).encode() + self.y.tobytes()
+        ).hexdigest()

@@ -1,8 +1,9 @@
 """Pictures decoded once: a memory-mapped uint8 file (n, 3, 256, 256) and an index of what is in it.
 
-`<cache>/pictures-<name>-<hash of the folder>.npy` and `.json`. The index has the form, and for each picture its
-path, size, time of change and a hash of its pixels; it is written last. A damaged cache is rebuilt, and so
-is one whose files changed on the disk; pictures that did not change are copied from the old cache.
+`<cache>/pictures-<name>-<hash of the folder>.npy` and `.json`. The index has the form, and for each
+picture its path, size, time of change and a hash of its pixels; it is written last. A damaged cache
+is rebuilt, and so is one whose files changed on the disk; pictures that did not change are copied
+from the old cache.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ Stamp = tuple[str, int, int]  # path, bytes, time of change in ns
 
 @dataclass(frozen=True)
 class Pictures:
-    """The decoded pictures of one domain: those that could be decoded, by their place in what was asked for."""
+    """The decoded pictures of one domain: those that could be decoded, by their place in what was
+    asked for."""
 
     x: RowSubset
     kept: NDArray[np.int64]
@@ -55,8 +57,9 @@ def pictures(
 ) -> Pictures:
     """The pictures `paths` below `root`, decoded now or before.
 
-    A broken or missing one is a UserError, unless it may be skipped: by this argument, which the cache remembers until
-    a file changes, or by ASKEW_SKIP_BROKEN=1. `whole` compares all pixels with the index, not only a sample of them.
+    A broken or missing one is a UserError, unless it may be skipped: by this argument, which the
+    cache remembers until a file changes, or by ASKEW_SKIP_BROKEN=1. `whole` compares all pixels
+    with the index, not only a sample of them.
     """
     folder = cache_folder()
     stem = f"pictures-{name}-{hashlib.sha256(os.fsencode(root.resolve())).hexdigest()[:12]}"
@@ -65,7 +68,11 @@ def pictures(
         stamps = [_stamp(root, path) for path in paths]
         store = _Store(folder / f"{stem}.npy", folder / f"{stem}.json")
         index = store.index()
-        if index is None or [tuple(f[:3]) for f in index["files"]] != stamps or not store.sound(index, whole):
+        if (
+            index is None
+            or [tuple(f[:3]) for f in index["files"]] != stamps
+            or not store.sound(index, whole)
+        ):
             index = _build(store, root, stamps, index)
         broken: dict[str, str] = index["broken"]
         if skip_broken and broken and not index["skip"]:
@@ -74,8 +81,10 @@ def pictures(
     if broken and not (index["skip"] or os.environ.get("ASKEW_SKIP_BROKEN", "") not in ("", "0")):
         first = "; ".join(f"{root / path} ({why})" for path, why in list(broken.items())[:3])
         raise UserError(
-            f"{_pictures(len(broken))} of {len(paths)} cannot be read: {first}{'; …' if len(broken) > 3 else ''}.",
-            f"mend or remove them, or leave them out with `askew data check {name.split('--')[0]} --skip-broken`.",
+            f"{_pictures(len(broken))} of {len(paths)} cannot be read: "
+            f"{first}{'; …' if len(broken) > 3 else ''}.",
+            "mend or remove them, or leave them out with `askew data check "
+            f"{name.split('--')[0]} --skip-broken`.",
         )
     kept = np.array([i for i, path in enumerate(paths) if path not in broken], dtype=np.int64)
     hashes = np.array([int(file[3], 16) for file in index["files"]], dtype="<u8")
@@ -99,7 +108,8 @@ def _claimed(lock: Path) -> Iterator[None]:
 
 
 def _stamp(root: Path, path: str) -> Stamp:
-    """What tells whether a file has changed; a missing one has the stamp of an empty file, and fails to decode."""
+    """What tells whether a file has changed; a missing one has the stamp of an empty file, and
+    fails to decode."""
     try:
         about = (root / path).stat()
     except (OSError, ValueError):  # a name with a zero byte is a ValueError
@@ -123,7 +133,9 @@ class _Store:
         try:
             index: dict[str, Any] = json.loads(self.list.read_text(encoding="utf-8"))
             fits = index["form"] == FORM and self.array.stat().st_size == index["bytes"]
-            known = all(len(file) == 4 for file in index["files"]) and isinstance(index["broken"], dict)
+            known = all(len(file) == 4 for file in index["files"]) and isinstance(
+                index["broken"], dict
+            )
             fits = fits and known and isinstance(index["skip"], bool)
             return index if fits and self.pixels(len(index["files"])) is not None else None
         except Exception:  # whatever is wrong with it, a cache only ever saves time
@@ -144,15 +156,26 @@ class _Store:
         """Whether the pixels are those that the index names: all of them, or a sample."""
         files = index["files"]
         x = self.pixels(len(files))
-        rows = range(len(files)) if whole else sorted(set(np.linspace(0, len(files) - 1, _SAMPLE).astype(int).tolist()))
+        rows = (
+            range(len(files))
+            if whole
+            else sorted(set(np.linspace(0, len(files) - 1, _SAMPLE).astype(int).tolist()))
+        )
         return all(_hash(x[i].tobytes()) == files[i][3] for i in rows)
 
 
-def _build(store: _Store, root: Path, stamps: Sequence[Stamp], old: dict[str, Any] | None) -> dict[str, Any]:
-    """Decode what is not in the old cache, and put the new one in its place: the pixels, then the index."""
+def _build(
+    store: _Store, root: Path, stamps: Sequence[Stamp], old: dict[str, Any] | None
+) -> dict[str, Any]:
+    """Decode what is not in the old cache, and put the new one in its place: the pixels, then the
+    index."""
     hashes: dict[int, str] = {}
     broken: dict[str, str] = {}
-    known = {tuple(f[:3]): (i, f[3]) for i, f in enumerate(old["files"]) if f[0] not in old["broken"]} if old else {}
+    known = (
+        {tuple(f[:3]): (i, f[3]) for i, f in enumerate(old["files"]) if f[0] not in old["broken"]}
+        if old
+        else {}
+    )
     with whole_file(store.array, _HINT) as temporary:
         with temporary.open("wb") as file:
             head = {"descr": "|u1", "fortran_order": False, "shape": (len(stamps), *SHAPE)}
@@ -162,7 +185,11 @@ def _build(store: _Store, root: Path, stamps: Sequence[Stamp], old: dict[str, An
             before = store.pixels(len(old["files"])) if old and known else None
             for row, stamp in enumerate(stamps):
                 place, known_hash = known.get(stamp, (0, ""))
-                if before is not None and known_hash and _hash(pixels := before[place].tobytes()) == known_hash:
+                if (
+                    before is not None
+                    and known_hash
+                    and _hash(pixels := before[place].tobytes()) == known_hash
+                ):
                     file.seek(start + row * _ROW)
                     file.write(pixels)
                     hashes[row] = known_hash
@@ -184,7 +211,8 @@ def _build(store: _Store, root: Path, stamps: Sequence[Stamp], old: dict[str, An
 
 
 def _reserve(file: int, size: int) -> None:
-    """Take the room first where the system can: a full disk is then found before anything is decoded."""
+    """Take the room first where the system can: a full disk is then found before anything is
+    decoded."""
     try:
         os.posix_fallocate(file, 0, size)
     except AttributeError:  # neither Windows nor macOS has it
@@ -198,7 +226,9 @@ def _reserve(file: int, size: int) -> None:
 Decoded = tuple[int, str, str]  # row, hash of its pixels, why it is broken
 
 
-def _decode_block(file: Path, start: int, root: Path, block: Sequence[tuple[int, str]]) -> list[Decoded]:
+def _decode_block(
+    file: Path, start: int, root: Path, block: Sequence[tuple[int, str]]
+) -> list[Decoded]:
     """Decode some pictures straight into the file; broken ones become black."""
     done = []
     with file.open("rb+") as handle:
@@ -214,10 +244,13 @@ def _decode_block(file: Path, start: int, root: Path, block: Sequence[tuple[int,
     return done
 
 
-def _decode_all(file: Path, start: int, root: Path, todo: Sequence[tuple[int, str]]) -> Iterator[Decoded]:
+def _decode_all(
+    file: Path, start: int, root: Path, todo: Sequence[tuple[int, str]]
+) -> Iterator[Decoded]:
     """The same for all, in threads and under a progress bar where there is a terminal.
 
-    Threads are enough, because Pillow decodes and resizes outside of Python's lock, and nobody else needs it meanwhile.
+    Threads are enough, because Pillow decodes and resizes outside of Python's lock, and nobody else
+    needs it meanwhile.
     """
     from rich.console import Console
     from rich.progress import Progress
@@ -225,7 +258,10 @@ def _decode_all(file: Path, start: int, root: Path, todo: Sequence[tuple[int, st
     blocks = [todo[i : i + _BLOCK] for i in range(0, len(todo), _BLOCK)]
     console = Console(stderr=True)
     pool = ThreadPoolExecutor(thread_name_prefix="decode")
-    with decoding(), Progress(console=console, disable=not console.is_terminal, transient=True) as bars:
+    with (
+        decoding(),
+        Progress(console=console, disable=not console.is_terminal, transient=True) as bars,
+    ):
         bar = bars.add_task(f"decoding {root.name}", total=len(todo))
         try:
             for block in pool.map(partial(_decode_block, file, start, root), blocks):

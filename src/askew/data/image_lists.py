@@ -15,13 +15,17 @@ from askew.data.paths import readable
 TABLES = frozenset((".csv", ".tsv"))
 LISTS = TABLES | {".txt", ".list"}
 
-_FORM = "a line has a path, relative to the list, and a label: photos/1.jpg,cat; a CSV may begin with path,label."
+_FORM = (
+    "a line has a path, relative to the list, and a label: photos/1.jpg,cat; a CSV may begin "
+    "with path,label."
+)
 _PATH, _LABEL = ("path", "file", "filename", "image"), ("label", "class", "y")
 
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of a table that hold paths and labels, by name; empty: the usual names, or the first two columns."""
+    """The columns of a table that hold paths and labels, by name; empty: the usual names, or the
+    first two columns."""
 
     path: str = ""
     label: str = ""
@@ -40,7 +44,8 @@ class Listing:
 
 
 def find_pictures(folder: Path) -> list[str]:
-    """All pictures below a folder by their paths in it, sorted; hidden ones and other files are passed over.
+    """All pictures below a folder by their paths in it, sorted; hidden ones and other files are
+    passed over.
 
     Links are followed; one that leads back to where it lies is a UserError.
     """
@@ -50,9 +55,12 @@ def find_pictures(folder: Path) -> list[str]:
         here = Path(where)
         for name in inner:
             link = here / name
-            if link.is_symlink() and Path(os.path.realpath(here)).is_relative_to(os.path.realpath(link)):
+            if link.is_symlink() and Path(os.path.realpath(here)).is_relative_to(
+                os.path.realpath(link)
+            ):
                 raise UserError(
-                    f"The link {link} leads back to a folder that it lies in.", "remove the link and start again."
+                    f"The link {link} leads back to a folder that it lies in.",
+                    "remove the link and start again.",
                 )
         for name in files:
             if Path(name).suffix.lower() in SUFFIXES and not name.startswith("."):
@@ -61,11 +69,14 @@ def find_pictures(folder: Path) -> list[str]:
 
 
 def _unreadable(error: OSError) -> None:
-    raise UserError(f"The folder {error.filename} cannot be read: {error.strerror}.", "mend its permissions.")
+    raise UserError(
+        f"The folder {error.filename} cannot be read: {error.strerror}.", "mend its permissions."
+    )
 
 
 def read_folder(folder: Path) -> Listing:
-    """A folder's pictures; where all lie in sub-folders, the first sub-folder's name is a picture's label."""
+    """A folder's pictures; where all lie in sub-folders, the first sub-folder's name is a picture's
+    label."""
     paths = find_pictures(folder)
     if not paths:
         raise UserError(
@@ -73,7 +84,11 @@ def read_folder(folder: Path) -> Listing:
             f"pictures end in {', '.join(sorted(SUFFIXES))}; folders are searched.",
         )
     parts = [Path(path).parts for path in paths]
-    labels = None if any(len(part) == 1 for part in parts) else tuple(readable(part[0]) for part in parts)
+    labels = (
+        None
+        if any(len(part) == 1 for part in parts)
+        else tuple(readable(part[0]) for part in parts)
+    )
     return Listing(folder, tuple(paths), labels)
 
 
@@ -81,13 +96,16 @@ Line = tuple[int, str, str]  # number, path, label or nothing
 
 
 def read_lines(file: Path, columns: Columns = USUAL) -> list[Line]:
-    """The lines of a list: CSV, TSV, or text with `path label` or just `path` per line. No path comes twice."""
+    """The lines of a list: CSV, TSV, or text with `path label` or just `path` per line. No path
+    comes twice."""
     try:
         text = file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"The list {file} cannot be read: {error}.", _FORM) from None
     lines = text.splitlines()
-    rows = list(_table(file, lines, columns) if file.suffix.lower() in TABLES else _text(file.parent, lines))
+    rows = list(
+        _table(file, lines, columns) if file.suffix.lower() in TABLES else _text(file.parent, lines)
+    )
     if not rows:
         raise UserError(f"The list {file} is empty.", _FORM)
     seen: dict[str, int] = {}
@@ -102,7 +120,8 @@ def read_lines(file: Path, columns: Columns = USUAL) -> list[Line]:
 
 
 def read_listing(file: Path, columns: Columns = USUAL) -> Listing:
-    """A list of pictures of which all are labelled, or none. Missing files are found when they are decoded."""
+    """A list of pictures of which all are labelled, or none. Missing files are found when they are
+    decoded."""
     root, rows = file.parent, read_lines(file, columns)
     unlabelled = [number for number, _, label in rows if not label]
     if unlabelled and len(unlabelled) < len(rows):
@@ -129,13 +148,16 @@ def _table(file: Path, lines: list[str], columns: Columns) -> Iterator[Line]:
 
 
 def _header(file: Path, cells: list[str], columns: Columns) -> tuple[int, int] | None:
-    """Where paths and labels are by the first line; None if it is no header. UserError if a named column is missing.
+    """Where paths and labels are by the first line; None if it is no header. UserError if a named
+    column is missing.
 
     A list without labels, such as a target's, need not have the column of labels.
     """
     head = [cell.lower() for cell in cells]
-    paths, labels = ((wanted.lower(),) if wanted else usual for wanted, usual in
-                     ((columns.path, _PATH), (columns.label, _LABEL)))  # fmt: skip
+    paths, labels = (
+        (wanted.lower(),) if wanted else usual
+        for wanted, usual in ((columns.path, _PATH), (columns.label, _LABEL))
+    )
     of = next((head.index(name) for name in labels if name in head), len(head))
     if any(name in head for name in paths):
         return next(head.index(name) for name in paths if name in head), of
@@ -150,7 +172,8 @@ def _header(file: Path, cells: list[str], columns: Columns) -> tuple[int, int] |
 
 
 def _delimiter(lines: list[str]) -> str:
-    """A semicolon, which spreadsheets write where the comma is a decimal sign, if the first line has more of them."""
+    """A semicolon, which spreadsheets write where the comma is a decimal sign, if the first line
+    has more of them."""
     first = next((line for line in lines if line.strip()), "")
     return ";" if first.count(";") > first.count(",") else ","
 
@@ -173,5 +196,6 @@ def _is_file(path: Path) -> bool:
 
 
 def in_order(names: Sequence[str]) -> list[str]:
-    """Class names in alphabetical order, whatever their case: the order in which classes are numbered."""
+    """Class names in alphabetical order, whatever their case: the order in which classes are
+    numbered."""
     return sorted(names, key=lambda name: (name.casefold(), name))

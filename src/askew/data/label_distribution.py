@@ -32,16 +32,19 @@ class LabelDistributions:
 
     @property
     def distance(self) -> float:
-        """Jensen–Shannon distance of source and target label distribution, from 0 (equal) to 1 (disjoint)."""
+        """Jensen–Shannon distance of source and target label distribution, from 0 (equal) to 1
+        (disjoint)."""
         return label_shift.js_distance(self.source, self.target)
 
     @property
     def bound(self) -> float:
-        """The least sum of source and target error that features can reach which look alike in both domains.
+        """The least sum of source and target error that features can reach which look alike in both
+        domains.
 
         ε_S + ε_T ≥ ½ (d_JS(p(y), q(y)) − d_JS(p(x), q(x)))²,  here with d_JS(p(x), q(x)) = 0
 
-        (Zhao et al., ICML 2019, Theorem 4.3, as the paper quotes it; d in bits, with which the theorem holds as well.)
+        (Zhao et al., ICML 2019, Theorem 4.3, as the paper quotes it; d in bits, with which the
+        theorem holds as well.)
         """
         return self.distance**2 / 2
 

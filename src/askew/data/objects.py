@@ -1,4 +1,5 @@
-"""Domains that live in Python: lists, arrays, DataFrames, and data sets of torch's and Hugging Face's."""
+"""Domains that live in Python: lists, arrays, DataFrames, and data sets of torch's and Hugging
+Face's."""
 
 from __future__ import annotations
 
@@ -27,8 +28,10 @@ from askew.data.paths import cache_folder
 _IMAGE = ("image", "img", "path", "file", "filename")
 _LABEL = ("label", "labels", "class", "y")
 _FORMS = (
-    "a folder or file; a list of paths, images or arrays; an array; a DataFrame; a torch Dataset or DataLoader; a data "
-    "set of Hugging Face's; labels as (images, labels), as (image, label) in each item, or in a column."
+    "a folder or file; a list of paths, images or arrays; an array; a DataFrame; a torch Dataset "
+    "or DataLoader; a data "
+    "set of Hugging Face's; labels as (images, labels), as (image, label) in each item, or in a "
+    "column."
 )
 
 Pair = tuple[Any, Any]
@@ -36,7 +39,8 @@ Pair = tuple[Any, Any]
 
 @dataclass(frozen=True)
 class Items:
-    """A domain one by one: an image (a path, a picture, an array) or a row of numbers, and its label or None."""
+    """A domain one by one: an image (a path, a picture, an array) or a row of numbers, and its
+    label or None."""
 
     what: str
     pairs: Iterable[Pair]
@@ -48,9 +52,16 @@ class Items:
 
 
 def as_domain(
-    given: Any, which: Which, *, image: str = "", label: str = "", skip_broken: bool = False, most: int = 0
+    given: Any,
+    which: Which,
+    *,
+    image: str = "",
+    label: str = "",
+    skip_broken: bool = False,
+    most: int = 0,
 ) -> CustomDomain:
-    """A domain from whatever holds it. `image` and `label` name columns where there are some; `most` as `read_domain`.
+    """A domain from whatever holds it. `image` and `label` name columns where there are some;
+    `most` as `read_domain`.
 
     A target's labels are not read.
     """
@@ -59,13 +70,20 @@ def as_domain(
     if isinstance(given, str | Path):
         return read_domain(Path(given), which, skip_broken, most)
     if which == "target" and type(getattr(given, "sampler", None)).__name__ == "RandomSampler":
-        raise UserError("The target's DataLoader shuffles: nobody could tell its predictions apart.", "shuffle=False.")
+        raise UserError(
+            "The target's DataLoader shuffles: nobody could tell its predictions apart.",
+            "shuffle=False.",
+        )
     items = _items(given, image, label)
     pairs = iter(items.pairs)
     head = list(_until_sound(pairs))
     first = head[-1][0] if head else None
-    read = _listed if isinstance(first, str | Path) else _decoded if _is_picture(first) else _stacked
-    domain = read(dataclasses.replace(items, pairs=itertools.chain(head, pairs)), which, skip_broken)
+    read = (
+        _listed if isinstance(first, str | Path) else _decoded if _is_picture(first) else _stacked
+    )
+    domain = read(
+        dataclasses.replace(items, pairs=itertools.chain(head, pairs)), which, skip_broken
+    )
     if which == "source":
         require_labels(domain)
     return domain
@@ -83,20 +101,35 @@ def _until_sound(pairs: Iterator[Pair]) -> Iterator[Pair]:
 
 
 def _items(given: Any, image: str, label: str) -> Items:
-    """The items of a list, an array, a DataFrame, a data set or a loader; UserError if it is something else."""
+    """The items of a list, an array, a DataFrame, a data set or a loader; UserError if it is
+    something else."""
     if isinstance(given, tuple) and len(given) == 2 and not _is_one(given[0]):
         x, labels = _items(given[0], image, label), list(given[1])
         if isinstance(given[0], Sequence | np.ndarray) and len(given[0]) != len(labels):
-            raise UserError(f"There are {len(given[0])} images and {len(labels)} labels.", "give one label per image.")
-        return dataclasses.replace(x, pairs=[(one, y) for (one, _), y in zip(x.pairs, labels, strict=True)])
+            raise UserError(
+                f"There are {len(given[0])} images and {len(labels)} labels.",
+                "give one label per image.",
+            )
+        return dataclasses.replace(
+            x, pairs=[(one, y) for (one, _), y in zip(x.pairs, labels, strict=True)]
+        )
     if hasattr(given, "columns") and hasattr(given, "iloc"):
         return _of_frame(given, image, label)
-    if isinstance(given, Mapping) and given and all(hasattr(split, "features") for split in given.values()):
-        raise UserError(f"The data set has the splits {', '.join(given)}.", "name one, such as dataset['train'].")
+    if (
+        isinstance(given, Mapping)
+        and given
+        and all(hasattr(split, "features") for split in given.values())
+    ):
+        raise UserError(
+            f"The data set has the splits {', '.join(given)}.",
+            "name one, such as dataset['train'].",
+        )
     if hasattr(given, "features") and hasattr(given, "column_names"):
         return _of_hugging_face(given, image, label)
     if hasattr(given, "dataset") and hasattr(given, "batch_size"):
-        return Items("a DataLoader", _batches(given, image, label), classes=_class_names(given.dataset))
+        return Items(
+            "a DataLoader", _batches(given, image, label), classes=_class_names(given.dataset)
+        )
     if isinstance(given, list | tuple):
         return Items("a list", [item if _is_pair(item) else (item, None) for item in given])
     if hasattr(given, "__array__"):
@@ -108,12 +141,19 @@ def _items(given: Any, image: str, label: str) -> Items:
 
 
 def _of_frame(frame: Any, image: str, label: str) -> Items:
-    """A column of paths or images and one of labels; without the first, every other column of numbers is a feature."""
+    """A column of paths or images and one of labels; without the first, every other column of
+    numbers is a feature."""
     columns = [str(name) for name in frame.columns]
     x, y = _column(columns, image, _IMAGE), _column(columns, label, _LABEL)
     labels = [None] * len(frame) if y is None else frame[y].tolist()
-    inputs = frame.drop(columns=[y] if y else []).select_dtypes("number").to_numpy() if x is None else frame[x].tolist()
-    return Items("a DataFrame", list(zip(inputs, labels, strict=True)), tuple(map(str, frame.index)))
+    inputs = (
+        frame.drop(columns=[y] if y else []).select_dtypes("number").to_numpy()
+        if x is None
+        else frame[x].tolist()
+    )
+    return Items(
+        "a DataFrame", list(zip(inputs, labels, strict=True)), tuple(map(str, frame.index))
+    )
 
 
 def _of_hugging_face(data: Any, image: str, label: str) -> Items:
@@ -125,8 +165,14 @@ def _of_hugging_face(data: Any, image: str, label: str) -> Items:
     y = _column(columns, label or kinds.get("ClassLabel", ""), _LABEL)
     if x not in columns:
         raise unknown("column of images", x or "image", columns, "name it: image='…'.")
-    pairs = ((item if isinstance(item, Exception) else item[x], _of(item, y)) for item in _each(data))
-    return Items("a Hugging Face data set", pairs, classes=tuple(getattr(features.get(y), "names", None) or ()))
+    pairs = (
+        (item if isinstance(item, Exception) else item[x], _of(item, y)) for item in _each(data)
+    )
+    return Items(
+        "a Hugging Face data set",
+        pairs,
+        classes=tuple(getattr(features.get(y), "names", None) or ()),
+    )
 
 
 def _of(item: Any, column: str | None) -> Any:
@@ -148,7 +194,8 @@ def _batches(loader: Any, image: str, label: str) -> Iterator[Pair]:
 
 
 def _each(data: Any) -> Iterator[Any]:
-    """The items by number, where they have some: then one that cannot be read does not end the others."""
+    """The items by number, where they have some: then one that cannot be read does not end the
+    others."""
     if not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
         yield from data
         return
@@ -160,7 +207,8 @@ def _each(data: Any) -> Iterator[Any]:
 
 
 def _pair(item: Any, image: str, label: str) -> Pair:
-    """An item of a data set, or a batch of a loader: (image, label, …), {column: …}, or an image alone."""
+    """An item of a data set, or a batch of a loader: (image, label, …), {column: …}, or an image
+    alone."""
     if isinstance(item, Mapping):
         x, y = _column(list(item), image, _IMAGE), _column(list(item), label, _LABEL)
         return item[x or next(iter(item))], None if y is None else item[y]
@@ -180,17 +228,21 @@ def _class_names(data: Any) -> tuple[str, ...]:
 
 
 def _listed(items: Items, which: Which, skip_broken: bool) -> CustomDomain:
-    """Paths of picture files, relative to where we are: decoded once, as those in a list file are."""
+    """Paths of picture files, relative to where we are: decoded once, as those in a list file
+    are."""
     pairs = list(items.pairs)
     paths, labels = tuple(str(x) for x, _ in pairs), _labels(items, [y for _, y in pairs])
     if len(set(paths)) < len(paths):
         twice = next(path for path in paths if paths.count(path) > 1)
-        raise UserError(f"{items.what.capitalize()} names {twice} twice.", "name every picture once.")
+        raise UserError(
+            f"{items.what.capitalize()} names {twice} twice.", "name every picture once."
+        )
     return listed_domain(Path(items.what), Listing(Path(), paths, labels), which, skip_broken)
 
 
 def _decoded(items: Items, which: Which, skip_broken: bool) -> CustomDomain:
-    """Pictures of any size as uint8 (n, 3, 256, 256), in a file that goes with the array: they may be many."""
+    """Pictures of any size as uint8 (n, 3, 256, 256), in a file that goes with the array: they may
+    be many."""
     folder = cache_folder()
     folder.mkdir(parents=True, exist_ok=True)
     kept, labels, hashes, broken = [], [], [], []
@@ -206,10 +258,15 @@ def _decoded(items: Items, which: Which, skip_broken: bool) -> CustomDomain:
             kept.append(row)
             labels.append(y)
         file.flush()
-        base = np.memmap(file, np.uint8, "r+", shape=(len(kept), 3, SIDE, SIDE)) if kept else np.empty(0, np.uint8)
+        base = (
+            np.memmap(file, np.uint8, "r+", shape=(len(kept), 3, SIDE, SIDE))
+            if kept
+            else np.empty(0, np.uint8)
+        )
     if broken and not (skip_broken and kept):
         raise UserError(
-            f"{len(broken)} of the {len(kept) + len(broken)} pictures of {items.what} cannot be read: {broken[0]}.",
+            f"{len(broken)} of the {len(kept) + len(broken)} pictures of {items.what} cannot be "
+            f"read: {broken[0]}.",
             "mend or remove them, or leave them out with skip_broken=True.",
         )
     x = RowSubset(base, np.arange(len(kept)), np.array(hashes, dtype="<u8"))
@@ -229,13 +286,19 @@ def _stacked(items: Items, which: Which, skip_broken: bool) -> CustomDomain:
             "arrays have to be of equal size; pictures of Pillow's are resized.",
         ) from None
     names = tuple(_name(items, row) for row in range(len(pairs)))
-    return _domain(items, known_array(_eight_bits(x, items.what), place), names, [y for _, y in pairs], which)
+    return _domain(
+        items, known_array(_eight_bits(x, items.what), place), names, [y for _, y in pairs], which
+    )
 
 
-def _domain(items: Items, x: Any, names: tuple[str, ...], labels: list[Any], which: Which, **more: Any) -> CustomDomain:
+def _domain(
+    items: Items, x: Any, names: tuple[str, ...], labels: list[Any], which: Which, **more: Any
+) -> CustomDomain:
     given = any(y is not None for y in labels)
     own = _labels(items, labels) if which == "source" else None
-    return CustomDomain(Path(items.what), x, names, own, labels_ignored=given and which == "target", **more)
+    return CustomDomain(
+        Path(items.what), x, names, own, labels_ignored=given and which == "target", **more
+    )
 
 
 def _labels(items: Items, labels: list[Any]) -> tuple[str, ...] | None:
@@ -273,7 +336,11 @@ def _is_one(x: Any) -> bool:
 
 def _is_pair(item: Any) -> bool:
     """Whether an entry of a list is an image with its label."""
-    return isinstance(item, tuple) and len(item) == 2 and (_is_one(item[0]) or hasattr(item[0], "__array__"))
+    return (
+        isinstance(item, tuple)
+        and len(item) == 2
+        and (_is_one(item[0]) or hasattr(item[0], "__array__"))
+    )
 
 
 def _array_of(x: Any) -> NDArray[Any]:
@@ -283,7 +350,8 @@ def _array_of(x: Any) -> NDArray[Any]:
 
 
 def _eight_bits(x: NDArray[Any], what: str) -> NDArray[Any]:
-    """Images of floats from 0 to 1, as torchvision's ToTensor makes them, as uint8; all else as it is."""
+    """Images of floats from 0 to 1, as torchvision's ToTensor makes them, as uint8; all else as it
+    is."""
     if x.ndim < 3 or x.dtype.kind != "f":
         return x
     low, high = float(x.min(initial=0.0)), float(x.max(initial=0.0))

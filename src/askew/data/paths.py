@@ -28,7 +28,9 @@ def named_data_folder(given: Path | None) -> Path | None:
     try:
         return Path(text).expanduser() if text else None
     except RuntimeError:  # ~nobody
-        raise UserError(f"The data folder {text} is that of a user who does not exist.", _HOW) from None
+        raise UserError(
+            f"The data folder {text} is that of a user who does not exist.", _HOW
+        ) from None
 
 
 def require_file(path: Path) -> None:
@@ -39,12 +41,14 @@ def require_file(path: Path) -> None:
 
 
 def readable(path: Path | str) -> str:
-    """A path as text that can be written anywhere, and is the same in every locale; odd bytes are written as \\xff."""
+    """A path as text that can be written anywhere, and is the same in every locale; odd bytes are
+    written as \\xff."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def cache_folder() -> Path:
-    """Where rendered digits and decoded pictures are kept: ASKEW_CACHE, or where the system keeps a user's caches.
+    """Where rendered digits and decoded pictures are kept: ASKEW_CACHE, or where the system keeps a
+    user's caches.
 
     The same places as platformdirs', which would be one more thing to install.
     """
@@ -52,13 +56,18 @@ def cache_folder() -> Path:
         return Path(given)
     system: str = sys.platform
     if system == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "askew" / "Cache"
+        return (
+            Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+            / "askew"
+            / "Cache"
+        )
     usual = Path.home() / ("Library/Caches" if system == "darwin" else ".cache")
     return Path(os.environ.get("XDG_CACHE_HOME") or usual) / "askew"
 
 
 def plain(name: str) -> str:
-    """A name reduced to its letters and digits: "Real World", "Real_World" and "RealWorld" are one."""
+    """A name reduced to its letters and digits: "Real World", "Real_World" and "RealWorld" are
+    one."""
     return "".join(c for c in name.casefold() if c.isalnum())
 
 

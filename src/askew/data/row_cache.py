@@ -1,4 +1,5 @@
-"""Rows of numbers computed from images, kept in a folder of the cache by the content of each image."""
+"""Rows of numbers computed from images, kept in a folder of the cache by the content of each
+image."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ _HINT = "set ASKEW_CACHE to a folder that is yours and has room."
 
 
 class RowCache:
-    """Rows by image and view: files of some rows each in a folder, and in memory those that were asked for."""
+    """Rows by image and view: files of some rows each in a folder, and in memory those that were
+    asked for."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -56,7 +58,8 @@ class RowCache:
 
     def flush(self) -> None:
         """Write what is new."""
-        import torch  # which takes seconds to import, and commands that read no images need none of it
+        # which takes seconds to import, and commands that read no images need none of it
+        import torch
 
         if not self._new:
             return
@@ -71,7 +74,9 @@ class RowCache:
         except UserError as error:
             raise UserError(error.sentence, _HINT) from error
         except OSError as error:
-            raise UserError(f"Cannot write to {self.folder}: {error.strerror or error}.", _HINT) from error
+            raise UserError(
+                f"Cannot write to {self.folder}: {error.strerror or error}.", _HINT
+            ) from error
         self._new = []
 
 
@@ -102,6 +107,8 @@ def _content_hash(path: Path) -> int | str:
     try:
         require_file(path)
         with path.open("rb") as file:
-            return int.from_bytes(hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=8)).digest(), "little")
+            return int.from_bytes(
+                hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=8)).digest(), "little"
+            )
     except OSError as error:
         return reason(error)

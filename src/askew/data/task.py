@@ -1,4 +1,5 @@
-"""A task: training data, which hold no target label, and the test labels, which only scoring receives."""
+"""A task: training data, which hold no target label, and the test labels, which only scoring
+receives."""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ from askew.data.domains import Labeled, Labels, Unlabeled
 Sampler = Literal["natural", "balanced"]
 """Batches as the images come, or with the same number of each class."""
 TargetSampler = Literal["natural", "balanced", "even"]
-"""Likewise of the target by pseudo-label; `even` draws with replacement, every pseudo-class equally often in
-expectation, unless it is smaller than a floor."""
+"""Likewise of the target by pseudo-label; `even` draws with replacement, every pseudo-class equally
+often in expectation, unless it is smaller than a floor."""
 TARGET_FLOOR = 0.002
 """Share of the target that a pseudo-class is taken to have at least, where it is drawn evenly."""
 
@@ -29,8 +30,8 @@ Counts = NDArray[np.int64]
 MOST_IMAGES = 10**9
 """Of a target with few images, and of classes: no data set has as many."""
 LEAST_DIRICHLET = 1e-6
-"""Least strength of a Dirichlet draw, and the inverse of the largest: one class holds all from there on, or all are
-equal, to the last image."""
+"""Least strength of a Dirichlet draw, and the inverse of the largest: one class holds all from
+there on, or all are equal, to the last image."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,8 @@ class Info:
     role: Literal["reported", "development"] = "reported"
     notes: tuple[str, ...] = ()
     draws_differ: bool = False
-    """Whether draws other than 0, which tables report, are meant for development: they have other test images."""
+    """Whether draws other than 0, which tables report, are meant for development: they have other
+    test images."""
     shift: str = "rs-ut"
     """The label shift that the task was published with."""
 
@@ -63,20 +65,35 @@ class TrainingData:
     test_images: Unlabeled
     classes: tuple[str, ...]
     answers: NDArray[np.float32] | None = None
-    """Probabilities that other networks give the target's images, for a method that starts from them. (n_t, c)"""
+    """Probabilities that other networks give the target's images, for a method that starts from
+    them. (n_t, c)"""
 
     def __post_init__(self) -> None:
-        empty = [name for name, n in zip(self.classes, self.source.sizes(len(self.classes)), strict=True) if n == 0]
+        empty = [
+            name
+            for name, n in zip(self.classes, self.source.sizes(len(self.classes)), strict=True)
+            if n == 0
+        ]
         if names := ", ".join(empty[:5]) + (", …" if len(empty) > 5 else ""):
-            warnings.warn(f"The source has no image of class {names}.", EmptyClassWarning, stacklevel=3)
+            warnings.warn(
+                f"The source has no image of class {names}.", EmptyClassWarning, stacklevel=3
+            )
         for name in ("source", "target", "test_images"):
             if len(getattr(self, name)) == 0:
-                raise UserError(f"The {name.replace('_', ' ')} of this task is empty.", "it needs at least one image.")
+                raise UserError(
+                    f"The {name.replace('_', ' ')} of this task is empty.",
+                    "it needs at least one image.",
+                )
 
     @cached_property
     def origin(self) -> str:
         """A hash of all images and labels."""
-        views: list[Labeled | Unlabeled] = [self.source, self.source_val, self.target, self.test_images]
+        views: list[Labeled | Unlabeled] = [
+            self.source,
+            self.source_val,
+            self.target,
+            self.test_images,
+        ]
         names = [*(view.fingerprint() for view in views), *self.classes]
         return hashlib.sha256(",".join(names).encode()).hexdigest()[:16]
 
@@ -101,7 +118,8 @@ class TestLabels:
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """Training data, and test labels, which custom data do not have. `fit` takes the training data alone.
+    """Training data, and test labels, which custom data do not have. `fit` takes the training data
+    alone.
 
     >>> askew.load_task("mini/syn-uci").name
     'mini/syn-uci'
@@ -116,12 +134,16 @@ class Task:
     def test_labels(self) -> TestLabels:
         """The test labels; UserError if there are none."""
         if self.test is None:
-            raise UserError(f"The task {self.name} has no test labels.", "custom data are scored by `askew audit`.")
+            raise UserError(
+                f"The task {self.name} has no test labels.",
+                "custom data are scored by `askew audit`.",
+            )
         return self.test
 
     @cached_property
     def origin(self) -> str:
-        """A hash of all images and labels, part of a run's identity: on other data it is another run."""
+        """A hash of all images and labels, part of a run's identity: on other data it is another
+        run."""
         if self.test is None:
             return self.training_data.origin
         digest = hashlib.sha256(self.training_data.origin.encode() + self.test.y.tobytes())
@@ -132,8 +154,9 @@ class Task:
 
 @dataclass(frozen=True)
 class Shift:
-    """A kind of label shift: rs-ut, bs-bt, a degree between them, natural, or a Dirichlet draw; rs-ut turned round
-    (ut-rs), with a target that lacks its last classes (absent:K), or with few target images (few:N)."""
+    """A kind of label shift: rs-ut, bs-bt, a degree between them, natural, or a Dirichlet draw;
+    rs-ut turned round (ut-rs), with a target that lacks its last classes (absent:K), or with few
+    target images (few:N)."""
 
     kind: str = "rs-ut"
     amount: float = 1.0
@@ -154,7 +177,8 @@ class Shift:
             pass
         raise UserError(
             f"There is no label shift '{text}'.",
-            "rs-ut, ut-rs, bs-bt, natural, degree:D with D in [0, 1], dirichlet:S with S in [1e-6, 1e6], "
+            "rs-ut, ut-rs, bs-bt, natural, degree:D with D in [0, 1], dirichlet:S with S in "
+            "[1e-6, 1e6], "
             "absent:K (the target lacks the last K classes) or few:N (N target images).",
         )
 
@@ -165,7 +189,10 @@ class Shift:
     def present(self, classes: int) -> NDArray[np.bool_]:
         """Which classes the target has."""
         if self.kind == "absent" and self.amount >= classes:
-            raise UserError(f"A target cannot lack {self.amount:g} of {classes} classes.", "leave it one at least.")
+            raise UserError(
+                f"A target cannot lack {self.amount:g} of {classes} classes.",
+                "leave it one at least.",
+            )
         return np.arange(classes) < (classes - self.amount if self.kind == "absent" else classes)
 
     def source_counts(self, sizes: Counts, tail: NDArray[np.float64]) -> Counts:
@@ -190,7 +217,9 @@ class Shift:
             case "absent":
                 return np.where(self.present(len(sizes)), label_shift.ut_counts(sizes, tail), 0)
             case "few":
-                return label_shift.scaled_counts(label_shift.ut_counts(sizes, tail), int(self.amount))
+                return label_shift.scaled_counts(
+                    label_shift.ut_counts(sizes, tail), int(self.amount)
+                )
             case "bs-bt":
                 return label_shift.degree_counts(sizes, tail, 0.0, "target")
             case "degree":
@@ -207,7 +236,8 @@ class Pool:
 
     sizes: Counts
     images: Callable[[Counts], Labeled]
-    """Takes how many images of each class are needed: an array returns all it has, a renderer just those."""
+    """Takes how many images of each class are needed: an array returns all it has, a renderer just
+    those."""
     spare: Labeled | None = None
 
     @classmethod
@@ -218,7 +248,8 @@ class Pool:
 VALIDATION_SHARE = 0.1
 """Share of a source class that is held out, where no images outside the draw are left."""
 FEW = 5
-"""Images of a class of one's own data from which on some are held out: of three, one is worth more in training."""
+"""Images of a class of one's own data from which on some are held out: of three, one is worth more
+in training."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -241,21 +272,24 @@ def draw_source(
     left = left if pool.spare is None else left.followed_by(pool.spare)
     short = np.flatnonzero((left.sizes(len(counts)) < share) & (counts > 1))
     notes: tuple[str, ...] = ()
-    if len(short):  # every image of these classes was drawn: a tenth of them goes to validation instead
+    if len(
+        short
+    ):  # every image of these classes was drawn: a tenth of them goes to validation instead
         give = np.zeros_like(counts)
         give[short] = share[short]
         moved = label_shift.draw(source.y, give, seed)
         left = left.followed_by(source.take(moved))
         source = source.take(np.setdiff1d(np.arange(len(source)), moved))
         notes = (
-            f"validation holds {len(moved)} images of the source draw: nothing else is left of {len(short)} "
+            f"validation holds {len(moved)} images of the source draw: nothing else is left of "
+            f"{len(short)} "
             f"of the {len(counts)} classes",
         )
     held = label_shift.hold_out(left.y, np.array([], dtype=np.int64), counts, seed)
     return source, left.take(held), notes
 
 
-def make_task(
+def make_task(  # noqa: PLR0913
     name: str,
     classes: tuple[str, ...],
     tail: NDArray[np.float64],
@@ -266,33 +300,62 @@ def make_task(
     test: Labeled,
     listed: Listed | None = None,
 ) -> Task:
-    """Draw a task under a label shift: adapt on the target pool, score on all of `test` and on its unbalanced part.
+    """Draw a task under a label shift: adapt on the target pool, score on all of `test` and on its
+    unbalanced part.
 
-    With published rows, `test` has to be the whole target pool: they are both adapted on and the paper's test split.
+    With published rows, `test` has to be the whole target pool: they are both adapted on and the
+    paper's test split.
     """
     if listed is None:
-        counts = shift.source_counts(source.sizes, tail), shift.target_counts(target.sizes, tail, draw)
+        counts = (
+            shift.source_counts(source.sizes, tail),
+            shift.target_counts(target.sizes, tail, draw),
+        )
     else:
         counts = _sizes_of(source, listed.source), _sizes_of(target, listed.target)
-    own_source, source_val, notes = draw_source(source, counts[0], draw, None if listed is None else listed.source)
+    own_source, source_val, notes = draw_source(
+        source, counts[0], draw, None if listed is None else listed.source
+    )
     pool, paper = target.images(counts[1]), None if listed is None else listed.target
-    own_target = pool.take(label_shift.draw(pool.y, counts[1], draw) if listed is None else listed.target)
+    own_target = pool.take(
+        label_shift.draw(pool.y, counts[1], draw) if listed is None else listed.target
+    )
     if listed is None and shift.kind != "natural":
-        unbalanced = Shift() if shift.kind == "few" else shift  # few images to adapt on, not to test on
+        unbalanced = (
+            Shift() if shift.kind == "few" else shift
+        )  # few images to adapt on, not to test on
         test_counts = unbalanced.target_counts(test.sizes(len(classes)), tail, draw)
-        test = test.take(np.flatnonzero(shift.present(len(classes))[test.y])) if shift.kind == "absent" else test
+        test = (
+            test.take(np.flatnonzero(shift.present(len(classes))[test.y]))
+            if shift.kind == "absent"
+            else test
+        )
         paper = label_shift.draw(test.y, test_counts, draw)
-    training_data = TrainingData(own_source, source_val, own_target.unlabeled(), test.unlabeled(), classes)
-    return Task(name, training_data, TestLabels(test.y, paper, classes, own_target.sizes(len(classes))), notes)
+    training_data = TrainingData(
+        own_source, source_val, own_target.unlabeled(), test.unlabeled(), classes
+    )
+    return Task(
+        name,
+        training_data,
+        TestLabels(test.y, paper, classes, own_target.sizes(len(classes))),
+        notes,
+    )
 
 
-def make_unlabeled_task(name: str, source: Labeled, target: Unlabeled, classes: tuple[str, ...], seed: int = 0) -> Task:
-    """A task without test labels: ⌈n / 10⌉ of a source class of n ≥ FEW images are held out, n > 1 if all are few."""
+def make_unlabeled_task(
+    name: str, source: Labeled, target: Unlabeled, classes: tuple[str, ...], seed: int = 0
+) -> Task:
+    """A task without test labels: ⌈n / 10⌉ of a source class of n ≥ FEW images are held out, n > 1
+    if all are few."""
     sizes = source.sizes(len(classes))
-    share = np.ceil(VALIDATION_SHARE * sizes * (sizes >= (FEW if sizes.max() >= FEW else 2))).astype(np.int64)
+    share = np.ceil(
+        VALIDATION_SHARE * sizes * (sizes >= (FEW if sizes.max() >= FEW else 2))
+    ).astype(np.int64)
     held = label_shift.draw(source.y, share, seed)
     rest = np.setdiff1d(np.arange(len(source)), held)
-    return Task(name, TrainingData(source.take(rest), source.take(held), target, target, classes), None)
+    return Task(
+        name, TrainingData(source.take(rest), source.take(held), target, target, classes), None
+    )
 
 
 def _sizes_of(pool: Pool, rows: Counts) -> Counts:

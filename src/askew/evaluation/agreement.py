@@ -1,4 +1,5 @@
-"""What networks tell by agreeing: how many target images are right, and which may be of no known class."""
+"""What networks tell by agreeing: how many target images are right, and which may be of no known
+class."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from askew.evaluation.outputs import DomainOutputs
 ALARMS = 0.05
 """Share of the held-out source that is taken for unknown."""
 MOST = 0.15
-"""Share of the target that is marked at most: where it looks different, the methods disagree on much of it."""
+"""Share of the target that is marked at most: where it looks different, the methods disagree on
+much of it."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +35,10 @@ class ExpectedAccuracy:
     def sentence(self) -> str:
         overall, mean = 100 * self.overall, 100 * self.per_class_mean
         return (
-            f"On average, two of the {self.networks} adapted networks name the same class for {overall:.0f} % of the "
-            f"target, {mean:.0f} % as a mean over classes: expect about as many predictions to be right, unless the "
+            f"On average, two of the {self.networks} adapted networks name the same class for "
+            f"{overall:.0f} % of the "
+            f"target, {mean:.0f} % as a mean over classes: expect about as many predictions to "
+            "be right, unless the "
             "networks share their mistakes."
         )
 
@@ -42,13 +46,16 @@ class ExpectedAccuracy:
         return asdict(self)
 
 
-def expected_accuracy(networks: Sequence[DomainOutputs], predicted: Labels) -> ExpectedAccuracy | None:
-    """By adapted networks for the same target images, whose classes are predicted by one or by all of them; None
-    where fewer than two can be compared.
+def expected_accuracy(
+    networks: Sequence[DomainOutputs], predicted: Labels
+) -> ExpectedAccuracy | None:
+    """By adapted networks for the same target images, whose classes are predicted by one or by all
+    of them; None where fewer than two can be compared.
 
-    Networks that are trained to the same end, and together are as confident as they are right, agree as often as one
-    of them is right (Y. Jiang et al., Assessing generalization of SGD via disagreement, 2022). Softmaxes have no part
-    in it: networks that adapted to the target are sure of everything there.
+    Networks that are trained to the same end, and together are as confident as they are right,
+    agree as often as one of them is right (Y. Jiang et al., Assessing generalization of SGD via
+    disagreement, 2022). Softmaxes have no part in it: networks that adapted to the target are sure
+    of everything there.
     """
     if len(networks) < 2:
         return None
@@ -66,15 +73,19 @@ class Unfamiliar:
     """How little each target image looks like any of the classes."""
 
     score: Floats
-    """How much the networks disagree, from 0, not at all, to 1, each sure of another class. (n_t,)"""
+    """How much the networks disagree, from 0, not at all, to 1, each sure of another class.
+    (n_t,)"""
     threshold: float
     """Above it are ALARMS of the held-out source images."""
 
     @property
     def marked(self) -> NDArray[np.bool_]:
-        """Target images above the threshold, or the strangest of them, where they are many. (n_t,)"""
+        """Target images above the threshold, or the strangest of them, where they are many.
+        (n_t,)"""
         strangest = np.argsort(-self.score, kind="stable")[: round(MOST * len(self.score))]
-        above: NDArray[np.bool_] = np.isin(np.arange(len(self.score)), strangest) & (self.score > self.threshold)
+        above: NDArray[np.bool_] = np.isin(np.arange(len(self.score)), strangest) & (
+            self.score > self.threshold
+        )
         return above
 
     @property
@@ -87,12 +98,13 @@ class Unfamiliar:
 
 
 def find_unfamiliar(networks: Sequence[DomainOutputs]) -> Unfamiliar:
-    """By all networks together, each calibrated: what none of them was trained on, they disagree about.
+    """By all networks together, each calibrated: what none of them was trained on, they disagree
+    about.
 
-    s_i = (H(p̄_i) − mean_m H(p_im)) / log c, p̄ the mean of the networks' probabilities p_m: what knowing which network
-    answers tells about the class. Of one network, its entropy. On development pairs this tells unknown images better
-    than H(p̄) and than the certainty, energy and neighbours of the network that is handed out, which adaptation has made
-    sure of everything.
+    s_i = (H(p̄_i) − mean_m H(p_im)) / log c, p̄ the mean of the networks' probabilities p_m: what
+    knowing which network answers tells about the class. Of one network, its entropy. On development
+    pairs this tells unknown images better than H(p̄) and than the certainty, energy and neighbours
+    of the network that is handed out, which adaptation has made sure of everything.
     """
     val, target = (
         _disagreement([softmax(z) for z in logits], networks[0].classes)
@@ -103,7 +115,11 @@ def find_unfamiliar(networks: Sequence[DomainOutputs]) -> Unfamiliar:
 
 def _disagreement(p: Sequence[Floats], classes: int) -> Floats:
     together = _entropy(np.mean(p, axis=0), classes)
-    return together if len(p) == 1 else together - np.mean([_entropy(own, classes) for own in p], axis=0)
+    return (
+        together
+        if len(p) == 1
+        else together - np.mean([_entropy(own, classes) for own in p], axis=0)
+    )
 
 
 def _entropy(p: Floats, classes: int) -> Floats:

@@ -1,4 +1,5 @@
-"""Calibrated posteriors: bias-corrected temperature scaling on held-out source images (Alexandari et al. 2020)."""
+"""Calibrated posteriors: bias-corrected temperature scaling on held-out source images (Alexandari
+et al. 2020)."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ class Calibration:
     """The prior that the posterior assumes: its mean over the held-out source. (c,)"""
 
     def posterior(self, logits: Floats, prior: Floats | None = None) -> Floats:
-        """Under the held-out source's label distribution, or under another by Bayes' rule. (n, c) → (n, c)"""
+        """Under the held-out source's label distribution, or under another by Bayes' rule. (n, c) →
+        (n, c)"""
         z = self.scale * logits + self.bias
         return softmax(z if prior is None else adjust_logits(z, prior, self.prior))
 
@@ -34,8 +36,9 @@ class Calibration:
 def temperature(outputs: DomainOutputs) -> float:
     """The temperature T of greatest likelihood on the held-out source, with Platt's targets.
 
-    Of r right predictions, the labels count (r + 1)/(r + 2) and the other classes share the rest, so that T cannot run
-    to 0 where all are right (J. Platt, Probabilistic outputs for support vector machines, 1999).
+    Of r right predictions, the labels count (r + 1)/(r + 2) and the other classes share the rest,
+    so that T cannot run to 0 where all are right (J. Platt, Probabilistic outputs for support
+    vector machines, 1999).
     """
     from scipy.optimize import minimize_scalar
 
@@ -52,8 +55,8 @@ def temperature(outputs: DomainOutputs) -> float:
 
 
 def temperature_for(logits: Floats, accuracy: float) -> float:
-    """The temperature at which the most probable classes have this probability on average: no class changes, and
-    probabilities are as high as predictions are right. (n, c)"""
+    """The temperature at which the most probable classes have this probability on average: no class
+    changes, and probabilities are as high as predictions are right. (n, c)"""
     from scipy.optimize import brentq
 
     def excess(t: float) -> float:
@@ -65,17 +68,27 @@ def temperature_for(logits: Floats, accuracy: float) -> float:
 
 
 def at_temperature(outputs: DomainOutputs, temperature: float) -> DomainOutputs:
-    """The same network with logits z/T: it predicts the same classes, and is as confident as it is right.
+    """The same network with logits z/T: it predicts the same classes, and is as confident as it is
+    right.
 
-    Under a uniform prior: what the label loss saw is taken out of the logits first, or T would weaken that too.
+    Under a uniform prior: what the label loss saw is taken out of the logits first, or T would
+    weaken that too.
     """
     uniform = np.full(outputs.classes, 1 / outputs.classes)
-    val, target = (adjust_logits(z, uniform, outputs.training_prior) for z in (outputs.source_val, outputs.target))
-    return replace(outputs, source_val=val / temperature, target=target / temperature, training_prior=uniform)
+    val, target = (
+        adjust_logits(z, uniform, outputs.training_prior)
+        for z in (outputs.source_val, outputs.target)
+    )
+    return replace(
+        outputs, source_val=val / temperature, target=target / temperature, training_prior=uniform
+    )
 
 
-def mean_outputs(networks: Sequence[DomainOutputs], weights: Sequence[float] | None = None) -> DomainOutputs:
-    """What networks for the same images answer together: the mean of their calibrated logits, for a uniform prior."""
+def mean_outputs(
+    networks: Sequence[DomainOutputs], weights: Sequence[float] | None = None
+) -> DomainOutputs:
+    """What networks for the same images answer together: the mean of their calibrated logits, for a
+    uniform prior."""
     even = [at_temperature(outputs, temperature(outputs)) for outputs in networks]
     parts = [[getattr(one, name) for one in even] for name in ("source_val", "target")]
     val, target = (np.average(part, axis=0, weights=weights) for part in parts)
@@ -91,9 +104,9 @@ def calibrate(outputs: DomainOutputs) -> Calibration:
 class CalibrationFit:
     """A fitted calibration, with the derivatives that fit it again to resampled images.
 
-    Parameters θ = (log scale, bias beyond its start) maximise the likelihood times a unit normal, which keeps classes
-    with hardly an image where they are. Sampler and method decide which prior a network was trained for, so the bias
-    starts at log(source prior/training prior).
+    Parameters θ = (log scale, bias beyond its start) maximise the likelihood times a unit normal,
+    which keeps classes with hardly an image where they are. Sampler and method decide which prior a
+    network was trained for, so the bias starts at log(source prior/training prior).
     """
 
     logits: Floats
@@ -111,7 +124,9 @@ class CalibrationFit:
     def of(cls, outputs: DomainOutputs) -> CalibrationFit:
         from scipy.optimize import minimize
 
-        z = outputs.source_val - outputs.source_val.mean(axis=1, keepdims=True)  # an offset changes no posterior
+        z = outputs.source_val - outputs.source_val.mean(
+            axis=1, keepdims=True
+        )  # an offset changes no posterior
         start, one_hot = _starting_bias(outputs), np.eye(outputs.classes)[outputs.source_val_y]
 
         def loss(theta: Floats) -> tuple[float, Floats]:
@@ -134,11 +149,14 @@ class CalibrationFit:
 
     def _at(self, theta: Floats, counts: Labels) -> Calibration:
         scale, bias = float(np.exp(theta[0])), self.start + theta[1:]
-        return Calibration(scale, bias, floor_prior(counts @ softmax(scale * self.logits + bias) / counts.sum()))
+        return Calibration(
+            scale, bias, floor_prior(counts @ softmax(scale * self.logits + bias) / counts.sum())
+        )
 
 
 def _starting_bias(outputs: DomainOutputs) -> Floats:
-    """log(source prior/training prior), where a class without a held-out image counts half of one. (c,)"""
+    """log(source prior/training prior), where a class without a held-out image counts half of one.
+    (c,)"""
     c = outputs.classes
     smoothed = (outputs.source_sizes.astype(np.float64) + 0.5) / (len(outputs.source_val_y) + c / 2)
     return adjust_logits(np.zeros(c), smoothed, outputs.training_prior)
@@ -154,7 +172,9 @@ def _gradients(theta: Floats, z: Floats, start: Floats, one_hot: Floats) -> tupl
 
 def _curvature(theta: Floats, z: Floats, p: Floats) -> Floats:
     """Fisher information of all images, plus the unit normal's identity. (1 + c, 1 + c)"""
-    slope = np.exp(theta[0]) * (z - (p * z).sum(axis=1, keepdims=True))  # ∂ of each centred log-odds by log scale
+    slope = np.exp(theta[0]) * (
+        z - (p * z).sum(axis=1, keepdims=True)
+    )  # ∂ of each centred log-odds by log scale
     mixed = (p * slope).sum(axis=0)
     of_scale = np.array([[(p * slope**2).sum()]])
     of_bias = np.diag(p.sum(axis=0)) - p.T @ p

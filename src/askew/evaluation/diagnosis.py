@@ -1,8 +1,9 @@
 """Is there label shift, feature shift, or both, and how sure are we?
 
-Three tests, each of one question. Do the classifier's outputs differ at all? Is the estimated label distribution
-another than the source's? And does a difference remain that no label distribution explains? The last one tells whether
-the estimated distribution, and everything that is built on it, can be trusted.
+Three tests, each of one question. Do the classifier's outputs differ at all? Is the estimated label
+distribution another than the source's? And does a difference remain that no label distribution
+explains? The last one tells whether the estimated distribution, and everything that is built on it,
+can be trusted.
 """
 
 from __future__ import annotations
@@ -33,16 +34,20 @@ LEVEL = 0.05
 PLAIN = 0.01
 """A p-value below this is plain."""
 SLIGHT = 0.1
-"""A remaining difference of fewer standard deviations within a class is called slight, however plain it is."""
+"""A remaining difference of fewer standard deviations within a class is called slight, however
+plain it is."""
 OPEN = 0.5
-"""One of more than this that is not plain is not ruled out either: there were too few images to tell."""
+"""One of more than this that is not plain is not ruled out either: there were too few images to
+tell."""
 DIRECTIONS = 8
 """Most principal directions of features (or logits) that are compared."""
 BORROWED = 4
-"""Images that a class's variance borrows from the other classes: a class of two images hardly has one of its own."""
+"""Images that a class's variance borrows from the other classes: a class of two images hardly has
+one of its own."""
 SPREAD = 10
-"""Held-out images beyond the first of each class that tell how much a class varies; with fewer, target images of one
-predicted class tell: of one image per class the variance is nought, and any difference would be infinitely plain."""
+"""Held-out images beyond the first of each class that tell how much a class varies; with fewer,
+target images of one predicted class tell: of one image per class the variance is nought, and any
+difference would be infinitely plain."""
 
 
 @dataclass(frozen=True)
@@ -86,8 +91,8 @@ class Diagnosis:
     remains: dict[str, Test]
     """By network: whether a difference remains that no label distribution explains."""
     target_prior: TargetShares
-    """The one to show: by the adapted network, if one was preferred to the unadapted one. It knows the target better,
-    and so errs less in counting its classes."""
+    """The one to show: by the adapted network, if one was preferred to the unadapted one. It knows
+    the target better, and so errs less in counting its classes."""
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -95,7 +100,10 @@ class Diagnosis:
             "sure": self.sure,
             "sentence": self.sentence,
             "source_mix": self.source_prior.tolist(),
-            "mixes": {who: {name: one.as_dict() for name, one in by.items()} for who, by in self.priors.items()},
+            "mixes": {
+                who: {name: one.as_dict() for name, one in by.items()}
+                for who, by in self.priors.items()
+            },
             "outputs": self.outputs.as_dict(),
             "mix_differs": self.prior_differs.as_dict(),
             "remains": {who: test.as_dict() for who, test in self.remains.items()},
@@ -112,15 +120,21 @@ def diagnose(
 ) -> Diagnosis:
     """What differs between source and target for a network that was trained on the source alone.
 
-    An adapted network adds its own estimates of the label distribution, and whether a difference remains for it; one
-    that was trained to see none proves nothing by seeing none, so the kind of shift is judged by the unadapted one.
-    Others for the same images show how far what networks say of the label distribution differs.
+    An adapted network adds its own estimates of the label distribution, and whether a difference
+    remains for it; one that was trained to see none proves nothing by seeing none, so the kind of
+    shift is judged by the unadapted one. Others for the same images show how far what networks say
+    of the label distribution differs.
     """
     networks = {"unadapted": unadapted} | ({} if adapted is None else {"adapted": adapted})
-    priors = {who: estimate_priors(outputs, resamples=resamples, seed=seed) for who, outputs in networks.items()}
+    priors = {
+        who: estimate_priors(outputs, resamples=resamples, seed=seed)
+        for who, outputs in networks.items()
+    }
     remains = {who: remaining_difference(outputs) for who, outputs in networks.items()}
     estimates = priors["unadapted"]
-    tests = {name: prior_differs(unadapted, estimate, seed=seed) for name, estimate in estimates.items()}
+    tests = {
+        name: prior_differs(unadapted, estimate, seed=seed) for name, estimate in estimates.items()
+    }
     outputs, prior, rest = outputs_differ(unadapted), tests[DEFAULT], remains["unadapted"]
     agreed = all(test.found == prior.found for test in tests.values())
     confused = any(estimate.unsure for estimate in estimates.values())
@@ -130,11 +144,14 @@ def diagnose(
     who = "unadapted" if adapted is None else "adapted"
     beside = [*others] if adapted is None else [unadapted, *others]
     shares = target_shares(networks[who], beside, priors[who][DEFAULT], alike(remains.values()))
-    return Diagnosis(kind, sure, sentence, unadapted.source_prior, priors, outputs, prior, remains, shares)
+    return Diagnosis(
+        kind, sure, sentence, unadapted.source_prior, priors, outputs, prior, remains, shares
+    )
 
 
 def alike(remains: Iterable[Test]) -> bool:
-    """Whether images of a class look alike in both domains, by what remains of a difference for some networks."""
+    """Whether images of a class look alike in both domains, by what remains of a difference for
+    some networks."""
     return not any(test.found or test.size > OPEN for test in remains)
 
 
@@ -147,7 +164,8 @@ def _kind(prior: Test, remains: Test) -> Kind:
 
 
 def _sure(kind: Kind, outputs: Test, prior: Test, remains: Test, agreed: bool) -> Sureness:
-    """Sure where every test is plain, all estimators agree, and the prior was not estimated under feature shift."""
+    """Sure where every test is plain, all estimators agree, and the prior was not estimated under
+    feature shift."""
     if kind == "none":
         return "unsure" if outputs.found or remains.size > OPEN else "likely"
     plain = all(test.p < PLAIN for test in (prior, remains) if test.found)
@@ -157,28 +175,49 @@ def _sure(kind: Kind, outputs: Test, prior: Test, remains: Test, agreed: bool) -
     return "likely" if plain or agreed else "unsure"
 
 
-def _sentence(kind: Kind, outputs: Test, prior: Test, remains: dict[str, Test], confused: bool) -> str:
+def _sentence(
+    kind: Kind, outputs: Test, prior: Test, remains: dict[str, Test], confused: bool
+) -> str:
     rest = remains["unadapted"]
     slight = " slightly" if rest.size < SLIGHT else ""
-    more = "there may be more, which so few held-out images do not show" if rest.size > OPEN else "no more was found"
+    more = (
+        "there may be more, which so few held-out images do not show"
+        if rest.size > OPEN
+        else "no more was found"
+    )
     sentence = {
-        "none": f"No shift was found: the label distribution may be the source's ({prior}); {more} ({rest}).",
-        "label": f"Label shift: the label distribution differs from the source's ({prior}); {more} ({rest}).",
-        "feature": f"Feature shift: images look{slight} different ({rest}); the label distribution may be the source's "
-        f"({prior}).",
-        "both": f"Both: the label distribution differs from the source's ({prior}), and images look{slight} different "
-        f"too, which no label distribution explains ({rest}), so trust the estimated distribution less.",
+        "none": (
+            "No shift was found: the label distribution may be the source's "
+            f"({prior}); {more} ({rest})."
+        ),
+        "label": (
+            "Label shift: the label distribution differs from the source's "
+            f"({prior}); {more} ({rest})."
+        ),
+        "feature": (
+            f"Feature shift: images look{slight} different ({rest}); "
+            f"the label distribution may be the source's ({prior})."
+        ),
+        "both": (
+            f"Both: the label distribution differs from the source's ({prior}), and images "
+            f"look{slight} different too, which no label distribution explains ({rest}), so trust "
+            "the estimated distribution less."
+        ),
     }[kind]
     if kind == "none" and outputs.found:
         sentence = (
-            f"Something differs ({outputs}), but these images do not tell whether it is the label distribution "
+            f"Something differs ({outputs}), but these images do not tell whether it is the "
+            "label distribution "
             f"({prior}) or how images look ({rest})."
         )
     if "adapted" in remains:
         after = remains["adapted"]
-        sentence += f" The adapted network sees {'such a' if after.found else 'no such'} difference ({after})."
+        found = "such a" if after.found else "no such"
+        sentence += f" The adapted network sees {found} difference ({after})."
     if confused:
-        sentence += " The network without adaptation cannot tell some classes apart, which makes this unsure."
+        sentence += (
+            " The network without adaptation cannot tell some classes apart, so this is unsure."
+        )
     return sentence
 
 
@@ -186,10 +225,11 @@ def _sentence(kind: Kind, outputs: Test, prior: Test, remains: dict[str, Test], 
 
 
 def outputs_differ(outputs: DomainOutputs) -> Test:
-    """Kolmogorov and Smirnov's test of each class's softmax, times the number of classes (Bonferroni).
+    """Kolmogorov and Smirnov's test of each class's softmax, times the number of classes
+    (Bonferroni).
 
-    Of the tests that Rabanser et al. (2019) compare, this one on a classifier's softmax found shifts with fewest
-    images; and its level holds at any size, whatever the outputs' distribution.
+    Of the tests that Rabanser et al. (2019) compare, this one on a classifier's softmax found
+    shifts with fewest images; and its level holds at any size, whatever the outputs' distribution.
     """
     from scipy.stats import ks_2samp
 
@@ -197,11 +237,14 @@ def outputs_differ(outputs: DomainOutputs) -> Test:
     tests = [ks_2samp(val[:, k], target[:, k], method="asymp") for k in range(outputs.classes)]
     p = min(1.0, outputs.classes * min(float(test.pvalue) for test in tests))
     size = max(float(test.statistic) for test in tests)
-    return Test("Do the network's outputs differ?", p, size, "largest distance of a class's distributions")
+    return Test(
+        "Do the network's outputs differ?", p, size, "largest distance of a class's distributions"
+    )
 
 
 def prior_differs(outputs: DomainOutputs, estimate: PriorEstimate, seed: int = 0) -> Test:
-    """How often resampling moves the difference of priors by as much as it is: ‖(q*−q̂) − (p*−p̂)‖ ≥ ‖q̂−p̂‖."""
+    """How often resampling moves the difference of priors by as much as it is: ‖(q*−q̂) − (p*−p̂)‖
+    ≥ ‖q̂−p̂‖."""
     n, p = len(outputs.source_val_y), outputs.source_prior
     rng = np.random.default_rng(seed)
     drawn = rng.multinomial(n, p, size=len(estimate.draws)) / n
@@ -215,15 +258,16 @@ def prior_differs(outputs: DomainOutputs, estimate: PriorEstimate, seed: int = 0
 def remaining_difference(outputs: DomainOutputs) -> Test:
     """Whether the target's outputs are no mixture of the outputs of the source's classes.
 
-    Under label shift E_t[s] = Σ_k q_k m_k for any summary s of an image whose mean in class k is m_k, and likewise
-    for the predicted class ŷ: μ = C q. So u(x) = s(x) − a·e_ŷ(x), with a = m C⁻¹, has mean zero in every class, hence
-    in the target, whatever its prior: an over-identification test (Hansen 1982) in which no prior needs to be
-    estimated but for the variance,
+    Under label shift E_t[s] = Σ_k q_k m_k for any summary s of an image whose mean in class k is
+    m_k, and likewise for the predicted class ŷ: μ = C q. So u(x) = s(x) − a·e_ŷ(x), with a = m C⁻¹,
+    has mean zero in every class, hence in the target, whatever its prior: an over-identification
+    test (Hansen 1982) in which no prior needs to be estimated but for the variance,
 
         Var(ū) = Var_t(u)/n_t + Σ_k q_k² Var_k(u)/n_k,
 
-    whose second term is the cost of estimating m and C. Summaries: the confidence, the margin, and the principal
-    directions of features or logits; Student's t (Satterthwaite's degrees), times the number of summaries (Bonferroni).
+    whose second term is the cost of estimating m and C. Summaries: the confidence, the margin, and
+    the principal directions of features or logits; Student's t (Satterthwaite's degrees), times the
+    number of summaries (Bonferroni).
     """
     from scipy.stats import t as student
 
@@ -253,14 +297,19 @@ def remaining_difference(outputs: DomainOutputs) -> Test:
 def _within(x: Floats, y: Labels) -> Floats:
     """The variance of rows around the mean of their class. (n, s), (n,) → (s,)"""
     sizes = np.bincount(y)
-    means = np.column_stack([np.bincount(y, weights=column) for column in x.T]) / np.maximum(sizes, 1)[:, None]
+    means = (
+        np.column_stack([np.bincount(y, weights=column) for column in x.T])
+        / np.maximum(sizes, 1)[:, None]
+    )
     found: Floats = ((x - means[y]) ** 2).mean(axis=0)
     return found
 
 
-def _variance_of_mean(u: Floats, squares: Floats, pooled: Floats, rates: PredictionRates) -> tuple[Floats, Floats]:
-    """Var(ū) and its degrees of freedom, from u on the target, the sums of squares within classes, and the variance
-    within them all. (n_t, s), (c, s), (s,) → (s,), (s,)"""
+def _variance_of_mean(
+    u: Floats, squares: Floats, pooled: Floats, rates: PredictionRates
+) -> tuple[Floats, Floats]:
+    """Var(ū) and its degrees of freedom, from u on the target, the sums of squares within classes,
+    and the variance within them all. (n_t, s), (c, s), (s,) → (s,), (s,)"""
     sizes = rates.sizes
     freedom = np.maximum(sizes - 1, 0)[:, None] + BORROWED
     q = simplex_prior(rates.confusion, rates.target)
@@ -272,7 +321,8 @@ def _variance_of_mean(u: Floats, squares: Floats, pooled: Floats, rates: Predict
 
 
 def _summaries(outputs: DomainOutputs) -> tuple[Floats, Floats]:
-    """Confidence, margin, and principal directions, of held-out source and target. (n_v, s), (n_t, s)"""
+    """Confidence, margin, and principal directions, of held-out source and target. (n_v, s), (n_t,
+    s)"""
     logits, n_v = np.vstack([outputs.source_val, outputs.target]), len(outputs.source_val)
     ordered = np.sort(logits, axis=1)[:, ::-1]
     margin = ordered[:, 0] - ordered[:, 1] if outputs.classes > 1 else ordered[:, 0]

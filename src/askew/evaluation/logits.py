@@ -22,18 +22,18 @@ def softmax(logits: Floats) -> Floats:
 
 
 def floor_prior(prior: Floats) -> Floats:
-    """The prior with ABSENT of an even share for every class that has less, so that its logarithm is finite.
-    (c,) → (c,)"""
+    """The prior with ABSENT of an even share for every class that has less, so that its logarithm
+    is finite. (c,) → (c,)"""
     return np.maximum(prior, ABSENT / len(prior))
 
 
 def adjust_logits(logits: NDArray[Any], prior: Floats, training_prior: Floats) -> Floats:
-    """z_k + log(prior_k/training_prior_k): Bayes' rule from the class prior of training to another one.
-    (…, c), (c,), (c,) → (…, c)
+    """z_k + log(prior_k/training_prior_k): Bayes' rule from the class prior of training to another
+    one. (…, c), (c,), (c,) → (…, c)
 
-    Both priors are floored, so that an estimate of zero rules no class out for good. A class that was absent from
-    training keeps its logit: nothing taught the network when to predict it, and to divide by its share would let it
-    win every image.
+    Both priors are floored, so that an estimate of zero rules no class out for good. A class that
+    was absent from training keeps its logit: nothing taught the network when to predict it, and to
+    divide by its share would let it win every image.
     """
     floored = floor_prior(training_prior)
     absent = training_prior < floored
@@ -43,10 +43,11 @@ def adjust_logits(logits: NDArray[Any], prior: Floats, training_prior: Floats) -
 
 
 def prior_bias(logits: Floats, prior: Floats) -> Floats:
-    """b with mean_i softmax(z_i + b) = prior: what the logits of these images lack for classes to have known shares.
-    (n, c), (c,) → (c,)
+    """b with mean_i softmax(z_i + b) = prior: what the logits of these images lack for classes to
+    have known shares. (n, c), (c,) → (c,)
 
-    Sinkhorn's iteration: b_k ← b_k + log(prior_k/mean_i softmax(z_i + b)_k), the prior being floored.
+    Sinkhorn's iteration: b_k ← b_k + log(prior_k/mean_i softmax(z_i + b)_k), the prior being
+    floored.
     """
     wanted = floor_prior(prior)
     wanted, bias = wanted / wanted.sum(), np.zeros(len(prior))
@@ -60,7 +61,8 @@ def prior_bias(logits: Floats, prior: Floats) -> Floats:
 
 
 def decide(logits: Floats, prior: Floats | None) -> tuple[Floats, Floats]:
-    """Logits under the known prior of these images, and the bias in them that gives classes just those shares.
+    """Logits under the known prior of these images, and the bias in them that gives classes just
+    those shares.
 
     From calibrated logits under a uniform prior, which stay as they are if no prior is known.
     (n, c), (c,) → (n, c), (c,)

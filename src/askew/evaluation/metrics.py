@@ -1,4 +1,5 @@
-"""Scores of predictions against test labels: per-class mean accuracy, overall, worst class, and their uncertainty."""
+"""Scores of predictions against test labels: per-class mean accuracy, overall, worst class, and
+their uncertainty."""
 
 from __future__ import annotations
 
@@ -17,9 +18,13 @@ Z = 1.959964
 """The 97.5 % quantile of the normal distribution."""
 
 
-def confusion(y: NDArray[np.int64], predicted: NDArray[np.int64], classes: int) -> NDArray[np.int64]:
+def confusion(
+    y: NDArray[np.int64], predicted: NDArray[np.int64], classes: int
+) -> NDArray[np.int64]:
     """n_(i,j): images of class i that were labelled j. (c, c)"""
-    return np.bincount(y * classes + predicted, minlength=classes * classes).reshape(classes, classes)
+    return np.bincount(y * classes + predicted, minlength=classes * classes).reshape(
+        classes, classes
+    )
 
 
 def class_accuracy(counts: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -29,7 +34,9 @@ def class_accuracy(counts: NDArray[np.int64]) -> NDArray[np.float64]:
     return accuracy
 
 
-def bootstrap_interval(counts: NDArray[np.int64], level: float = 0.95, seed: int = 0) -> tuple[float, float]:
+def bootstrap_interval(
+    counts: NDArray[np.int64], level: float = 0.95, seed: int = 0
+) -> tuple[float, float]:
     """Percentile interval of the per-class mean when the test images are resampled, class by class.
 
     Drawing n_i images of a class of accuracy S_i again with replacement is a binomial draw.
@@ -38,7 +45,9 @@ def bootstrap_interval(counts: NDArray[np.int64], level: float = 0.95, seed: int
     present = sizes > 0
     rng = np.random.default_rng(seed)
     accuracy = np.diag(counts)[present] / sizes[present]
-    means = (rng.binomial(sizes[present], accuracy, size=(RESAMPLES, present.sum())) / sizes[present]).mean(axis=1)
+    means = (
+        rng.binomial(sizes[present], accuracy, size=(RESAMPLES, present.sum())) / sizes[present]
+    ).mean(axis=1)
     low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
 
@@ -59,8 +68,8 @@ class Estimate:
 class Strata:
     """Labelled images that were drawn where networks disagree more often than elsewhere.
 
-    What is labelled of the agreed images is too little to tell how many there are of each class; the class that all
-    networks predict tells that, up to the share of them that is wrong.
+    What is labelled of the agreed images is too little to tell how many there are of each class;
+    the class that all networks predict tells that, up to the share of them that is wrong.
     """
 
     contested: NDArray[np.bool_]
@@ -71,7 +80,8 @@ class Strata:
     """All agreed images, labelled or not, by their predicted class. (c,)"""
 
     def modelled(self, right: NDArray[np.bool_]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Agreed images of each class, as many in sum as are labelled: right ones and wrong ones. (c,), (c,)"""
+        """Agreed images of each class, as many in sum as are labelled: right ones and wrong ones.
+        (c,), (c,)"""
         n = int((~self.contested).sum())
         share = (float(right[~self.contested].sum()) + 1) / (n + 2)
         by_class = n * self.agreed / max(1, self.agreed.sum())
@@ -95,7 +105,8 @@ def accuracy_gain(
     classes: int,
     strata: Strata | None = None,
 ) -> Estimate:
-    """Difference of two mean accuracies on the same images: how many of each class became right, and how many wrong."""
+    """Difference of two mean accuracies on the same images: how many of each class became right,
+    and how many wrong."""
     return _estimate(_gains(y, before, after, classes, strata), GAIN, strata, differs=True)
 
 
@@ -107,7 +118,8 @@ def labels_to_settle(
     most: int,
     strata: Strata | None = None,
 ) -> int | None:
-    """How many labels, drawn like these, would show which network is better, if the difference is what it seems.
+    """How many labels, drawn like these, would show which network is better, if the difference is
+    what it seems.
 
     None if so many as there are images, `most`, would not.
     """
@@ -124,7 +136,11 @@ GAIN = np.array([1.0, -1.0, 0.0])
 
 
 def _gains(
-    y: NDArray[np.int64], before: NDArray[np.int64], after: NDArray[np.int64], classes: int, strata: Strata | None
+    y: NDArray[np.int64],
+    before: NDArray[np.int64],
+    after: NDArray[np.int64],
+    classes: int,
+    strata: Strata | None,
 ) -> NDArray[np.float64]:
     better, worse = (after == y) & (before != y), (after != y) & (before == y)
     counts = _outcomes(y, np.where(better, 0, np.where(worse, 1, 2)), classes, 3, strata)
@@ -135,39 +151,56 @@ def _gains(
 
 
 def _outcomes(
-    y: NDArray[np.int64], outcome: NDArray[np.int64], classes: int, kinds: int, strata: Strata | None
+    y: NDArray[np.int64],
+    outcome: NDArray[np.int64],
+    classes: int,
+    kinds: int,
+    strata: Strata | None,
 ) -> NDArray[np.float64]:
     """Labelled images by stratum, class and outcome. (s, c, o)"""
-    stratum = np.zeros(len(y), dtype=np.int64) if strata is None else strata.contested.astype(np.int64)
+    stratum = (
+        np.zeros(len(y), dtype=np.int64) if strata is None else strata.contested.astype(np.int64)
+    )
     of = 1 if strata is None else 2
     flat = np.bincount((stratum * classes + y) * kinds + outcome, minlength=of * classes * kinds)
     return flat.reshape(of, classes, kinds).astype(np.float64)
 
 
 def _estimate(
-    counts: NDArray[np.float64], values: NDArray[np.float64], strata: Strata | None, *, differs: bool = False
+    counts: NDArray[np.float64],
+    values: NDArray[np.float64],
+    strata: Strata | None,
+    *,
+    differs: bool = False,
 ) -> Estimate:
-    """The mean over classes of a value that each image has, and Wilson's interval for an effective number of images.
+    """The mean over classes of a value that each image has, and Wilson's interval for an effective
+    number of images.
 
-    counts (s, c, o): images of each stratum and class with each of the values (o,). Scaled to [0, 1], the mean has
+    counts (s, c, o): images of each stratum and class with each of the values (o,). Scaled to [0,
+    1], the mean has
 
         n = μ(1 − μ)/V,   V = Σ_k V_k / c²,   V_k = (1 + 2/n_k) Σ_i w_i² (v_i − μ_k)² / (Σ_i w_i)²,
 
-    the sums over the images of class k and two more, which have the mean shares of all classes: a class with a single
-    label has no variance of its own. w is how many images of the whole one of its stratum stands for; without strata
-    V_k is the variance over n_k. Where networks agree, two of them cannot differ, so nothing is added there to a
-    difference. A bootstrap is too sure of such classes, and a posterior draws every one of them towards its prior, so
-    that with many classes its interval misses the mean.
+    the sums over the images of class k and two more, which have the mean shares of all classes: a
+    class with a single label has no variance of its own. w is how many images of the whole one of
+    its stratum stands for; without strata V_k is the variance over n_k. Where networks agree, two
+    of them cannot differ, so nothing is added there to a difference. A bootstrap is too sure of
+    such classes, and a posterior draws every one of them towards its prior, so that with many
+    classes its interval misses the mean.
     """
     low, span = values.min(), np.ptp(values)
     scaled, counts = (values - low) / span, counts[:, counts.sum(axis=(0, 2)) > 0]
     w = np.array([1.0] if strata is None else strata.weights)
     n, of_class = counts.sum(axis=(1, 2)), counts.sum(axis=(0, 2))
-    shares = [(s[s.sum(axis=1) > 0] / s[s.sum(axis=1) > 0].sum(axis=1, keepdims=True)) for s in counts]
-    pool = np.array([
-        (n_s * (own.mean(axis=0) if len(own) else 0) + 2) / (n_s + 2 * len(values))
-        for n_s, own in zip(n, shares, strict=True)
-    ])  # fmt: skip
+    shares = [
+        (s[s.sum(axis=1) > 0] / s[s.sum(axis=1) > 0].sum(axis=1, keepdims=True)) for s in counts
+    ]
+    pool = np.array(
+        [
+            (n_s * (own.mean(axis=0) if len(own) else 0) + 2) / (n_s + 2 * len(values))
+            for n_s, own in zip(n, shares, strict=True)
+        ]
+    )
     if differs and strata is not None:
         pool[0] = values == 0
     added = counts + 2 * (n / n.sum())[:, None, None] * pool[:, None]
@@ -225,7 +258,9 @@ def score_test(test: TestLabels, logits: NDArray[np.floating[Any]]) -> dict[str,
 def main_scores(scores: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
     """The scores that are one number each, by test split."""
     names = ("per_class_mean", "overall", "worst")
-    return {f"{split}/{name}": float(values[name]) for split, values in scores.items() for name in names}
+    return {
+        f"{split}/{name}": float(values[name]) for split, values in scores.items() for name in names
+    }
 
 
 def mean(values: Sequence[float]) -> float:

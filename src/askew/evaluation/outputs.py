@@ -1,4 +1,5 @@
-"""What one trained network returns for held-out source images and for the target: all that is judged without labels."""
+"""What one trained network returns for held-out source images and for the target: all that is
+judged without labels."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from askew.evaluation.logits import Floats, Labels, adjust_logits, as_floats, as
 
 @dataclass(frozen=True, eq=False)
 class DomainOutputs:
-    """Logits of both domains and the held-out labels; no target label. Made by `DomainOutputs.of`, which checks it."""
+    """Logits of both domains and the held-out labels; no target label. Made by `DomainOutputs.of`,
+    which checks it."""
 
     source_val: Floats
     """Logits of the held-out source images. (n_v, c)"""
@@ -55,15 +57,24 @@ class DomainOutputs:
 
     def _check(self) -> None:
         n_v, c = self.source_val.shape
-        if self.source_val_y.shape != (n_v,) or self.target.shape[1:] != (c,) or self.training_prior.shape != (c,):
+        if (
+            self.source_val_y.shape != (n_v,)
+            or self.target.shape[1:] != (c,)
+            or self.training_prior.shape != (c,)
+        ):
             raise ValueError(
-                f"shapes do not fit: {self.source_val.shape} logits and {self.source_val_y.shape} labels of the "
-                f"source, {self.target.shape} logits of the target, a prior of {self.training_prior.shape}"
+                f"shapes do not fit: {self.source_val.shape} logits and "
+                f"{self.source_val_y.shape} labels of the "
+                f"source, {self.target.shape} logits of the target, a prior of "
+                f"{self.training_prior.shape}"
             )
         if not n_v or not len(self.target):
             raise ValueError("neither the held-out source nor the target may be empty")
         if self.source_val_y.min() < 0 or self.source_val_y.max() >= c:
-            raise ValueError(f"labels from {self.source_val_y.min()} to {self.source_val_y.max()} for {c} classes")
+            raise ValueError(
+                f"labels from {self.source_val_y.min()} to {self.source_val_y.max()} for {c} "
+                "classes"
+            )
         if (self.source_features is None) != (self.target_features is None):
             raise ValueError("features are needed for both domains or for neither")
         arrays = (self.source_val, self.target, self.training_prior, *self.representations)
@@ -76,8 +87,11 @@ class DomainOutputs:
 
     @property
     def target_uniform(self) -> Floats:
-        """Logits of the target images under a uniform class prior, by which they are labelled. (n_t, c)"""
-        return adjust_logits(self.target, np.full(self.classes, 1 / self.classes), self.training_prior)
+        """Logits of the target images under a uniform class prior, by which they are labelled.
+        (n_t, c)"""
+        return adjust_logits(
+            self.target, np.full(self.classes, 1 / self.classes), self.training_prior
+        )
 
     @property
     def predicted_distribution(self) -> Floats:
@@ -99,8 +113,8 @@ class DomainOutputs:
 
     @property
     def representations(self) -> tuple[Floats, Floats]:
-        """What the domains are compared by: features where they were kept, else logits less their mean, since an offset
-        of all logits changes no prediction. (n_v, d), (n_t, d)"""
+        """What the domains are compared by: features where they were kept, else logits less their
+        mean, since an offset of all logits changes no prediction. (n_v, d), (n_t, d)"""
         if self.source_features is not None and self.target_features is not None:
             return self.source_features, self.target_features
         val, target = (z - z.mean(axis=1, keepdims=True) for z in (self.source_val, self.target))
@@ -112,7 +126,12 @@ def read_outputs(folder: Path) -> DomainOutputs:
     stored, _ = read_tensors(folder / "outputs.safetensors")
     try:
         if not all(torch.isfinite(stored[name]).all() for name in ("source_val", "target")):
-            raise UserError("The outputs of the network are not finite numbers.", "lower the rates, as by -t lr=0.001.")
-        return DomainOutputs.of(stored["source_val"], stored["source_val_y"], stored["target"], stored["seen_mix"])
+            raise UserError(
+                "The outputs of the network are not finite numbers.",
+                "lower the rates, as by -t lr=0.001.",
+            )
+        return DomainOutputs.of(
+            stored["source_val"], stored["source_val_y"], stored["target"], stored["seen_mix"]
+        )
     except (KeyError, ValueError):  # somebody else's, with a hash that is right
         raise Damaged(folder / "outputs.safetensors") from None

@@ -1,11 +1,13 @@
 """The target's class prior by three estimators, with intervals.
 
-BBSE (Lipton et al. 2018), RLLS (Azizzadenesheli et al. 2019) and EM (Saerens et al. 2002) on calibrated posteriors
-(Alexandari et al. 2020). All assume label shift alone, p(x|y) = q(x|y); where that fails they guess.
+BBSE (Lipton et al. 2018), RLLS (Azizzadenesheli et al. 2019) and EM (Saerens et al. 2002) on
+calibrated posteriors (Alexandari et al. 2020). All assume label shift alone, p(x|y) = q(x|y); where
+that fails they guess.
 
-quapy (0.2.3) has all three, and ours agree with its: BBSE to 3e-6, EM to 4e-4 on 2,000 and 10,000 images. But it
-wraps classifiers that it fits itself, takes calibration from a library of 2020 in which the bias of a class with hardly
-a held-out image diverges, and brings six more dependencies and a cone solver.
+quapy (0.2.3) has all three, and ours agree with its: BBSE to 3e-6, EM to 4e-4 on 2,000 and 10,000
+images. But it wraps classifiers that it fits itself, takes calibration from a library of 2020 in
+which the bias of a class with hardly a held-out image diverges, and brings six more dependencies
+and a cone solver.
 """
 
 from __future__ import annotations
@@ -26,17 +28,19 @@ from askew.evaluation.outputs import DomainOutputs
 PriorEstimator = Literal["bbse", "rlls", "em"]
 ESTIMATORS: tuple[PriorEstimator, ...] = ("bbse", "rlls", "em")
 DEFAULT: PriorEstimator = "bbse"
-"""EM is more exact under label shift alone; on the development tasks, where images look different too, it relies on
-posteriors that are too confident, and errs more."""
+"""EM is more exact under label shift alone; on the development tasks, where images look different
+too, it relies on posteriors that are too confident, and errs more."""
 Solver = Literal["simplex", "ridge"]
 LEVEL = 0.95
 """Of the intervals."""
 SINGULAR = 0.01
-"""A confusion matrix whose smallest singular value is below this says next to nothing about some classes."""
+"""A confusion matrix whose smallest singular value is below this says next to nothing about some
+classes."""
 
 
 class UnsurePriorWarning(UserWarning):
-    """The classifier confuses some classes so much that the target's class prior cannot be estimated."""
+    """The classifier confuses some classes so much that the target's class prior cannot be
+    estimated."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,13 +67,23 @@ class PriorEstimate:
 
     def as_dict(self) -> dict[str, Any]:
         ends = {"low": self.low.tolist(), "high": self.high.tolist()}
-        return {"estimator": self.estimator, "mix": self.prior.tolist(), **ends, "unsure": self.unsure}
+        return {
+            "estimator": self.estimator,
+            "mix": self.prior.tolist(),
+            **ends,
+            "unsure": self.unsure,
+        }
 
 
 def estimate_prior(
-    outputs: DomainOutputs, estimator: PriorEstimator = DEFAULT, *, resamples: int = 200, seed: int = 0
+    outputs: DomainOutputs,
+    estimator: PriorEstimator = DEFAULT,
+    *,
+    resamples: int = 200,
+    seed: int = 0,
 ) -> PriorEstimate:
-    """The target's class prior by one estimator, with a bootstrap of held-out source (class by class) and target."""
+    """The target's class prior by one estimator, with a bootstrap of held-out source (class by
+    class) and target."""
     rng = np.random.default_rng(seed)
     rates = PredictionRates.of(outputs.source_val, outputs.source_val_y, outputs.target)
     if estimator == "em":
@@ -77,7 +91,9 @@ def estimate_prior(
     else:
         solve = PredictionRates.bbse if estimator == "bbse" else PredictionRates.rlls
         prior = solve(rates)
-        draws = np.array([solve(again) for again in rates.resampled(resamples, rng)]).reshape(-1, outputs.classes)
+        draws = np.array([solve(again) for again in rates.resampled(resamples, rng)]).reshape(
+            -1, outputs.classes
+        )
     return PriorEstimate(estimator, prior, draws, rates.unsure)
 
 
@@ -85,7 +101,9 @@ def estimate_priors(
     outputs: DomainOutputs, *, resamples: int = 200, seed: int = 0
 ) -> dict[PriorEstimator, PriorEstimate]:
     """The same by every estimator."""
-    return {name: estimate_prior(outputs, name, resamples=resamples, seed=seed) for name in ESTIMATORS}
+    return {
+        name: estimate_prior(outputs, name, resamples=resamples, seed=seed) for name in ESTIMATORS
+    }
 
 
 def target_prior(outputs: DomainOutputs, estimator: PriorEstimator = DEFAULT) -> Floats:
@@ -94,22 +112,30 @@ def target_prior(outputs: DomainOutputs, estimator: PriorEstimator = DEFAULT) ->
 
 
 def consensus_prior(networks: Sequence[DomainOutputs]) -> Floats:
-    """The median of several networks' estimates for one target, which one collapsed network does not move. (c,)"""
+    """The median of several networks' estimates for one target, which one collapsed network does
+    not move. (c,)"""
     median = np.median([target_prior(outputs) for outputs in networks], axis=0)
     prior: Floats = median / median.sum()
     return prior
 
 
 def bbse_prior(
-    source_val: Tensor, source_val_y: Tensor, target: Tensor, *, solver: Solver = "simplex", soft: bool = False
+    source_val: Tensor,
+    source_val_y: Tensor,
+    target: Tensor,
+    *,
+    solver: Solver = "simplex",
+    soft: bool = False,
 ) -> Tensor:
-    """Black-box shift estimation from logits during training, with a warning where it cannot be trusted.
-    (n_v, c), (n_v,), (n_t, c) → (c,)"""
+    """Black-box shift estimation from logits during training, with a warning where it cannot be
+    trusted. (n_v, c), (n_v,), (n_t, c) → (c,)"""
     rates = PredictionRates.of(source_val, source_val_y, target, soft=soft)
     if rates.unsure:
         warnings.warn(
-            f"The confusion matrix is close to singular (smallest singular value {rates.smallest_singular_value:.1g}): "
-            "the classifier cannot tell some classes apart, and their shares in the estimated target prior are "
+            "The confusion matrix is close to singular (smallest singular value "
+            f"{rates.smallest_singular_value:.1g}): "
+            "the classifier cannot tell some classes apart, and their shares in the estimated "
+            "target prior are "
             "arbitrary.",
             UnsurePriorWarning,
             stacklevel=2,
@@ -122,7 +148,8 @@ def bbse_prior(
 
 @dataclass(frozen=True, eq=False)
 class PredictionRates:
-    """How often each class is predicted: for the held-out images of every class, and for the target."""
+    """How often each class is predicted: for the held-out images of every class, and for the
+    target."""
 
     confusion: Floats
     """C[i, j] = E[predicted i | class j]. (c, c)"""
@@ -134,12 +161,20 @@ class PredictionRates:
     """Target images."""
 
     @classmethod
-    def of(cls, source_val: Any, source_val_y: Any, target: Any, *, soft: bool = False) -> PredictionRates:
-        """From logits, as tensors or arrays; a soft prediction is the softmax, a hard one the most probable class."""
+    def of(
+        cls, source_val: Any, source_val_y: Any, target: Any, *, soft: bool = False
+    ) -> PredictionRates:
+        """From logits, as tensors or arrays; a soft prediction is the softmax, a hard one the most
+        probable class."""
         predict = softmax if soft else one_hot_predictions
         y, predicted = as_labels(source_val_y), predict(as_floats(target))
         confusion = confusion_by_class(predict(as_floats(source_val)), y)
-        return cls(confusion, predicted.mean(axis=0), np.bincount(y, minlength=len(confusion)), len(predicted))
+        return cls(
+            confusion,
+            predicted.mean(axis=0),
+            np.bincount(y, minlength=len(confusion)),
+            len(predicted),
+        )
 
     @property
     def smallest_singular_value(self) -> float:
@@ -165,11 +200,17 @@ class PredictionRates:
         return rlls_prior(self.confusion, self.target, self.source_prior, int(self.sizes.sum()))
 
     def resampled(self, resamples: int, rng: np.random.Generator) -> list[PredictionRates]:
-        """Rates of hard predictions on images drawn again with replacement, which are multinomial draws."""
+        """Rates of hard predictions on images drawn again with replacement, which are multinomial
+        draws."""
         counts = rng.multinomial(self.sizes, self.confusion.T, size=(resamples, len(self.sizes)))
-        rows = np.where(self.sizes[:, None] > 0, counts / np.maximum(self.sizes, 1)[:, None], self.confusion.T)
+        rows = np.where(
+            self.sizes[:, None] > 0, counts / np.maximum(self.sizes, 1)[:, None], self.confusion.T
+        )
         targets = rng.multinomial(self.images, self.target, size=resamples) / self.images
-        return [replace(self, confusion=row.T, target=target) for row, target in zip(rows, targets, strict=True)]
+        return [
+            replace(self, confusion=row.T, target=target)
+            for row, target in zip(rows, targets, strict=True)
+        ]
 
 
 def one_hot_predictions(logits: Floats) -> Floats:
@@ -179,7 +220,8 @@ def one_hot_predictions(logits: Floats) -> Floats:
 
 
 def confusion_by_class(predicted: Floats, y: Labels) -> Floats:
-    """C[i, j] = E[predicted i | class j]; a class without an image is taken to be recognised. (n, c), (n,) → (c, c)"""
+    """C[i, j] = E[predicted i | class j]; a class without an image is taken to be recognised. (n,
+    c), (n,) → (c, c)"""
     c = predicted.shape[1]
     labels = np.eye(c)[y]
     counts = labels.sum(axis=0)
@@ -187,7 +229,8 @@ def confusion_by_class(predicted: Floats, y: Labels) -> Floats:
 
 
 def simplex_prior(confusion: Floats, predicted: Floats) -> Floats:
-    """argmin over the simplex of ‖μ − C q‖², μ the mean prediction on the target. (c, c), (c,) → (c,)
+    """argmin over the simplex of ‖μ − C q‖², μ the mean prediction on the target. (c, c), (c,) →
+    (c,)
 
     Non-negative least squares, with the sum as one more equation that outweighs the others.
     """
@@ -203,8 +246,8 @@ def simplex_prior(confusion: Floats, predicted: Floats) -> Floats:
 
 
 def ridge_prior(confusion: Floats, predicted: Floats, prior: Floats, images: int) -> Floats:
-    """The published form: w = (JᵀJ + λI)⁻¹Jᵀμ with the joint J[i, j] = C[i, j]·p_j and λ = 1/images; then w·p,
-    made to sum to one.
+    """The published form: w = (JᵀJ + λI)⁻¹Jᵀμ with the joint J[i, j] = C[i, j]·p_j and λ =
+    1/images; then w·p, made to sum to one.
 
     It shrinks rare classes far too much under strong label shift. (c, c), (c,), (c,) → (c,)
     """
@@ -215,15 +258,17 @@ def ridge_prior(confusion: Floats, predicted: Floats, prior: Floats, images: int
 
 
 RLLS_SHARE, RLLS_DELTA = 0.01, 0.05
-"""The share of its bound, and the probability that the bound fails, that RLLS was published with."""
+"""The share of its bound, and the probability that the bound fails, that RLLS was published
+with."""
 
 
 def rlls_prior(confusion: Floats, predicted: Floats, prior: Floats, images: int) -> Floats:
-    """argmin over w ≥ 0 of ‖J w − μ‖ + ρ‖w − 1‖ with the joint J[i, j] = C[i, j]·p_j; then w·p, summing to one.
+    """argmin over w ≥ 0 of ‖J w − μ‖ + ρ‖w − 1‖ with the joint J[i, j] = C[i, j]·p_j; then w·p,
+    summing to one.
 
-    ρ = 0.01·3(2a/3n + √(2a/n)), a = log(2c/δ): a share of how far J may be from the truth with n images. Each norm is
-    bounded by a parabola that touches it at the current w (‖r‖ ≤ ‖r‖²/2s + s/2), which leaves non-negative least
-    squares. (c, c), (c,), (c,) → (c,)
+    ρ = 0.01·3(2a/3n + √(2a/n)), a = log(2c/δ): a share of how far J may be from the truth with n
+    images. Each norm is bounded by a parabola that touches it at the current w (‖r‖ ≤ ‖r‖²/2s +
+    s/2), which leaves non-negative least squares. (c, c), (c,), (c,) → (c,)
     """
     from scipy.optimize import nnls
 
@@ -248,8 +293,11 @@ def rlls_prior(confusion: Floats, predicted: Floats, prior: Floats, images: int)
 # --- from calibrated posteriors ---
 
 
-def em_prior(posterior: Floats, prior: Floats, weights: Floats | None = None, close: float = 1e-6) -> Floats:
-    """The prior of greatest likelihood: q ← mean of q_k r_ik / Σ_j q_j r_ij, r = posterior/prior, until it converges.
+def em_prior(
+    posterior: Floats, prior: Floats, weights: Floats | None = None, close: float = 1e-6
+) -> Floats:
+    """The prior of greatest likelihood: q ← mean of q_k r_ik / Σ_j q_j r_ij, r = posterior/prior,
+    until it converges.
 
     (n, c), (c,) → (c,); `weights` of the images sum to one.
     """
@@ -264,15 +312,20 @@ def em_prior(posterior: Floats, prior: Floats, weights: Floats | None = None, cl
     return found
 
 
-def _em_bootstrap(outputs: DomainOutputs, resamples: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
-    """EM, and EM of resampled images with the calibration fitted to them again. (c,), (resamples, c)"""
+def _em_bootstrap(
+    outputs: DomainOutputs, resamples: int, rng: np.random.Generator
+) -> tuple[Floats, Floats]:
+    """EM, and EM of resampled images with the calibration fitted to them again. (c,), (resamples,
+    c)"""
     fit = CalibrationFit.of(outputs)
     prior = em_prior(fit.calibration.posterior(outputs.target), fit.calibration.prior)
     n, draws = len(outputs.target), np.empty((resamples, outputs.classes))
     for i in range(resamples):
         calibration = fit.resampled(_draw_counts(outputs.source_val_y, rng))
         weights = np.bincount(rng.integers(n, size=n), minlength=n) / n
-        draws[i] = em_prior(calibration.posterior(outputs.target), calibration.prior, weights, close=1e-5)
+        draws[i] = em_prior(
+            calibration.posterior(outputs.target), calibration.prior, weights, close=1e-5
+        )
     return prior, draws
 
 

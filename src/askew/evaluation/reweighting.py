@@ -13,9 +13,15 @@ from askew.evaluation.prior_estimators import PredictionRates
 
 
 def reweighted_scores(
-    test: TestLabels, logits: Tensor, source_val: Tensor, source_val_y: Tensor, target: Tensor, training_prior: Tensor
+    test: TestLabels,
+    logits: Tensor,
+    source_val: Tensor,
+    source_val_y: Tensor,
+    target: Tensor,
+    training_prior: Tensor,
 ) -> dict[str, Any]:
-    """Scores of the same network under BBSE's target prior, estimated from the other logits; costs no training."""
+    """Scores of the same network under BBSE's target prior, estimated from the other logits; costs
+    no training."""
     trained_on = as_floats(training_prior)
     rates = PredictionRates.of(source_val, source_val_y, target)
     prior = rates.bbse()

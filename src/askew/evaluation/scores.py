@@ -11,13 +11,15 @@ from askew.evaluation.logits import Floats, Labels, floor_prior, softmax
 from askew.evaluation.outputs import DomainOutputs
 
 SOFT_ROWS, MATCHED_ROWS, DENSITY_ROWS = 1500, 1000, 3000
-"""Most target images that SND, transport and DEV look at: their cost grows faster than the images."""
+"""Most target images that SND, transport and DEV look at: their cost grows faster than the
+images."""
 TINY = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
 class ScoreInputs:
-    """What the scores of one network are computed from: its probabilities, raw and calibrated to a target prior."""
+    """What the scores of one network are computed from: its probabilities, raw and calibrated to a
+    target prior."""
 
     source_val: Floats
     """Softmax of the held-out source. (n_v, c)"""
@@ -41,7 +43,9 @@ class ScoreInputs:
     """The target prior. (c,)"""
 
     @classmethod
-    def of(cls, outputs: DomainOutputs, prior: Floats, ensemble: Labels | None = None) -> ScoreInputs:
+    def of(
+        cls, outputs: DomainOutputs, prior: Floats, ensemble: Labels | None = None
+    ) -> ScoreInputs:
         """Without an ensemble, the network is compared with itself."""
         calibration, uniform = calibrate(outputs), np.full(outputs.classes, 1 / outputs.classes)
         source_val_features, target_features = outputs.representations
@@ -93,7 +97,9 @@ class ScoreInputs:
     @property
     def target_weights(self) -> Floats:
         """The same for target images, which belong to classes as the posterior says. (n_t,)"""
-        weights: Floats = (self.posterior / np.maximum(self.posterior.sum(axis=0), TINY)).mean(axis=1)
+        weights: Floats = (self.posterior / np.maximum(self.posterior.sum(axis=0), TINY)).mean(
+            axis=1
+        )
         return weights
 
 
@@ -144,9 +150,9 @@ def neighbourhood_density(s: ScoreInputs) -> float:
 def neighbourhood_densities(p: Floats, subsets: Labels) -> Floats:
     """The same for several subsets of the images, each without repeats. (n, c), (r, m) → (r,)
 
-    With e_ij = exp(cos(p_i, p_j)/0.05), all of which are between 1 and exp(20), and Z_i = Σ_j e_ij, image i has the
-    entropy log Z_i − Σ_j e_ij log e_ij/Z_i. Sums over a subset are products with a matrix that marks it, so that
-    similarities and exponentials are computed once for all of them.
+    With e_ij = exp(cos(p_i, p_j)/0.05), all of which are between 1 and exp(20), and Z_i = Σ_j e_ij,
+    image i has the entropy log Z_i − Σ_j e_ij log e_ij/Z_i. Sums over a subset are products with a
+    matrix that marks it, so that similarities and exponentials are computed once for all of them.
     """
     r, m = subsets.shape
     if m < 2:
@@ -182,7 +188,9 @@ def deep_embedded(s: ScoreInputs) -> float:
     if folds < 2:
         return -float(1 - s.correct.mean())
     x = StandardScaler().fit_transform(x)
-    p = cross_val_predict(LogisticRegression(max_iter=200), x, domain, cv=folds, method="predict_proba")[:n_v]
+    p = cross_val_predict(
+        LogisticRegression(max_iter=200), x, domain, cv=folds, method="predict_proba"
+    )[:n_v]
     w = p[:, 1] / np.maximum(p[:, 0], 1e-6) * n_v / n_t
     error = w * (1 - s.correct)
     eta = -np.cov(error, w)[0, 1] / max(float(w.var(ddof=1)), TINY)
@@ -190,7 +198,8 @@ def deep_embedded(s: ScoreInputs) -> float:
 
 
 def thresholded(s: ScoreInputs) -> float:
-    """share of the target above the confidence above which lies as much of the held-out source as is right"""
+    """share of the target above the confidence above which lies as much of the held-out source as
+    is right"""
     n_v, n_t = len(s.source_val), len(s.target)
     threshold = _threshold(s.source_val.max(axis=1), s.correct, np.full(n_v, 1 / n_v))
     return float((s.target.max(axis=1) >= threshold).sum() / n_t)
@@ -211,13 +220,16 @@ def expected_by_class(s: ScoreInputs) -> float:
 
 
 def transported_by_class(s: ScoreInputs) -> float:
-    """mean over k of the mean P_ik of the images that the cheapest transport to the prior, at cost 1 − P, gives to k"""
+    """mean over k of the mean P_ik of the images that the cheapest transport to the prior, at cost
+    1 − P, gives to k"""
     from scipy.optimize import linear_sum_assignment
 
     p = _some(s.posterior, MATCHED_ROWS)
     exact = s.prior * len(p)
     sizes = np.floor(exact).astype(np.int64)
-    sizes[np.argsort(sizes - exact, kind="stable")[: len(p) - sizes.sum()]] += 1  # largest remainders
+    sizes[np.argsort(sizes - exact, kind="stable")[: len(p) - sizes.sum()]] += (
+        1  # largest remainders
+    )
     owner = np.repeat(np.arange(len(sizes)), sizes)
     row, column = linear_sum_assignment(p[:, owner], maximize=True)
     gain = np.bincount(owner[column], weights=p[row, owner[column]], minlength=len(sizes))

@@ -16,7 +16,8 @@ from askew.evaluation.prior_estimators import PriorEstimate, PriorEstimator
 
 @dataclass(frozen=True, eq=False)
 class TargetShares:
-    """The share of each class in the target, with 95 % intervals whose coverage docs/trust.md tells."""
+    """The share of each class in the target, with 95 % intervals whose coverage docs/trust.md
+    tells."""
 
     estimator: PriorEstimator | Literal["counting"]
     prior: Floats
@@ -34,15 +35,19 @@ class TargetShares:
 def target_shares(
     outputs: DomainOutputs, others: Sequence[DomainOutputs], estimate: PriorEstimate, alike: bool
 ) -> TargetShares:
-    """The shares by a network, beside all others that were trained, and its estimate under label shift alone.
+    """The shares by a network, beside all others that were trained, and its estimate under label
+    shift alone.
 
-    Where images of a class look `alike` in both domains, that estimate is shown: what the network confuses in the
-    source, it confuses in the target. Elsewhere it does not, and to correct for it does harm: the share of target
-    images that the network predicts a class for is closer to the truth on all development tasks. Intervals span what
-    is wrong either way: from the share on which all networks agree to the share that any of them predicts, by Wilson's
-    lower and upper end, since all may err alike; and the interval of the estimate under label shift alone.
+    Where images of a class look `alike` in both domains, that estimate is shown: what the network
+    confuses in the source, it confuses in the target. Elsewhere it does not, and to correct for it
+    does harm: the share of target images that the network predicts a class for is closer to the
+    truth on all development tasks. Intervals span what is wrong either way: from the share on which
+    all networks agree to the share that any of them predicts, by Wilson's lower and upper end,
+    since all may err alike; and the interval of the estimate under label shift alone.
     """
-    predicted = np.stack([one.target_uniform.argmax(axis=1) for one in (*others, outputs)])  # (networks, n_t)
+    predicted = np.stack(
+        [one.target_uniform.argmax(axis=1) for one in (*others, outputs)]
+    )  # (networks, n_t)
     says = predicted[..., None] == np.arange(outputs.classes)
     agreed, any_says = says.all(axis=0).mean(axis=0), says.any(axis=0).mean(axis=0)
     n, counted = predicted.shape[1], says[-1].mean(axis=0)

@@ -1,4 +1,5 @@
-"""Did adaptation help? An adapted network against source-only, without a label: helped, unclear or hurt."""
+"""Did adaptation help? An adapted network against source-only, without a label: helped, unclear or
+hurt."""
 
 from __future__ import annotations
 
@@ -16,19 +17,20 @@ from askew.evaluation.validators import SCORES, ScoredNetwork, score_networks
 
 Answer = Literal["helped", "unclear", "hurt"]
 VOTERS = ("snd", "ensemble", "expected", "atc", "source")
-"""Scores that tell whether a network became better. Not those of `choose`: Corr-C, which guards a choice among many
-against a collapsed network, rises with every adaptation, good or bad."""
+"""Scores that tell whether a network became better. Not those of `choose`: Corr-C, which guards a
+choice among many against a collapsed network, rises with every adaptation, good or bad."""
 MARGIN, LEAD = 0.05, 3
-"""What a verdict takes, set on development tasks: so large a share of the target by which agreement differs, at the
-nearer end of its interval; or so many more scores that rose than fell."""
+"""What a verdict takes, set on development tasks: so large a share of the target by which agreement
+differs, at the nearer end of its interval; or so many more scores that rose than fell."""
 UNRELIABLE = 0.6
-"""Confidence by class (`expected`) below which source-only itself is unreliable on the target, so that to depart from
-it is no harm; set on development tasks too, where 0.5 to 0.65 make no difference."""
+"""Confidence by class (`expected`) below which source-only itself is unreliable on the target, so
+that to depart from it is no harm; set on development tasks too, where 0.5 to 0.65 make no
+difference."""
 ROWS = 500
 """Most target images in each half that an interval is made from."""
 COLLAPSED = 0.5
-"""What a collapse takes: total variation from every plausible prior beyond it, and an effective number of predicted
-classes below this share of what it was."""
+"""What a collapse takes: total variation from every plausible prior beyond it, and an effective
+number of predicted classes below this share of what it was."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,8 @@ class Verdict:
     evidence: tuple[Evidence, ...]
     """Of every one of the VOTERS."""
     far: float
-    """Total variation between the adapted network's predicted distribution and the nearest plausible prior."""
+    """Total variation between the adapted network's predicted distribution and the nearest
+    plausible prior."""
     collapsed: bool
     """Whether that is too far to be true, and predictions became more concentrated than before."""
 
@@ -80,7 +83,9 @@ def judge_transfer(
     return next(judge_transfers(networks, resamples=resamples, seed=seed))
 
 
-def judge_transfers(networks: Sequence[ScoredNetwork], *, resamples: int = 100, seed: int = 0) -> Iterator[Verdict]:
+def judge_transfers(
+    networks: Sequence[ScoredNetwork], *, resamples: int = 100, seed: int = 0
+) -> Iterator[Verdict]:
     """A verdict on each network but the first, which is source-only.
 
     It rests on five scores, and on whether the adapted network collapsed, which those may praise.
@@ -93,15 +98,17 @@ def judge_transfers(networks: Sequence[ScoredNetwork], *, resamples: int = 100, 
         evidence = gather_evidence(source_only, network, differences)
         far, collapsed = _collapse(source_only.outputs, network.outputs, plausible)
         answer = "hurt" if collapsed else judge(evidence, alone=len(adapted) == 1)
-        sentence = _sentence(answer, evidence, sum(one.compared for one in networks), far, collapsed)
+        sentence = _sentence(
+            answer, evidence, sum(one.compared for one in networks), far, collapsed
+        )
         yield Verdict(answer, sentence, evidence, far, collapsed)
 
 
 def judge(evidence: Sequence[Evidence], *, alone: bool) -> Answer:
-    """*Helped*: the adapted network agrees with the ensemble of all networks (EnsV, Hu et al. 2024) more often than
-    source-only does, by an interval beyond MARGIN; or LEAD more scores rose than fell. *Hurt*: the same downwards,
-    unless source-only is unreliable. All else is unclear. An ensemble of two follows the more confident one:
-    there, agreement is a score like any other.
+    """*Helped*: the adapted network agrees with the ensemble of all networks (EnsV, Hu et al. 2024)
+    more often than source-only does, by an interval beyond MARGIN; or LEAD more scores rose than
+    fell. *Hurt*: the same downwards, unless source-only is unreliable. All else is unclear. An
+    ensemble of two follows the more confident one: there, agreement is a score like any other.
     """
     answer = "unclear" if alone else _beyond(_by(evidence, "ensemble"), MARGIN)
     if answer == "unclear":
@@ -131,24 +138,38 @@ def _beyond(evidence: Evidence, margin: float) -> Answer:
 
 
 def gather_evidence(
-    source_only: ScoredNetwork, adapted: ScoredNetwork, differences: Floats, names: Sequence[str] = VOTERS
+    source_only: ScoredNetwork,
+    adapted: ScoredNetwork,
+    differences: Floats,
+    names: Sequence[str] = VOTERS,
 ) -> tuple[Evidence, ...]:
     """Scores before and after, with an interval from resampled differences. (resamples, names)"""
     low, high = np.quantile(differences, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
     return tuple(
-        Evidence(name, source_only.scores[name], adapted.scores[name], float(low[i]), float(high[i]))
+        Evidence(
+            name, source_only.scores[name], adapted.scores[name], float(low[i]), float(high[i])
+        )
         for i, name in enumerate(names)
     )
 
 
-def resampled_scores(inputs: ScoreInputs, resamples: int, seed: int, names: Sequence[str] = VOTERS) -> Floats:
-    """Scores on resampled images, which are the same for every network with the same seed. (resamples, names)"""
-    rows = list(_resamples(inputs.source_val_y, len(inputs.target), resamples, np.random.default_rng(seed)))
+def resampled_scores(
+    inputs: ScoreInputs, resamples: int, seed: int, names: Sequence[str] = VOTERS
+) -> Floats:
+    """Scores on resampled images, which are the same for every network with the same seed.
+    (resamples, names)"""
+    rows = list(
+        _resamples(inputs.source_val_y, len(inputs.target), resamples, np.random.default_rng(seed))
+    )
     samples = [inputs.rows(val, target) for val, target in rows]
     found = np.empty((resamples, len(names)))
     for j, name in enumerate(names):
-        if name == "snd":  # it compares images in pairs, which are mostly the same ones in every half
-            found[:, j] = neighbourhood_densities(inputs.target, np.array([target for _, target in rows]))
+        if (
+            name == "snd"
+        ):  # it compares images in pairs, which are mostly the same ones in every half
+            found[:, j] = neighbourhood_densities(
+                inputs.target, np.array([target for _, target in rows])
+            )
         else:
             found[:, j] = [SCORES[name].value(sample) for sample in samples]
     return found
@@ -159,9 +180,9 @@ def _resamples(
 ) -> Iterator[tuple[Labels, Labels]]:
     """Rows of the held-out source and of the target, drawn again.
 
-    Held-out images are drawn class by class with replacement; of the target's, random halves without it, whose
-    standard deviation is that of the whole (Politis and Romano 1994), since an image drawn twice would be its own
-    neighbour to SND.
+    Held-out images are drawn class by class with replacement; of the target's, random halves
+    without it, whose standard deviation is that of the whole (Politis and Romano 1994), since an
+    image drawn twice would be its own neighbour to SND.
     """
     classes = [np.flatnonzero(source_val_y == k) for k in np.unique(source_val_y)]
     rows = rng.permutation(images)[: 2 * ROWS]
@@ -174,20 +195,26 @@ def _resamples(
 
 
 def plausible_priors(source_only: DomainOutputs) -> list[Floats]:
-    """Label distributions that the target may have: source-only's predictions and estimates, and the source's own."""
+    """Label distributions that the target may have: source-only's predictions and estimates, and
+    the source's own."""
     estimates = [target_prior(source_only, name) for name in ESTIMATORS]
     return [source_only.predicted_distribution, source_only.source_prior, *estimates]
 
 
-def _collapse(source_only: DomainOutputs, adapted: DomainOutputs, plausible: Sequence[Floats]) -> tuple[float, bool]:
-    """How far the predicted distribution is from every plausible prior, and whether that is a collapse.
+def _collapse(
+    source_only: DomainOutputs, adapted: DomainOutputs, plausible: Sequence[Floats]
+) -> tuple[float, bool]:
+    """How far the predicted distribution is from every plausible prior, and whether that is a
+    collapse.
 
-    An unreliable source-only makes all of these wrong, and a target may have one frequent class; so a network that
-    predicts about as many classes as before did not collapse.
+    An unreliable source-only makes all of these wrong, and a target may have one frequent class; so
+    a network that predicts about as many classes as before did not collapse.
     """
     before, after = source_only.predicted_distribution, adapted.predicted_distribution
     far = float(min(np.abs(after - prior).sum() / 2 for prior in plausible))
-    return far, far > COLLAPSED and _effective_classes(after) < COLLAPSED * _effective_classes(before)
+    return far, far > COLLAPSED and _effective_classes(after) < COLLAPSED * _effective_classes(
+        before
+    )
 
 
 def _effective_classes(shares: Floats) -> float:
@@ -199,17 +226,24 @@ def _effective_classes(shares: Floats) -> float:
 # --- words ---
 
 
-def _sentence(answer: Answer, evidence: Sequence[Evidence], networks: int, far: float, collapsed: bool) -> str:
+def _sentence(
+    answer: Answer, evidence: Sequence[Evidence], networks: int, far: float, collapsed: bool
+) -> str:
     if collapsed:
         return (
             "Adaptation hurt: the network collapsed. Its predicted label distribution is "
             f"{far:.2f} (total variation) from every one that the target may plausibly have."
         )
-    begin = {"helped": "seems to have helped", "hurt": "seems to have hurt", "unclear": "may have helped or hurt"}
+    begin = {
+        "helped": "seems to have helped",
+        "hurt": "seems to have hurt",
+        "unclear": "may have helped or hurt",
+    }
     agreement = _by(evidence, "ensemble")
     clauses = [
         f"Adaptation {begin[answer]}: it agrees with the ensemble of {networks} networks on "
-        f"{100 * agreement.after:.0f} % of the target, source-only on {100 * agreement.before:.0f} % "
+        f"{100 * agreement.after:.0f} % of the target, source-only on "
+        f"{100 * agreement.before:.0f} % "
         f"(difference {100 * agreement.low:+.0f} to {100 * agreement.high:+.0f} points)"
     ]
     for vote, better in (("helped", "better"), ("hurt", "worse")):
@@ -219,6 +253,7 @@ def _sentence(answer: Answer, evidence: Sequence[Evidence], networks: int, far: 
     if _unreliable(evidence):
         expected = _by(evidence, "expected").before
         clauses.append(
-            f"source-only itself is unreliable on the target: its confidence by class is {100 * expected:.0f} %"
+            "source-only itself is unreliable on the target: its confidence by class is "
+            f"{100 * expected:.0f} %"
         )
     return f"{'; '.join(clauses)}."

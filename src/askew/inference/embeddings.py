@@ -1,7 +1,9 @@
-"""Embeddings of images by a frozen network, each computed once: kept by network and content, for all commands.
+"""Embeddings of images by a frozen network, each computed once: kept by network and content, for
+all commands.
 
-`<cache>/embeddings/<network>/<block>.safetensors` has rows, and for each the hash of its image and the number of its
-view: 0 is the image itself, others are random views. Pictures are decoded in a stream, and only those not known yet.
+`<cache>/embeddings/<network>/<block>.safetensors` has rows, and for each the hash of its image and
+the number of its view: 0 is the image itself, others are random views. Pictures are decoded in a
+stream, and only those not known yet.
 """
 
 from __future__ import annotations
@@ -55,7 +57,8 @@ def frozen(spec: NetSpec, shape: tuple[int, ...]) -> nn.Module:
 
 
 def picture_shape(spec: NetSpec) -> tuple[int, int, int]:
-    """The shape in which pictures are decoded for a network: so that it sees 7/8 of each side, as of 256 pixels 224."""
+    """The shape in which pictures are decoded for a network: so that it sees 7/8 of each side, as
+    of 256 pixels 224."""
     seen = seen_side(spec)
     side = seen * 8 // 7 if seen > spec.crop else SIDE
     return 3, side, side
@@ -65,7 +68,9 @@ def weights_file(weights: str) -> Path | None:
     """The file of starting weights, if they are to come from one."""
     file = Path(weights) if weights not in ("hub", "none") else None
     if file is not None and not file.is_file():
-        raise UserError(f"The weights file {file} does not exist.", "--weights hub, none, or a file.")
+        raise UserError(
+            f"The weights file {file} does not exist.", "--weights hub, none, or a file."
+        )
     return file
 
 
@@ -73,8 +78,13 @@ def backbone_spec(name: str, weights: str, shape: tuple[int, ...], crop: int = 2
     """A backbone with its starting weights; UserError if they cannot be had."""
     file = weights_file(weights)
     if file is not None and plain_name(name).startswith(OWN_PREFIX):
-        raise UserError("A backbone of your own brings its weights.", "leave --weights out, and load them in its code.")
-    spec = NetSpec(name=name, weights=weights, weights_hash="" if file is None else file_hash(file), crop=crop)
+        raise UserError(
+            "A backbone of your own brings its weights.",
+            "leave --weights out, and load them in its code.",
+        )
+    spec = NetSpec(
+        name=name, weights=weights, weights_hash="" if file is None else file_hash(file), crop=crop
+    )
     frozen(spec, shape)
     return spec
 
@@ -82,10 +92,13 @@ def backbone_spec(name: str, weights: str, shape: tuple[int, ...], crop: int = 2
 def picture_embedder(
     name: str, weights: str, device: torch.device, views: Views = NO_VIEWS, count: int = 0
 ) -> Embedder:
-    """A frozen network for pictures, which it sees at a size that it takes; and for random views of them."""
+    """A frozen network for pictures, which it sees at a size that it takes; and for random views of
+    them."""
     spec = NetSpec(name=name)
     shape = picture_shape(spec)
-    return Embedder(backbone_spec(name, weights, shape, crop=seen_side(spec)), shape, device, views, count)
+    return Embedder(
+        backbone_spec(name, weights, shape, crop=seen_side(spec)), shape, device, views, count
+    )
 
 
 def picture_embedders(name: str, weights: str, device: torch.device) -> Embedders:
@@ -117,7 +130,8 @@ def embed_rows(x: Rows, spec: NetSpec, device: torch.device) -> Embedding:
 
 
 def embedded(task: Task, both: Embedders) -> Generator[Progress, None, Task]:
-    """The same task with rows of the network's features in place of its images. Stopped, it goes on where it was."""
+    """The same task with rows of the network's features in place of its images. Stopped, it goes on
+    where it was."""
     data = task.training_data
     yield from both.source.learn_rows((data.source.x, data.source_val.x))
     yield from both.target.learn_rows((data.target.x,))
@@ -125,13 +139,18 @@ def embedded(task: Task, both: Embedders) -> Generator[Progress, None, Task]:
     target = both.target.rows(data.target.x)
     images = Unlabeled(target)
     rows = TrainingData(
-        Labeled(source, data.source.y), Labeled(held_out, data.source_val.y), images, images, data.classes
+        Labeled(source, data.source.y),
+        Labeled(held_out, data.source_val.y),
+        images,
+        images,
+        data.classes,
     )
     return Task("own/rows", rows, None, task.notes)
 
 
 class Embedders(NamedTuple):
-    """One frozen network for each domain: the same one, but for batch statistics of the domain where it has them."""
+    """One frozen network for each domain: the same one, but for batch statistics of the domain
+    where it has them."""
 
     source: Embedder
     target: Embedder
@@ -140,11 +159,17 @@ class Embedders(NamedTuple):
 class Embedder:
     """A frozen network, and what it computed here or before.
 
-    Where the network has batch statistics of a domain, they are those of the images that it is first to learn.
+    Where the network has batch statistics of a domain, they are those of the images that it is
+    first to learn.
     """
 
     def __init__(
-        self, spec: NetSpec, shape: tuple[int, ...], device: torch.device, views: Views = NO_VIEWS, count: int = 0
+        self,
+        spec: NetSpec,
+        shape: tuple[int, ...],
+        device: torch.device,
+        views: Views = NO_VIEWS,
+        count: int = 0,
     ) -> None:
         """`count` random views of each image are embedded too, as `views` says."""
         self.spec, self.shape, self.device = spec, shape, device
@@ -167,9 +192,13 @@ class Embedder:
     def views(self, x: Rows) -> Embedding:
         """Embeddings of their random views. (n, …) → (n, count, d)"""
         found = self._stores[1].rows
-        return np.stack([[found[h, v] for v in range(1, self.count + 1)] for h in row_hashes(x).tolist()])
+        return np.stack(
+            [[found[h, v] for v in range(1, self.count + 1)] for h in row_hashes(x).tolist()]
+        )
 
-    def open_listings(self, listings: Sequence[Listing]) -> Generator[Progress, None, list[Pictures]]:
+    def open_listings(
+        self, listings: Sequence[Listing]
+    ) -> Generator[Progress, None, list[Pictures]]:
         """Embed listed pictures in a stream; the pictures, without those that cannot be read."""
         paths = [[listing.root / path for path in listing.paths] for listing in listings]
         contents: list[list[int | str]] = [[] for _ in paths]
@@ -179,7 +208,9 @@ class Embedder:
                 found += some
                 yield Progress("reading", "reading pictures", len(found), len(group), {})
         flat = zip(chain.from_iterable(contents), chain.from_iterable(paths), strict=True)
-        images = {h: functools.partial(decode, path, self.shape) for h, path in flat if isinstance(h, int)}
+        images = {
+            h: functools.partial(decode, path, self.shape) for h, path in flat if isinstance(h, int)
+        }
         broken = yield from self.learn(images, files=True)
         opened = []
         for listing, group, found in zip(listings, paths, contents, strict=True):
@@ -187,14 +218,18 @@ class Embedder:
             kept = np.array([i for i, one in enumerate(why) if not one], dtype=np.int64)
             hashes = np.array([h if isinstance(h, int) else 0 for h in found], dtype="<u8")
             bad = {path: one[:120] for path, one in zip(listing.paths, why, strict=True) if one}
-            opened.append(Pictures(RowSubset(PictureFiles(group, self.shape[1]), kept, hashes), kept, bad))
+            opened.append(
+                Pictures(RowSubset(PictureFiles(group, self.shape[1]), kept, hashes), kept, bad)
+            )
         return opened
 
     def learn_rows(self, groups: Iterable[Rows]) -> Generator[Progress, None, None]:
         """Embed images of arrays that are not known yet."""
         images: dict[int, Callable[[], Row]] = {}
         for x in groups:
-            images |= {h: functools.partial(x.__getitem__, i) for i, h in enumerate(row_hashes(x).tolist())}
+            images |= {
+                h: functools.partial(x.__getitem__, i) for i, h in enumerate(row_hashes(x).tolist())
+            }
         for h, why in (yield from self.learn(images)).items():
             raise UserError(f"The image {h:016x} cannot be read any more: {why}.", "start again.")
 
@@ -206,19 +241,35 @@ class Embedder:
         Those that are picture files can be decoded by other processes.
         """
         yield from self._learn_statistics(images)
-        wanted = [[(h, 0) for h in images], [(h, v) for h in images for v in range(1, self.count + 1)]]
-        lacking = {h for store, keys in zip(self._stores, wanted, strict=True) for h, _ in store.find(keys)}
+        wanted = [
+            [(h, 0) for h in images],
+            [(h, v) for h in images for v in range(1, self.count + 1)],
+        ]
+        lacking = {
+            h for store, keys in zip(self._stores, wanted, strict=True) for h, _ in store.find(keys)
+        }
         todo = [(h, get) for h, get in images.items() if h in lacking]
         done, label = len(images) - len(todo), f"embeddings by {self.spec.name}"
         yield Progress("embeddings", label, done, len(images), {})
         if not todo:
             return {}
         broken: dict[int, str] = {}
-        looks = 1 + 2 * (CORNERS in self.spec.name) + 4 * (CROPS in self.spec.name) + (NORMS in self.spec.name)
+        looks = (
+            1
+            + 2 * (CORNERS in self.spec.name)
+            + 4 * (CROPS in self.spec.name)
+            + (NORMS in self.spec.name)
+        )
         rows = _BATCH if len(todo) * (1 + self.count) * looks >= _MANY else 0
-        ahead = load_ahead(todo, 4 * _BATCH, processes_for(len(todo), self.device.type) if files else 0, self.shape)
+        ahead = load_ahead(
+            todo, 4 * _BATCH, processes_for(len(todo), self.device.type) if files else 0, self.shape
+        )
         try:
-            with decoding(), fast_backbones(self.network, self.shape, rows), contextlib.closing(ahead) as loaded:
+            with (
+                decoding(),
+                fast_backbones(self.network, self.shape, rows),
+                contextlib.closing(ahead) as loaded,
+            ):
                 while block := list(islice(loaded, _BATCH)):
                     broken |= {h: x for h, x in block if isinstance(x, str)}
                     self._embed({h: x for h, x in block if not isinstance(x, str)})
@@ -229,11 +280,16 @@ class Embedder:
                 store.flush()
         return broken
 
-    def _learn_statistics(self, images: Mapping[int, Callable[[], Row]]) -> Generator[Progress, None, None]:
-        """Find or estimate the domain's batch statistics, once; without batch norms there are none."""
+    def _learn_statistics(
+        self, images: Mapping[int, Callable[[], Row]]
+    ) -> Generator[Progress, None, None]:
+        """Find or estimate the domain's batch statistics, once; without batch norms there are
+        none."""
         if self.statistics is not None or NORMS not in self.spec.name:
             return
-        some = sorted(images)[:NORM_IMAGES]  # by their hashes, so at random, and the same in any order
+        some = sorted(images)[
+            :NORM_IMAGES
+        ]  # by their hashes, so at random, and the same in any order
         digest = hashlib.blake2b(np.array(some, dtype="<u8").tobytes(), digest_size=8).digest()
         store, key = _store(f"{self._names()[0]}-norms"), (int.from_bytes(digest, "little"), 0)
         if store.find([key]):
@@ -249,7 +305,11 @@ class Embedder:
         """The statistics of a domain, by some of its images. (s,)"""
         norms = domain_norms(self.network)
         with decoding():
-            loaded = [x for _, x in load_ahead(list(enumerate(images)), len(images)) if not isinstance(x, str)]
+            loaded = [
+                x
+                for _, x in load_ahead(list(enumerate(images)), len(images))
+                if not isinstance(x, str)
+            ]
         if norms is None or not loaded:
             return np.zeros(0, dtype=np.float32)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=fast_bfloat16(self.device)):
@@ -274,7 +334,10 @@ class Embedder:
                 keys = torch.from_numpy(np.array(hashes, dtype="<u8").view("<i8")).to(self.device)
                 keys = random.hash64(random.key("embedded view", v), keys)
                 x = make_view(
-                    x, keys, self.how, side=seen_side(self.spec) if self.spec.crop < min(self.shape[1:]) else 0
+                    x,
+                    keys,
+                    self.how,
+                    side=seen_side(self.spec) if self.spec.crop < min(self.shape[1:]) else 0,
                 )
             rows: Embedding = self.network(x).flatten(1).float().cpu().numpy()
         return rows
@@ -283,13 +346,20 @@ class Embedder:
         self._stores = [_store(name) for name in self._names()]
 
     def _names(self) -> tuple[str, str]:
-        """Hashes of all that embeddings hang on: the network, the shape of images, the arithmetic, the domain; and
-        their views."""
+        """Hashes of all that embeddings hang on: the network, the shape of images, the arithmetic,
+        the domain; and their views."""
         spec = dataclasses.asdict(self.spec) | ({"weights": ""} if self.spec.weights_hash else {})
         hub = which_weights(self.spec.name) if self.spec.weights == "hub" else ""
-        domain = [] if self.statistics is None else [hashlib.sha256(self.statistics.tobytes()).hexdigest()]
+        domain = (
+            []
+            if self.statistics is None
+            else [hashlib.sha256(self.statistics.tobytes()).hexdigest()]
+        )
         network = [spec, hub, self.shape, fast_bfloat16(self.device), *domain]
-        texts = (json.dumps(about, sort_keys=True) for about in (network, [*network, self.how.describe()]))
+        texts = (
+            json.dumps(about, sort_keys=True)
+            for about in (network, [*network, self.how.describe()])
+        )
         images, views = (hashlib.sha256(text.encode()).hexdigest()[:16] for text in texts)
         return images, f"{views}-views"
 

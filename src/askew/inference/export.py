@@ -1,8 +1,9 @@
 """A model in a form that needs no askew: ONNX, TorchScript, or a torch.export program.
 
-The graph holds everything from raw input to logits: pixels/255, mean and deviation, the centre crop, and the decision
-prior, so that the softmax of its output is what `Predictor.predict_proba` returns. A file is kept only if its logits
-are the model's, on random inputs and batches of several sizes.
+The graph holds everything from raw input to logits: pixels/255, mean and deviation, the centre
+crop, and the decision prior, so that the softmax of its output is what `Predictor.predict_proba`
+returns. A file is kept only if its logits are the model's, on random inputs and batches of several
+sizes.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ class Graph(nn.Module):
     def __init__(self, predictor: Predictor, prior: Prior) -> None:
         super().__init__()
         self.classifier = predictor.plain_classifier()
-        even, shift = (torch.from_numpy(predictor.prior_shift(p)).float() for p in ("uniform", prior))
+        even, shift = (
+            torch.from_numpy(predictor.prior_shift(p)).float() for p in ("uniform", prior)
+        )
         self.temperature = predictor.card.temperature
         self.register_buffer("even", even)
         self.register_buffer("shift", shift - even)
@@ -74,12 +77,18 @@ def export(predictor: Predictor, file: Path, form: str, prior: Prior = "uniform"
 def describe(predictor: Predictor, prior: Prior) -> dict[str, Any]:
     """The description inside the file: its input, its output, its classes and its prior."""
     card = predictor.card
-    form = "images, 0 … 255 as decoded; all scaling and cropping is inside" if card.images else "rows"
+    form = (
+        "images, 0 … 255 as decoded; all scaling and cropping is inside" if card.images else "rows"
+    )
     dtype = "uint8" if card.images else "float32"
     return {
         "what": "a classifier exported by askew",
         "input": {"name": "x", "dtype": dtype, "shape": ["n", *card.shape], "form": form},
-        "output": {"name": "logits", "shape": ["n", len(card.classes)], "form": "softmax gives probabilities"},
+        "output": {
+            "name": "logits",
+            "shape": ["n", len(card.classes)],
+            "form": "softmax gives probabilities",
+        },
         "classes": list(card.classes),
         "prior": predictor.prior_shares(prior).tolist(),
     }
@@ -99,12 +108,18 @@ def _quietly() -> Iterator[None]:
 
 
 def _trials(card: ModelCard) -> list[Tensor]:
-    """Random inputs; images are made of patches, since networks return the same for any white noise."""
+    """Random inputs; images are made of patches, since networks return the same for any white
+    noise."""
     rng = np.random.default_rng(0)
     if not card.images:
-        return [torch.from_numpy(rng.normal(size=(n, *card.shape)).astype(np.float32)) for n in _BATCHES]
+        return [
+            torch.from_numpy(rng.normal(size=(n, *card.shape)).astype(np.float32)) for n in _BATCHES
+        ]
     k, h, w = card.shape
-    coarse = [rng.integers(0, 256, (n, k, h // _PATCH + 1, w // _PATCH + 1), dtype=np.uint8) for n in _BATCHES]
+    coarse = [
+        rng.integers(0, 256, (n, k, h // _PATCH + 1, w // _PATCH + 1), dtype=np.uint8)
+        for n in _BATCHES
+    ]
     fine = [x.repeat(_PATCH, axis=2).repeat(_PATCH, axis=3)[:, :, :h, :w] for x in coarse]
     return [torch.from_numpy(np.ascontiguousarray(x)) for x in fine]
 
@@ -130,10 +145,15 @@ def _onnx(graph: Graph, card: ModelCard, file: Path, about: str) -> Forward:
         import onnxscript  # noqa: F401 (torch's exporter needs it)
     except ImportError as error:
         raise UserError(
-            f"Export to ONNX needs {error.name}, which is not installed.", "pip install 'askew[onnx]'."
+            f"Export to ONNX needs {error.name}, which is not installed.",
+            "pip install 'askew[onnx]'.",
         ) from None
     program = torch.onnx.export(
-        _exported(graph, card), input_names=["x"], output_names=["logits"], dynamo=True, verbose=False
+        _exported(graph, card),
+        input_names=["x"],
+        output_names=["logits"],
+        dynamo=True,
+        verbose=False,
     )
     assert program is not None
     program.model.metadata_props["askew"] = about
@@ -145,8 +165,11 @@ def _onnx(graph: Graph, card: ModelCard, file: Path, about: str) -> Forward:
 
 def _torchscript(graph: Graph, card: ModelCard, file: Path, about: str) -> Forward:
     with torch.inference_mode(False), torch.no_grad():
-        traced = torch.jit.trace(graph, _trials(card)[1], check_trace=False)  # type: ignore[no-untyped-call]
-        content = io.BytesIO()  # torch writes from C++, where a full disk is one RuntimeError among many
+        # type: ignore[no-untyped-call]
+        traced = torch.jit.trace(graph, _trials(card)[1], check_trace=False)
+        content = (
+            io.BytesIO()
+        )  # torch writes from C++, where a full disk is one RuntimeError among many
         torch.jit.save(traced, content, _extra_files={_ABOUT: about})
         file.write_bytes(content.getvalue())
         loaded = torch.jit.load(str(file), map_location="cpu")  # type: ignore[no-untyped-call]

@@ -24,7 +24,10 @@ MOST_ROWS = 10**6
 def checked_batch(batch: int) -> int:
     """A number of inputs per batch, 0 for as many as fit; UserError if there is no such number."""
     if whole_number("batch", batch) > MOST_ROWS:
-        raise UserError(f"A batch has at most {MOST_ROWS:,} inputs, found {batch:,}.", "0 stands for as many as fit.")
+        raise UserError(
+            f"A batch has at most {MOST_ROWS:,} inputs, found {batch:,}.",
+            "0 stands for as many as fit.",
+        )
     return batch
 
 
@@ -34,14 +37,20 @@ def listed(x: Any) -> Sequence[Any] | NDArray[Any]:
         return [x]
     if isinstance(x, Tensor):
         return x.detach().cpu().numpy()
-    if isinstance(x, list | tuple) and x and all(isinstance(one, str | Path | Image.Image) for one in x):
+    if (
+        isinstance(x, list | tuple)
+        and x
+        and all(isinstance(one, str | Path | Image.Image) for one in x)
+    ):
         return x
     if hasattr(x, "dtype") and hasattr(x, "ndim") and x.ndim:
         return x  # type: ignore[no-any-return]
     try:
         return np.asarray(x)
     except ValueError:
-        raise UserError("The inputs are rows of different lengths.", "every row needs as many numbers.") from None
+        raise UserError(
+            "The inputs are rows of different lengths.", "every row needs as many numbers."
+        ) from None
 
 
 def as_input(x: Sequence[Any] | NDArray[Any], card: ModelCard) -> NDArray[Any]:
@@ -53,9 +62,13 @@ def as_input(x: Sequence[Any] | NDArray[Any], card: ModelCard) -> NDArray[Any]:
 
 
 def as_picture(picture: Image.Image | Path | str, card: ModelCard) -> NDArray[np.uint8]:
-    """One picture as the network takes it, resized; an exception of Pillow's if the file is broken. (k, h, w)"""
+    """One picture as the network takes it, resized; an exception of Pillow's if the file is broken.
+    (k, h, w)"""
     if not card.images:
-        raise UserError(f"The model takes {card.input}, found a picture.", "give it embeddings of the same network.")
+        raise UserError(
+            f"The model takes {card.input}, found a picture.",
+            "give it embeddings of the same network.",
+        )
     return decode(picture, card.shape)
 
 
@@ -65,7 +78,9 @@ def _sound_picture(picture: Image.Image | Path | str, card: ModelCard) -> NDArra
     except UserError:
         raise
     except Exception as error:  # a broken file can fail anywhere in its decoder
-        raise UserError(f"The picture {picture} cannot be read: {error}.", "mend it, or leave it out.") from None
+        raise UserError(
+            f"The picture {picture} cannot be read: {error}.", "mend it, or leave it out."
+        ) from None
 
 
 def _images(x: NDArray[Any], card: ModelCard) -> NDArray[np.uint8]:

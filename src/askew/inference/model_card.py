@@ -1,4 +1,5 @@
-"""A model's description as JSON: its network, its input, its classes and the class priors that it knows."""
+"""A model's description as JSON: its network, its input, its classes and the class priors that it
+knows."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ _LONGEST = 2**24  # bytes of JSON, and numbers in one input: far more than any r
 
 @dataclass(frozen=True)
 class TargetPrior:
-    """The target's estimated class prior, its estimator, and the ends of an interval for each class."""
+    """The target's estimated class prior, its estimator, and the ends of an interval for each
+    class."""
 
     prior: Shares
     estimator: str
@@ -39,7 +41,9 @@ class TargetPrior:
 
     @classmethod
     def of(cls, shares: TargetShares) -> TargetPrior:
-        prior, low, high = (tuple(some.tolist()) for some in (shares.prior, shares.low, shares.high))
+        prior, low, high = (
+            tuple(some.tolist()) for some in (shares.prior, shares.low, shares.high)
+        )
         return cls(prior, shares.estimator, low, high)
 
     def as_json(self) -> dict[str, Any]:
@@ -64,17 +68,20 @@ class ModelCard:
     temperature: float = 1.0
     """What logits under a uniform prior are divided by for calibrated probabilities."""
     bias: tuple[float, ...] = ()
-    """What is added to the logits, where known shares of the target show that they lack it; empty: nothing."""
+    """What is added to the logits, where known shares of the target show that they lack it; empty:
+    nothing."""
     made: Mapping[str, Any] = field(default_factory=dict)
     """How it was made, for people to read."""
 
     def __post_init__(self) -> None:
         if type(self.rule).predict is Method.predict:
             object.__setattr__(self, "rule", Method())
-        # The trained weights are in the model, so the starting weights no longer matter, nor does it that their batch
-        # statistics were kept: those of the model are.
+        # The trained weights are in the model, so the starting weights no longer matter, nor does
+        # it that their batch statistics were kept: those of the model are.
         norm = "joint" if self.net.norm == "kept" else self.net.norm
-        object.__setattr__(self, "net", dataclasses.replace(self.net, weights="none", weights_hash="", norm=norm))
+        object.__setattr__(
+            self, "net", dataclasses.replace(self.net, weights="none", weights_hash="", norm=norm)
+        )
 
     @property
     def images(self) -> bool:
@@ -84,15 +91,24 @@ class ModelCard:
     @property
     def input(self) -> str:
         """One input in words."""
-        return f"{' x '.join(map(str, self.shape))} images" if self.images else f"rows of {self.shape[0]} numbers"
+        return (
+            f"{' x '.join(map(str, self.shape))} images"
+            if self.images
+            else f"rows of {self.shape[0]} numbers"
+        )
 
     def as_json(self) -> dict[str, Any]:
         return {
             "what": "askew model",
             "form": FORM,
-            "net": {k: v for k, v in dataclasses.asdict(self.net).items() if not k.startswith("weights")},
+            "net": {
+                k: v for k, v in dataclasses.asdict(self.net).items() if not k.startswith("weights")
+            },
             "rule": self._rule(),
-            "input": {"kind": "uint8 images" if self.images else "float32 rows", "shape": list(self.shape)},
+            "input": {
+                "kind": "uint8 images" if self.images else "float32 rows",
+                "shape": list(self.shape),
+            },
             "classes": list(self.classes),
             "seen_mix": list(self.training_prior),
             "source_mix": None if self.source_prior is None else list(self.source_prior),
@@ -107,7 +123,11 @@ class ModelCard:
         if cls is Method:
             return None
         rule = {"method": cls.id, "options": dataclasses.asdict(self.rule)}
-        return rule if METHODS.get(cls.id) is cls else rule | {"file": _file_of(cls), "revision": cls.revision}
+        return (
+            rule
+            if METHODS.get(cls.id) is cls
+            else rule | {"file": _file_of(cls), "revision": cls.revision}
+        )
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -193,18 +213,25 @@ def prior_of(value: Any, classes: int, name: str) -> Shares:
 
 def _shares(value: Any, classes: int, name: str) -> Shares:
     shares = _list(value, name)
-    if len(shares) != classes or not all(type(p) in (int, float) and 0 <= p <= 1.001 for p in shares):
+    if len(shares) != classes or not all(
+        type(p) in (int, float) and 0 <= p <= 1.001 for p in shares
+    ):
         raise ValueError(f"{name} must have a share of each of the {classes} classes")
     return tuple(float(p) for p in shares)
 
 
 def _target_prior(value: Mapping[str, Any], classes: int) -> TargetPrior:
-    low, high = (None if value[k] is None else _shares(value[k], classes, k) for k in ("low", "high"))
-    return TargetPrior(prior_of(value["mix"], classes, "target_mix"), _text(value["estimator"]), low, high)
+    low, high = (
+        None if value[k] is None else _shares(value[k], classes, k) for k in ("low", "high")
+    )
+    return TargetPrior(
+        prior_of(value["mix"], classes, "target_mix"), _text(value["estimator"]), low, high
+    )
 
 
 def _file_of(cls: type[Method]) -> str:
-    """How a method that is not ours was named: file.py:Class, or a plug-in; UserError if it has no such name."""
+    """How a method that is not ours was named: file.py:Class, or a plug-in; UserError if it has no
+    such name."""
     if cls.id in plugins("askew.methods"):
         return cls.id
     if not cls.__module__.startswith(FROM_FILE):
@@ -216,7 +243,8 @@ def _file_of(cls: type[Method]) -> str:
 
 
 def _rule_from_file(path: Path, value: Any, method: str) -> Method | None:
-    """The method that a model predicts by, from the file that its user names; None if it needs none.
+    """The method that a model predicts by, from the file that its user names; None if it needs
+    none.
 
     What a model says is never imported: whoever made it does not choose what runs here.
     """
@@ -230,17 +258,24 @@ def _rule_from_file(path: Path, value: Any, method: str) -> Method | None:
     rule = make_method(method, dict(value["options"]))
     if (rule.id, rule.revision) != (value["method"], value["revision"]):
         raise UserError(
-            f"{method} is not the code that {path} was made with: it has changed, or is another method.",
+            f"{method} is not the code that {path} was made with: it has changed, or is another "
+            "method.",
             f"name the {value['file']} of that time, or adapt again.",
         )
     return rule
 
 
 def run_rule(folder: Path, method: str) -> Method | None:
-    """The same for a finished run; None if its method is one of ours, or its record is of another form."""
+    """The same for a finished run; None if its method is one of ours, or its record is of another
+    form."""
     try:
         own = read_json(folder / "run.json")["run"]["plan"][-1]["method"]
-        value = {"method": own["id"], "options": own["options"], "revision": own["revision"], "file": "FILE.py:CLASS"}
+        value = {
+            "method": own["id"],
+            "options": own["options"],
+            "revision": own["revision"],
+            "file": "FILE.py:CLASS",
+        }
     except (KeyError, TypeError, IndexError):
         return None
     return None if own["id"] in METHODS else _rule_from_file(folder, value, method)
@@ -257,7 +292,9 @@ def rule_of(value: Any) -> Method:
 
 def _bias(value: Any, classes: int) -> tuple[float, ...]:
     numbers = _list(value, "bias")
-    if len(numbers) not in (0, classes) or not all(type(b) in (int, float) and math.isfinite(b) for b in numbers):
+    if len(numbers) not in (0, classes) or not all(
+        type(b) in (int, float) and math.isfinite(b) for b in numbers
+    ):
         raise ValueError(f"bias must be a number for each of the {classes} classes")
     return tuple(float(b) for b in numbers)
 
@@ -288,5 +325,6 @@ def _no_number(text: str) -> float:
 
 def _wrong(path: Path, why: str) -> UserError:
     return UserError(
-        f"{path} is not a model of askew's: {why}.", "make it with `askew adapt` or `askew export --to safetensors`."
+        f"{path} is not a model of askew's: {why}.",
+        "make it with `askew adapt` or `askew export --to safetensors`.",
     )

@@ -1,4 +1,5 @@
-"""Predictions for any number of images in little memory: they are decoded ahead, and rows are written as they come."""
+"""Predictions for any number of images in little memory: they are decoded ahead, and rows are
+written as they come."""
 
 from __future__ import annotations
 
@@ -53,15 +54,27 @@ class PredictionCounts:
     @property
     def distribution(self) -> dict[str, float]:
         """Share of each class in the predictions."""
-        return {name: float(n / max(1, self.counts.sum())) for name, n in zip(self.classes, self.counts, strict=True)}
+        return {
+            name: float(n / max(1, self.counts.sum()))
+            for name, n in zip(self.classes, self.counts, strict=True)
+        }
 
 
 def predict_sources(
-    predictor: Predictor, sources: Sequence[Path], prior: Prior = "uniform", batch: int = 0, columns: Columns = USUAL
+    predictor: Predictor,
+    sources: Sequence[Path],
+    prior: Prior = "uniform",
+    batch: int = 0,
+    columns: Columns = USUAL,
 ) -> Iterator[PredictionBatch]:
-    """Predictions for all that the sources hold: folders, lists, pictures, arrays (.npy, .npz, .parquet)."""
+    """Predictions for all that the sources hold: folders, lists, pictures, arrays (.npy, .npz,
+    .parquet)."""
     predictor.prior_shift(prior)  # a wrong prior is an error before the first picture is read
-    shards = [shard for source in sources for shard in split_source(source, predictor.card, columns=columns)]
+    shards = [
+        shard
+        for source in sources
+        for shard in split_source(source, predictor.card, columns=columns)
+    ]
     inputs = (one for shard in shards for one in shard_inputs(shard, predictor.card))
     pictures = sum(len(shard.get("pictures", ())) for shard in shards)
     arrays = any("file" in shard for shard in shards)  # whose rows processes would have to be sent
@@ -72,11 +85,14 @@ def predict_sources(
 def predict_inputs(
     predictor: Predictor, inputs: Iterable[Input], prior: Prior, batch: int = 0, processes: int = 0
 ) -> Iterator[PredictionBatch]:
-    """Predictions for inputs, in their order; threads read them, or so many processes if all are pictures."""
+    """Predictions for inputs, in their order; threads read them, or so many processes if all are
+    pictures."""
     size, done = checked_batch(batch) or predictor.batch, 0
     rows: Row | None = None
     with decoding(), ExitStack() as stack:
-        loaded = stack.enter_context(closing(load_ahead(inputs, 2 * size, processes, predictor.card.shape)))
+        loaded = stack.enter_context(
+            closing(load_ahead(inputs, 2 * size, processes, predictor.card.shape))
+        )
         while block := list(islice(loaded, size)):
             if done < _MANY <= (done := done + len(block)):
                 stack.enter_context(predictor.prepared(size))
@@ -84,7 +100,9 @@ def predict_inputs(
             sound = [x for _, x in block if not isinstance(x, str)]
             p = np.full((len(block), len(predictor.classes)), np.nan)
             if sound:
-                if rows is None:  # in memory that is kept: to get as much anew takes longer than to fill it
+                if (
+                    rows is None
+                ):  # in memory that is kept: to get as much anew takes longer than to fill it
                     rows = np.empty((len(block), *sound[0].shape), sound[0].dtype)
                 logits = predictor.forward(np.stack(sound, out=rows[: len(sound)]), size)
                 p[[not problem for problem in problems]] = predictor.probabilities(logits, prior)
@@ -99,7 +117,8 @@ def write_predictions(
     batch: int = 0,
     columns: Columns = USUAL,
 ) -> Iterator[PredictionBatch]:
-    """The same, each batch written to a .csv or .parquet file, to a writer, or to stdout, before it is yielded.
+    """The same, each batch written to a .csv or .parquet file, to a writer, or to stdout, before it
+    is yielded.
 
     The file appears once all is written, and not at all if nothing could be read.
     """
@@ -119,13 +138,18 @@ def _write_each(batches: Iterable[PredictionBatch], writer: Writer) -> Iterator[
     any_sound, first_problem = False, ""
     for batch in batches:
         any_sound = any_sound or "" in batch.problems
-        named = (f"{name}: {problem}" for name, problem in zip(batch.names, batch.problems, strict=True) if problem)
+        named = (
+            f"{name}: {problem}"
+            for name, problem in zip(batch.names, batch.problems, strict=True)
+            if problem
+        )
         first_problem = first_problem or next(named, "")
         writer.write(batch)
         yield batch
     if not any_sound:
         raise UserError(
-            f"None of the pictures can be read ({first_problem}).", "name pictures, or a folder that holds some."
+            f"None of the pictures can be read ({first_problem}).",
+            "name pictures, or a folder that holds some.",
         )
 
 
@@ -134,13 +158,20 @@ def _write_each(batches: Iterable[PredictionBatch], writer: Writer) -> Iterator[
 Input = tuple[str, Callable[[], Row]]
 """A name, and how to get the array that it stands for."""
 Shard = Mapping[str, Any]
-"""Some of a source's inputs, as JSON: {"pictures": paths}, or {"file": path, "start": row, "stop": row}."""
+"""Some of a source's inputs, as JSON: {"pictures": paths}, or {"file": path, "start": row, "stop":
+row}."""
 
 
-def split_source(source: Path, card: ModelCard, size: int = sys.maxsize, columns: Columns = USUAL) -> Iterator[Shard]:
-    """The inputs of a source in shards of at most `size`; UserError before the first of them if it cannot be read."""
+def split_source(
+    source: Path, card: ModelCard, size: int = sys.maxsize, columns: Columns = USUAL
+) -> Iterator[Shard]:
+    """The inputs of a source in shards of at most `size`; UserError before the first of them if it
+    cannot be read."""
     if not os.path.lexists(source):
-        raise UserError(f"There is no {source}.", "name a folder, a list, pictures, or a .npy, .npz or .parquet file.")
+        raise UserError(
+            f"There is no {source}.",
+            "name a folder, a list, pictures, or a .npy, .npz or .parquet file.",
+        )
     if source.exists() and not (source.is_dir() or source.is_file()):
         raise UserError(f"{source} is neither a folder nor a regular file.", "name one of these.")
     if not source.is_dir() and source.suffix.lower() in ARRAYS:
@@ -151,7 +182,8 @@ def split_source(source: Path, card: ModelCard, size: int = sys.maxsize, columns
     paths = _picture_paths(source, columns)
     if not card.images:
         raise UserError(
-            f"The model takes {card.input}, and not pictures.", "name a .npy, .npz or .parquet file of embeddings."
+            f"The model takes {card.input}, and not pictures.",
+            "name a .npy, .npz or .parquet file of embeddings.",
         )
     for start in range(0, len(paths), size):
         yield {"pictures": [str(path) for path in paths[start : start + size]]}
@@ -162,7 +194,9 @@ def _picture_paths(source: Path, columns: Columns) -> list[Path]:
     if source.is_dir():
         paths = [source / path for path in find_pictures(source)]
         if not paths:
-            raise UserError(f"The folder {source} holds no picture.", "name a folder that does; it is searched.")
+            raise UserError(
+                f"The folder {source} holds no picture.", "name a folder that does; it is searched."
+            )
         return paths
     if source.suffix.lower() in LISTS:
         listing = read_listing(source, columns)
@@ -188,7 +222,8 @@ def shard_inputs(shard: Shard, card: ModelCard) -> Iterator[Input]:
     file = Path(shard["file"])
     x = _array(file)
     for i in range(shard["start"], shard["stop"]):
-        yield f"{readable(file)}:{i}", lambda i=i: as_input(x[i : i + 1], card)[0]  # type: ignore[misc]
+        # type: ignore[misc]
+        yield f"{readable(file)}:{i}", lambda i=i: as_input(x[i : i + 1], card)[0]
 
 
 def _array(file: Path) -> Row:

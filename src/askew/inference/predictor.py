@@ -1,7 +1,9 @@
-"""The trained model: from images or rows to classes, under a class prior that is chosen when it predicts.
+"""The trained model: from images or rows to classes, under a class prior that is chosen when it
+predicts.
 
-A model is a folder: model.json, its card, and weights-<hash>.safetensors. The weights are written first and named by
-their hash, which the card holds; so the two always belong together, and a change to either is found.
+A model is a folder: model.json, its card, and weights-<hash>.safetensors. The weights are written
+first and named by their hash, which the card holds; so the two always belong together, and a change
+to either is found.
 """
 
 from __future__ import annotations
@@ -35,7 +37,14 @@ from askew.inference.model_card import (
     run_rule,
     shape_of,
 )
-from askew.inference.weights import CARD_FILE, HOW, empty_network, fitting_weights, read_weights, weights_file
+from askew.inference.weights import (
+    CARD_FILE,
+    HOW,
+    empty_network,
+    fitting_weights,
+    read_weights,
+    weights_file,
+)
 from askew.methods.base import Method
 from askew.nets.forward import Inputs, channels_last, chunk_rows, fast_backbones, forward_in_chunks
 from askew.nets.modules import backbone_name
@@ -47,12 +56,14 @@ if TYPE_CHECKING:
 __all__ = ["PRIORS", "Classifier", "ModelCard", "Predictor", "Prior", "TargetPrior", "load"]
 
 Prior = Literal["uniform", "source", "target", "seen"] | ArrayLike
-"""The class prior to decide under: uniform, the source's, the estimated target's, that of training, or shares."""
+"""The class prior to decide under: uniform, the source's, the estimated target's, that of training,
+or shares."""
 PRIORS = ("uniform", "source", "target", "seen")
 
 
 class Classifier(nn.Module):
-    """A network with the rule that makes its logits: uint8 images or float rows in. (n, …) → (n, c)"""
+    """A network with the rule that makes its logits: uint8 images or float rows in. (n, …) → (n,
+    c)"""
 
     def __init__(self, rule: Method, net: Net) -> None:
         super().__init__()
@@ -85,17 +96,22 @@ class Predictor:
     (2, 10)
     """
 
-    def __init__(self, card: ModelCard, weights: Mapping[str, Tensor], device: str = "auto") -> None:
+    def __init__(
+        self, card: ModelCard, weights: Mapping[str, Tensor], device: str = "auto"
+    ) -> None:
         """`weights` are those of the network; modules that only training needed are left out."""
         self.card = card
         self.device = pick_device(device)
-        with torch.device("meta"):  # checked first: a wrong description must not allocate all memory
+        with torch.device(
+            "meta"
+        ):  # checked first: a wrong description must not allocate all memory
             self.weights = fitting_weights(weights, empty_network(card, weights))
         self.classifier = self.plain_classifier().to(self.device)
         channels_last(self.classifier)
 
     def plain_classifier(self) -> Classifier:
-        """A copy of the network on the CPU, its weights in the order in memory that they are stored in."""
+        """A copy of the network on the CPU, its weights in the order in memory that they are stored
+        in."""
         net = empty_network(self.card, self.weights)
         net.load_state_dict(self.weights)
         return Classifier(self.card.rule, net).eval()
@@ -111,12 +127,14 @@ class Predictor:
 
     # --- predictions ---
 
-    def logits(self, x: Any, batch: int = 0, domain: Literal["target", "source"] = "target") -> NDArray[np.float32]:
+    def logits(
+        self, x: Any, batch: int = 0, domain: Literal["target", "source"] = "target"
+    ) -> NDArray[np.float32]:
         """Logits for the class prior of training. (n, c)
 
-        x: uint8 images (n, k, h, w), (n, h, w, k) or (n, h, w); float rows (n, d); pictures of PIL or paths of picture
-        files, one or many, which are resized. A network that keeps batch statistics of each domain uses those of
-        `domain`.
+        x: uint8 images (n, k, h, w), (n, h, w, k) or (n, h, w); float rows (n, d); pictures of PIL
+        or paths of picture files, one or many, which are resized. A network that keeps batch
+        statistics of each domain uses those of `domain`.
         """
         inputs = listed(x)
         if not len(inputs):
@@ -143,16 +161,22 @@ class Predictor:
 
     def predict(self, x: Any, prior: Prior = "uniform", batch: int = 0) -> NDArray[np.str_]:
         """The most probable class of each input. (n,)"""
-        names: NDArray[np.str_] = np.array(self.classes)[self.predict_proba(x, prior, batch).argmax(axis=1)]
+        names: NDArray[np.str_] = np.array(self.classes)[
+            self.predict_proba(x, prior, batch).argmax(axis=1)
+        ]
         return names
 
     def probabilities(self, logits: NDArray[Any], prior: Prior = "uniform") -> Floats:
-        """softmax((z_k + b_k − log(c·training_prior_k))/T + log(c·prior_k)): the same from logits. (n, c) → (n, c)"""
+        """softmax((z_k + b_k − log(c·training_prior_k))/T + log(c·prior_k)): the same from logits.
+        (n, c) → (n, c)"""
         even = np.asarray(logits, dtype=np.float64) + self.prior_shift("uniform")
-        return softmax(even / self.card.temperature + self.prior_shift(prior) - self.prior_shift("uniform"))
+        return softmax(
+            even / self.card.temperature + self.prior_shift(prior) - self.prior_shift("uniform")
+        )
 
     def prior_shift(self, prior: Prior) -> Floats:
-        """What a prior adds to each class's logit; a class that was absent from training keeps its logit. (c,)"""
+        """What a prior adds to each class's logit; a class that was absent from training keeps its
+        logit. (c,)"""
         training_prior = np.array(self.card.training_prior)
         bias = np.array(self.card.bias) if self.card.bias else np.zeros_like(training_prior)
         return adjust_logits(bias, self.prior_shares(prior), training_prior)
@@ -166,7 +190,12 @@ class Predictor:
             given: Floats = np.asarray(prior, dtype=np.float64)
         except (TypeError, ValueError):
             given = np.empty(0)
-        if given.shape != (c,) or not np.isfinite(given).all() or given.min() < 0 or given.sum() <= 0:
+        if (
+            given.shape != (c,)
+            or not np.isfinite(given).all()
+            or given.min() < 0
+            or given.sum() <= 0
+        ):
             found = f"{given.size} numbers" if given.shape != (c,) else str(given.tolist())
             raise UserError(
                 f"A prior has a share of each of the {c} classes, found {found}.",
@@ -188,7 +217,8 @@ class Predictor:
         shares = known[name]
         if shares is None:
             raise UserError(
-                f"The model does not know the {name}'s class prior.", "use uniform, or give a share for each class."
+                f"The model does not know the {name}'s class prior.",
+                "use uniform, or give a share for each class.",
             )
         return np.array(shares, dtype=np.float64)
 
@@ -201,13 +231,22 @@ class Predictor:
         folder, card = Path(path), self.card.as_json()
         if folder.exists() and not folder.is_dir():
             raise UserError(f"{folder} is a file, and a model is a folder.", "choose another name.")
-        if folder.is_dir() and not (folder / CARD_FILE).is_file() and not all(map(_is_leftover, folder.iterdir())):
-            raise UserError(f"The folder {folder} holds other things than a model.", "choose a new or empty folder.")
+        if (
+            folder.is_dir()
+            and not (folder / CARD_FILE).is_file()
+            and not all(map(_is_leftover, folder.iterdir()))
+        ):
+            raise UserError(
+                f"The folder {folder} holds other things than a model.",
+                "choose a new or empty folder.",
+            )
         content = save(self.weights)
         digest = hashlib.sha256(content).hexdigest()
         with whole_folder(folder, CARD_FILE, "choose another folder.") as new:
             (new / weights_file(digest)).write_bytes(content)
-            (new / CARD_FILE).write_bytes(as_json({**card, "weights_sha256": digest, "askew": __version__}))
+            (new / CARD_FILE).write_bytes(
+                as_json({**card, "weights_sha256": digest, "askew": __version__})
+            )
         for other in folder.glob("weights-*.safetensors"):  # of the model that was there before
             if other.name != weights_file(digest):
                 other.unlink(missing_ok=True)
@@ -221,7 +260,8 @@ class Predictor:
         made: Mapping[str, Any] | None = None,
         rule: Method | None = None,
     ) -> Predictor:
-        """The model of a finished run; the target prior is the run's own estimate, unless a better one is given.
+        """The model of a finished run; the target prior is the run's own estimate, unless a better
+        one is given.
 
         The run of a method from a file needs that method, as `rule`.
         """
@@ -229,7 +269,9 @@ class Predictor:
 
         path = Path(folder)
         if not RunFolder(path).done:
-            raise UserError(f"The run in {path} is not finished.", "start its command again to go on.")
+            raise UserError(
+                f"The run in {path} is not finished.", "start its command again to go on."
+            )
         try:
             card = _run_card(RunFolder(path), target_prior, made, rule)
             weights = predicting_weights(read_tensors(path / "weights.safetensors")[0])
@@ -242,19 +284,28 @@ class Predictor:
 
 
 def load(
-    path: Path | str, device: str = "auto", method: str = "", backbone: str | nn.Module | None = None
+    path: Path | str,
+    device: str = "auto",
+    method: str = "",
+    backbone: str | nn.Module | None = None,
 ) -> Predictor:
-    """The model in a folder, in the folder `model` within it, of a finished run, or on the Hub (hf://owner/name).
+    """The model in a folder, in the folder `model` within it, of a finished run, or on the Hub
+    (hf://owner/name).
 
-    Runs none of its maker's code. `method` is `file.py:Class` of a model whose method is from a file, `backbone` an
-    nn.Module or `file.py:function` of one whose backbone is somebody's own; nothing but these files is run.
+    Runs none of its maker's code. `method` is `file.py:Class` of a model whose method is from a
+    file, `backbone` an nn.Module or `file.py:function` of one whose backbone is somebody's own;
+    nothing but these files is run.
 
     >>> askew.load(askew.run("mini/syn-uci", "source", training=short).folder).classes[:3]
     ('0', '1', '2')
     """
     if backbone not in (None, ""):
         backbone_name(backbone)
-    folder = hub.snapshot(str(path), [CARD_FILE, "weights-*.safetensors"]) if hub.on_hub(path) else Path(path)
+    folder = (
+        hub.snapshot(str(path), [CARD_FILE, "weights-*.safetensors"])
+        if hub.on_hub(path)
+        else Path(path)
+    )
     if not folder.exists():
         raise UserError(f"There is no model {folder}.", HOW)
     if folder.name == CARD_FILE:
@@ -270,7 +321,10 @@ def load(
 
 
 def _run_card(
-    folder: RunFolder, target_prior: TargetPrior | None, made: Mapping[str, Any] | None, rule: Method | None
+    folder: RunFolder,
+    target_prior: TargetPrior | None,
+    made: Mapping[str, Any] | None,
+    rule: Method | None,
 ) -> ModelCard:
     record, reweighting = folder.record(), folder.reweighting()
     run = record["run"]
@@ -279,7 +333,9 @@ def _run_card(
     outputs = read_tensors(folder.path / "outputs.safetensors")[0]
     training_prior = prior_of(outputs["seen_mix"].tolist(), len(classes), "seen_mix")
     if target_prior is None and reweighting:
-        target_prior = TargetPrior(prior_of(reweighting["target_mix"], len(classes), "target_mix"), "bbse")
+        target_prior = TargetPrior(
+            prior_of(reweighting["target_mix"], len(classes), "target_mix"), "bbse"
+        )
     sizes = record["source_sizes"]
     return ModelCard(
         net=net_spec(run["net"]),
@@ -289,7 +345,12 @@ def _run_card(
         training_prior=training_prior,
         source_prior=prior_of([n / sum(sizes) for n in sizes], len(classes), "source_mix"),
         target_prior=target_prior,
-        made={"run": run, "images": record["images"], "versions": record["versions"], **(made or {})},
+        made={
+            "run": run,
+            "images": record["images"],
+            "versions": record["versions"],
+            **(made or {}),
+        },
     )
 
 

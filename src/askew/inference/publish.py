@@ -1,6 +1,8 @@
-"""Publish a model on the Hub, with a card that says what it was made from, what is known of it, and what is not.
+"""Publish a model on the Hub, with a card that says what it was made from, what is known of it, and
+what is not.
 
-Only the model's description, its weights and the card leave this machine: no picture, no prediction, no path.
+Only the model's description, its weights and the card leave this machine: no picture, no
+prediction, no path.
 """
 
 from __future__ import annotations
@@ -27,19 +29,31 @@ class AuditSection:
 
 
 def push(out: Path, name: str, *, public: bool = False, audited: AuditSection | None = None) -> str:
-    """Put the model of `out` (an adaptation's folder, a model's, a finished run's) on the Hub; its address there."""
+    """Put the model of `out` (an adaptation's folder, a model's, a finished run's) on the Hub; its
+    address there."""
     predictor = load(out, "cpu")
     with tempfile.TemporaryDirectory(prefix="askew-") as scratch:
         predictor.save(Path(scratch) / "model")
-        files = {path.name: path.read_bytes() for path in sorted((Path(scratch) / "model").iterdir())}
+        files = {
+            path.name: path.read_bytes() for path in sorted((Path(scratch) / "model").iterdir())
+        }
     try:
         card = model_card(hub.repository(name), predictor, read_summary(out), audited)
         files["README.md"] = card.encode()
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):  # it may be a stranger's
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+    ):  # it may be a stranger's
         raise UserError(
-            f"What is told of the model in {out} is not what askew wrote.", "run `askew adapt` again with the same -o."
+            f"What is told of the model in {out} is not what askew wrote.",
+            "run `askew adapt` again with the same -o.",
         ) from None
-    return hub.push(name, files, "A model made by askew", public=public, replaces="weights-*.safetensors")
+    return hub.push(
+        name, files, "A model made by askew", public=public, replaces="weights-*.safetensors"
+    )
 
 
 def read_summary(out: Path) -> dict[str, Any] | None:
@@ -49,7 +63,10 @@ def read_summary(out: Path) -> dict[str, Any] | None:
 
 
 def model_card(
-    name: str, predictor: Predictor, summary: dict[str, Any] | None, audited: AuditSection | None = None
+    name: str,
+    predictor: Predictor,
+    summary: dict[str, Any] | None,
+    audited: AuditSection | None = None,
 ) -> str:
     """The repository's README: front matter that the Hub reads, then text for people."""
     card = predictor.card
@@ -59,15 +76,19 @@ def model_card(
     parts = [
         "---\n" + "".join(f"{key}: {json.dumps(value)}\n" for key, value in front.items()) + "---",
         f"# {name.partition('/')[2]}",
-        f"A classifier of {len(card.classes)} classes for {card.input}, adapted to unlabelled target data by "
+        f"A classifier of {len(card.classes)} classes for {card.input}, adapted to unlabelled "
+        "target data by "
         "askew (`pip install askew`).",
-        f'```python\nimport askew\n\nmodel = askew.load("hf://{name}")\nmodel.predict(images, prior="target")\n```',
+        f'```python\nimport askew\n\nmodel = askew.load("hf://{name}")\n'
+        'model.predict(images, prior="target")\n```',
         "## Data",
         _data(predictor, summary),
         "## Label distributions",
         _distributions(predictor),
         "## Did adaptation help?",
-        _cell(summary["sentence"]) if summary else "Nobody has compared it with a network that was not adapted.",
+        _cell(summary["sentence"])
+        if summary
+        else "Nobody has compared it with a network that was not adapted.",
         "" if summary is None else "This was judged without target labels, so it is an estimate.",
         *([] if audited is None else ["## Audit", _audit(audited)]),
         "## Limits",
@@ -82,10 +103,16 @@ def _data(predictor: Predictor, summary: dict[str, Any] | None) -> str:
     rows = [[what, f"{images[key]:,}"] for key, what in _COUNTED.items() if key in images]
     method = (summary or {}).get("chosen") or made.get("method", "")
     network = (summary or {}).get("network") or predictor.card.net.name
-    return f"Method: {_cell(method) or 'unknown'}; network: {_cell(network)}.\n\n" + _table(["part", "images"], rows)
+    return f"Method: {_cell(method) or 'unknown'}; network: {_cell(network)}.\n\n" + _table(
+        ["part", "images"], rows
+    )
 
 
-_COUNTED = {"source": "labelled source", "source_val": "held-out source", "target": "unlabelled target"}
+_COUNTED = {
+    "source": "labelled source",
+    "source_val": "held-out source",
+    "target": "unlabelled target",
+}
 
 
 def _distributions(predictor: Predictor) -> str:
@@ -102,20 +129,34 @@ def _distributions(predictor: Predictor) -> str:
 
 
 def _audit(found: AuditSection) -> str:
-    return f"{found.sentence}\n\n" + _table(["method", "per-class mean, %", "above source", "verdict"], found.rows)
+    return f"{found.sentence}\n\n" + _table(
+        ["method", "per-class mean, %", "above source", "verdict"], found.rows
+    )
 
 
-def _limits(predictor: Predictor, summary: dict[str, Any] | None, audited: AuditSection | None) -> str:
+def _limits(
+    predictor: Predictor, summary: dict[str, Any] | None, audited: AuditSection | None
+) -> str:
     lines = [
-        f"It answers with one of its {len(predictor.classes)} classes for every input, also for what is none of them.",
-        "It was adapted to one target; on other data, or when the target changes, nothing here holds.",
+        f"It answers with one of its {len(predictor.classes)} classes for every input, also for "
+        "what is none of them.",
+        "It was adapted to one target; on other data, or when the target changes, nothing here "
+        "holds.",
         "Probabilities are calibrated on held-out source images, not on the target.",
     ]
     if predictor.card.target_prior is not None:
-        lines.append("The target's label distribution is an estimate. Predict with a prior of your own if you know it.")
+        lines.append(
+            "The target's label distribution is an estimate. Predict with a prior of your own if "
+            "you know it."
+        )
     if audited is None:
-        lines.append("No target labels were used: its accuracy on the target is not known. `askew audit` measures it.")
-    findings = [f"{remark['what']}: {remark['do']}" for remark in (summary or {}).get("remarks", [])]
+        lines.append(
+            "No target labels were used: its accuracy on the target is not known. `askew audit` "
+            "measures it."
+        )
+    findings = [
+        f"{remark['what']}: {remark['do']}" for remark in (summary or {}).get("remarks", [])
+    ]
     return "\n".join(f"- {_cell(line)}" for line in [*lines, *findings])
 
 

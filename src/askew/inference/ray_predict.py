@@ -1,8 +1,9 @@
-"""Predictions on many machines through Ray Data: the inputs are split into shards, each predicted and written once.
+"""Predictions on many machines through Ray Data: the inputs are split into shards, each predicted
+and written once.
 
-A folder holds what was asked for (`askew-predictions.json`, and `inputs.jsonl` with one line per shard) and the shards
-that are done (`part-00000.parquet`, …): started again, only those that are missing are predicted. Together they are one
-Parquet data set with one row per image.
+A folder holds what was asked for (`askew-predictions.json`, and `inputs.jsonl` with one line per
+shard) and the shards that are done (`part-00000.parquet`, …): started again, only those that are
+missing are predicted. Together they are one Parquet data set with one row per image.
 """
 
 from __future__ import annotations
@@ -17,7 +18,13 @@ from typing import Any
 
 from askew.core.errors import UserError
 from askew.core.files import as_json, is_temporary, sweep, whole_file, whole_folder
-from askew.inference.predict_files import PredictionCounts, Shard, predict_inputs, shard_inputs, split_source
+from askew.inference.predict_files import (
+    PredictionCounts,
+    Shard,
+    predict_inputs,
+    shard_inputs,
+    split_source,
+)
 from askew.inference.predictor import Predictor, Prior, load
 from askew.inference.writers import writer_for
 from askew.runs.launch.ray import Ray
@@ -25,7 +32,8 @@ from askew.runs.launch.remote import Environment
 
 REQUEST, INPUTS = "askew-predictions.json", "inputs.jsonl"
 SHARD_SIZE = 4096
-"""Images in a shard: enough to be worth a task, and not much to compute again if a machine fails."""
+"""Images in a shard: enough to be worth a task, and not much to compute again if a machine
+fails."""
 
 
 @dataclass(frozen=True)
@@ -67,15 +75,21 @@ class ShardFolder:
 
 
 def open_shards(
-    sources: Sequence[Path], predictor: Predictor, prior: Prior, folder: Path, size: int = SHARD_SIZE
+    sources: Sequence[Path],
+    predictor: Predictor,
+    prior: Prior,
+    folder: Path,
+    size: int = SHARD_SIZE,
 ) -> ShardFolder:
     """The shards in a folder: as they were split when it was begun, or split now."""
     predictor.prior_shift(prior)
     request = {
-        "what": "predictions by askew, in parts", "form": 1, "sources": [str(source) for source in sources],
+        "what": "predictions by askew, in parts",
+        "form": 1,
+        "sources": [str(source) for source in sources],
         "prior": prior if isinstance(prior, str) else predictor.prior_shares(prior).tolist(),
         "model": _fingerprint(predictor),
-    }  # fmt: skip
+    }
     if not (folder / REQUEST).exists():
         _split(sources, predictor, folder, size, request)
     elif _read(folder / REQUEST) != request:
@@ -87,10 +101,14 @@ def open_shards(
     return ShardFolder(folder, _line_offsets(folder / INPUTS))
 
 
-def _split(sources: Sequence[Path], predictor: Predictor, folder: Path, size: int, request: dict[str, Any]) -> None:
+def _split(
+    sources: Sequence[Path], predictor: Predictor, folder: Path, size: int, request: dict[str, Any]
+) -> None:
     """Write one line of inputs per shard into a new folder."""
     if folder.exists() and not (folder.is_dir() and all(map(_is_leftover, folder.iterdir()))):
-        raise UserError(f"{folder} holds other things than predictions in parts.", "name a new folder with -o.")
+        raise UserError(
+            f"{folder} holds other things than predictions in parts.", "name a new folder with -o."
+        )
     shards = [shard for source in sources for shard in split_source(source, predictor.card, size)]
     with whole_folder(folder, REQUEST, "name another folder with -o.") as new:
         (new / INPUTS).write_bytes("".join(json.dumps(shard) + "\n" for shard in shards).encode())
@@ -98,7 +116,8 @@ def _split(sources: Sequence[Path], predictor: Predictor, folder: Path, size: in
 
 
 def _is_leftover(path: Path) -> bool:
-    """Whether a file was left by a split that was stopped before it had written what was asked for."""
+    """Whether a file was left by a split that was stopped before it had written what was asked
+    for."""
     return is_temporary(path) or path.name == INPUTS
 
 
@@ -132,7 +151,9 @@ def _fingerprint(predictor: Predictor) -> str:
 class ShardWorker:
     """A Ray actor that holds the model and predicts one shard after another."""
 
-    def __init__(self, model: str, device: str, prior: Prior, shards: ShardFolder, environment: Environment) -> None:
+    def __init__(
+        self, model: str, device: str, prior: Prior, shards: ShardFolder, environment: Environment
+    ) -> None:
         environment.apply()
         self.predictor, self.prior, self.shards = load(Path(model), device), prior, shards
 
@@ -158,8 +179,11 @@ def predict_shard(predictor: Predictor, shards: ShardFolder, shard: int, prior: 
     return images
 
 
-def predict_by_ray(model: Path, device: str, prior: Prior, shards: ShardFolder, ray: Ray) -> Iterator[int]:
-    """Predict the missing shards, yielding each one's number of images; Ray repeats a shard whose machine fails."""
+def predict_by_ray(
+    model: Path, device: str, prior: Prior, shards: ShardFolder, ray: Ray
+) -> Iterator[int]:
+    """Predict the missing shards, yielding each one's number of images; Ray repeats a shard whose
+    machine fails."""
     missing = shards.missing()
     if not missing:
         return
@@ -170,7 +194,9 @@ def predict_by_ray(model: Path, device: str, prior: Prior, shards: ShardFolder, 
     data.DataContext.get_current().enable_progress_bars = False
     most = ray.workers or max(1, int(_cluster("CPU" if not ray.gpus else "GPU") / (ray.gpus or 1)))
     resolved = ShardFolder(shards.folder.resolve(), shards.offsets)
-    done = data.from_items([{"shard": shard} for shard in missing], override_num_blocks=len(missing)).map(
+    done = data.from_items(
+        [{"shard": shard} for shard in missing], override_num_blocks=len(missing)
+    ).map(
         ShardWorker,
         fn_constructor_args=(str(model.resolve()), device, prior, resolved, Environment.here()),
         compute=data.ActorPoolStrategy(min_size=1, max_size=min(most, len(missing))),

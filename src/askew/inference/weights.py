@@ -18,7 +18,10 @@ from askew.methods.base import new_net
 from askew.nets.network import Net, keeps_source_statistics
 
 CARD_FILE = "model.json"
-HOW = "name a folder that `askew adapt` or `askew export --to safetensors` wrote, or a finished run's."
+HOW = (
+    "name a folder that `askew adapt` or `askew export --to safetensors` wrote, or a finished "
+    "run's."
+)
 
 
 def weights_file(digest: str) -> str:
@@ -27,16 +30,25 @@ def weights_file(digest: str) -> str:
 
 def read_weights(folder: Path, digest: Any) -> dict[str, Tensor]:
     """The weights that the card names, if they are still what they were."""
-    if not isinstance(digest, str) or len(digest) != 64 or not set(digest) <= set("0123456789abcdef"):
-        raise UserError(f"{folder / CARD_FILE} is not a model of askew's: it names no weights.", HOW)
+    if (
+        not isinstance(digest, str)
+        or len(digest) != 64
+        or not set(digest) <= set("0123456789abcdef")
+    ):
+        raise UserError(
+            f"{folder / CARD_FILE} is not a model of askew's: it names no weights.", HOW
+        )
     file = folder / weights_file(digest)
     if not file.is_file():
-        raise UserError(f"The model in {folder} lacks its weights, {file.name}.", "copy the whole folder again.")
+        raise UserError(
+            f"The model in {folder} lacks its weights, {file.name}.", "copy the whole folder again."
+        )
     with file.open("rb") as content:
         found = hashlib.file_digest(content, "sha256").hexdigest()
     if found != digest:
         raise UserError(
-            f"The weights {file} are not those that the model was saved with: their hash is {found[:16]}….",
+            f"The weights {file} are not those that the model was saved with: their hash is "
+            f"{found[:16]}….",
             "they were damaged or changed; get the model again from where it comes from.",
         )
     return read_tensors(file)[0]
@@ -44,22 +56,30 @@ def read_weights(folder: Path, digest: Any) -> dict[str, Tensor]:
 
 def empty_network(card: ModelCard, weights: Mapping[str, Tensor]) -> Net:
     """The network that the card describes, before these weights are loaded into it."""
-    spec = card.net if keeps_source_statistics(weights) else dataclasses.replace(card.net, norm="joint")
+    spec = (
+        card.net
+        if keeps_source_statistics(weights)
+        else dataclasses.replace(card.net, norm="joint")
+    )
     return new_net(spec, card.rule, card.shape, len(card.classes))
 
 
 def fitting_weights(weights: Mapping[str, Tensor], net: Net) -> dict[str, Tensor]:
-    """Those of the weights that the network has; UserError if one is missing, misshapen or not finite."""
+    """Those of the weights that the network has; UserError if one is missing, misshapen or not
+    finite."""
     own, fitting = net.state_dict(), {}
     for name, like in own.items():
         found = weights.get(name)
         if found is None or found.shape != like.shape or found.dtype != like.dtype:
             what = "none" if found is None else f"{found.dtype} {tuple(found.shape)}"
             raise UserError(
-                f"The weights do not fit the network: {name} is {like.dtype} {tuple(like.shape)}, found {what}.",
+                f"The weights do not fit the network: {name} is {like.dtype} "
+                f"{tuple(like.shape)}, found {what}.",
                 "the model was damaged, or made by another version of askew.",
             )
         if not found.isfinite().all():
-            raise UserError(f"The weights {name} hold NaN or infinity.", "the model was damaged; make it again.")
+            raise UserError(
+                f"The weights {name} hold NaN or infinity.", "the model was damaged; make it again."
+            )
         fitting[name] = found.detach().cpu().clone(memory_format=torch.contiguous_format)
     return fitting

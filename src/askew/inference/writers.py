@@ -52,7 +52,8 @@ def writer_for(file: Path) -> OpenWriter:
     suffix = file.suffix.lower()
     if suffix not in (".csv", ".parquet"):
         raise UserError(
-            f"Predictions are written as .csv or .parquet, found {file.name}.", "for example -o predictions.csv"
+            f"Predictions are written as .csv or .parquet, found {file.name}.",
+            "for example -o predictions.csv",
         )
     if suffix == ".csv":
         return _open_csv
@@ -60,7 +61,8 @@ def writer_for(file: Path) -> OpenWriter:
         import pyarrow.parquet  # noqa: F401
     except ImportError:
         raise UserError(
-            "A .parquet file needs pyarrow, which is not installed.", "pip install 'askew[parquet]', or write a .csv."
+            "A .parquet file needs pyarrow, which is not installed.",
+            "pip install 'askew[parquet]', or write a .csv.",
         ) from None
     return _open_parquet
 
@@ -73,7 +75,8 @@ def write_predictions_csv(
     classes: Sequence[str],
     unknown: NDArray[np.bool_] | None = None,
 ) -> None:
-    """All predictions at once: to an open text file, or to a path, where the file appears whole or not at all.
+    """All predictions at once: to an open text file, or to a path, where the file appears whole or
+    not at all.
 
     Names that are not text on the disk are written as the bytes that they have there.
     """
@@ -98,7 +101,8 @@ def _open_csv(path: Path, classes: Sequence[str]) -> Iterator[Writer]:
 
 
 class CsvWriter:
-    """Writes to an open text file; the header comes with the first batch, so that early errors print nothing.
+    """Writes to an open text file; the header comes with the first batch, so that early errors
+    print nothing.
 
     No cell can be taken for a formula by a spreadsheet, and none controls a terminal.
     """
@@ -114,10 +118,18 @@ class CsvWriter:
             head = columns(self.classes) + (["unknown"] if batch.unknown is not None else [])
             self.rows.writerow(map(self._cell, head))
             self.has_header = True
-        marks = [[]] * len(batch.names) if batch.unknown is None else [["yes" if u else ""] for u in batch.unknown]
-        for name, problem, p, mark in zip(batch.names, batch.problems, batch.probabilities, marks, strict=True):
+        marks = (
+            [[]] * len(batch.names)
+            if batch.unknown is None
+            else [["yes" if u else ""] for u in batch.unknown]
+        )
+        for name, problem, p, mark in zip(
+            batch.names, batch.problems, batch.probabilities, marks, strict=True
+        ):
             if problem:
-                self.rows.writerow([self._cell(name), "", "", self._cell(problem), *[""] * len(p), *mark])
+                self.rows.writerow(
+                    [self._cell(name), "", "", self._cell(problem), *[""] * len(p), *mark]
+                )
             else:
                 best = int(p.argmax())
                 texts = self._cell(name), self._cell(self.classes[best])
@@ -136,11 +148,18 @@ class RowCollector:
 
     def write(self, batch: PredictionBatch) -> None:
         for name, problem, p in zip(batch.names, batch.problems, batch.probabilities, strict=True):
-            row: dict[str, Any] = {"path": name, "class": None, "probability": None, "problem": problem or None}
+            row: dict[str, Any] = {
+                "path": name,
+                "class": None,
+                "probability": None,
+                "problem": problem or None,
+            }
             if not problem:
                 best = int(p.argmax())
                 row |= {"class": self.classes[best], "probability": float(p[best])}
-                row["probabilities"] = {of: float(share) for of, share in zip(self.classes, p, strict=True)}
+                row["probabilities"] = {
+                    of: float(share) for of, share in zip(self.classes, p, strict=True)
+                }
             self.rows.append(row)
 
 
@@ -153,7 +172,9 @@ def _open_parquet(path: Path, classes: Sequence[str]) -> Iterator[Writer]:
     from pyarrow import parquet
 
     texts, numbers = ("path", "class", "problem"), arrow.float64()
-    schema = arrow.schema([(n, arrow.string() if n in texts else numbers) for n in columns(classes)])
+    schema = arrow.schema(
+        [(n, arrow.string() if n in texts else numbers) for n in columns(classes)]
+    )
     with parquet.ParquetWriter(path, schema) as file:
         writer = _ParquetWriter(file, classes)
         yield writer

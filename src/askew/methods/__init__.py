@@ -1,4 +1,5 @@
-"""All methods by id; and anyone's, from a file (`mine.py:Mine`), from an installed package, or defined in Python."""
+"""All methods by id; and anyone's, from a file (`mine.py:Mine`), from an installed package, or
+defined in Python."""
 
 from __future__ import annotations
 
@@ -44,10 +45,13 @@ GROUPS: dict[str, tuple[type[Method], ...]] = {
 PAPER = tuple(cls.id for cls in GROUPS["paper"])
 """What a benchmark trains unless methods are named."""
 COMPARED = tuple(
-    cls.id for group in GROUPS.values() for cls in group if not (issubclass(cls, ClosedForm) or cls.takes_answers)
+    cls.id
+    for group in GROUPS.values()
+    for cls in group
+    if not (issubclass(cls, ClosedForm) or cls.takes_answers)
 )
-"""What the recipes of a benchmark train: all that learn by gradients, from the data alone, and so can be given equal
-conditions."""
+"""What the recipes of a benchmark train: all that learn by gradients, from the data alone, and so
+can be given equal conditions."""
 METHODS: dict[str, type[Method]] = {cls.id: cls for group in GROUPS.values() for cls in group}
 
 __all__ = [
@@ -83,7 +87,7 @@ __all__ = [
     "make_method",
     "method_class",
     "named",
-]  # fmt: skip
+]
 
 
 _DEFINED: dict[str, type[Method]] = {}
@@ -96,16 +100,21 @@ def is_file(name: str) -> bool:
 
 
 def known_method(name: str) -> str:
-    """The same name; UserError if there is no such id. Loads nothing, so `file.py:Class` is not looked into."""
+    """The same name; UserError if there is no such id. Loads nothing, so `file.py:Class` is not
+    looked into."""
     known = [*METHODS, *_DEFINED, *plugins("askew.methods")]
     if name not in known and not is_file(name):
-        raise unknown("method", name, known, "`askew methods` lists them; your own is `file.py:Class`.")
+        raise unknown(
+            "method", name, known, "`askew methods` lists them; your own is `file.py:Class`."
+        )
     return name
 
 
 def is_installed(cls: type[Method]) -> bool:
     """Whether any process finds the class by its id."""
-    return METHODS.get(cls.id) is cls or (cls.id in plugins("askew.methods") and _from_package(cls.id) is cls)
+    return METHODS.get(cls.id) is cls or (
+        cls.id in plugins("askew.methods") and _from_package(cls.id) is cls
+    )
 
 
 def method_class(name: str) -> type[Method]:
@@ -124,7 +133,8 @@ def make_method(name: str, values: dict[str, Any]) -> Method:
 def named(method: str | Method | type[Method]) -> tuple[str, dict[str, Any]]:
     """What a run is asked for by: a method's name, and the hyper-parameters that an object holds.
 
-    A class that is not askew's can then be found by its id, until another one of that id is handed over.
+    A class that is not askew's can then be found by its id, until another one of that id is handed
+    over.
     """
     if isinstance(method, str):
         return method, {}
@@ -132,10 +142,15 @@ def named(method: str | Method | type[Method]) -> tuple[str, dict[str, Any]]:
     if METHODS.get(cls.id) is not cls:
         if cls.id in METHODS:
             raise UserError(
-                f"The id '{cls.id}' of {cls.__name__} is that of one of askew's methods.", "give it an id of its own."
+                f"The id '{cls.id}' of {cls.__name__} is that of one of askew's methods.",
+                "give it an id of its own.",
             )
         _DEFINED[cls.id] = _revised(cls, source_of(cls))
-    hyper = {} if isinstance(method, type) else {f.name: getattr(method, f.name) for f in dataclasses.fields(method)}
+    hyper = (
+        {}
+        if isinstance(method, type)
+        else {f.name: getattr(method, f.name) for f in dataclasses.fields(method)}
+    )
     return cls.id, hyper
 
 
@@ -152,7 +167,8 @@ def _from_package(name: str) -> type[Method]:
     cls = load_plugin("askew.methods", name)
     if not (isinstance(cls, type) and issubclass(cls, Method) and cls.id == name):
         raise UserError(
-            f"The plug-in {name} is no method class of that id.", "its entry point names a class derived from Method."
+            f"The plug-in {name} is no method class of that id.",
+            "its entry point names a class derived from Method.",
         )
     return _revised(cls, inspect.getsource(sys.modules[cls.__module__]).encode())
 

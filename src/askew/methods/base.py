@@ -1,4 +1,5 @@
-"""What a method is: a frozen dataclass whose fields are its hyper-parameters and whose `losses` are minimised."""
+"""What a method is: a frozen dataclass whose fields are its hyper-parameters and whose `losses` are
+minimised."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from askew.nets.spec import NetSpec
 
 
 class Batch(NamedTuple):
-    """One step's images: source with labels, target with its row numbers; both as their first random view.
+    """One step's images: source with labels, target with its row numbers; both as their first
+    random view.
 
     >>> askew.Batch(torch.zeros(4, 8), torch.arange(4), torch.zeros(4, 8), torch.arange(4)).xt.shape
     torch.Size([4, 8])
@@ -32,7 +34,8 @@ class Batch(NamedTuple):
     target_views: tuple[Tensor, ...] = ()
     """Likewise of the target."""
     key: Tensor | None = None
-    """A hash of (seed, step): what `askew.core.random.uniform` and `normal` draw a method's own numbers from. ()"""
+    """A hash of (seed, step): what `askew.core.random.uniform` and `normal` draw a method's own
+    numbers from. ()"""
 
 
 State = Mapping[str, Tensor]
@@ -40,7 +43,8 @@ Losses = dict[str, Tensor]
 
 
 class Outputs(Protocol):
-    """The present network's outputs for all of the training data; each entry is computed when it is first read.
+    """The present network's outputs for all of the training data; each entry is computed when it is
+    first read.
 
     >>> class Confident(askew.Method):
     ...     def refresh(self, outputs, round):
@@ -65,7 +69,8 @@ class Outputs(Protocol):
 
     @property
     def answers(self) -> Tensor | None:
-        """Probabilities that other networks gave the target's images, where the training data has some. (n_t, c)"""
+        """Probabilities that other networks gave the target's images, where the training data has
+        some. (n_t, c)"""
 
 
 @dataclass(frozen=True)
@@ -99,9 +104,9 @@ class Phase:
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """Base of all methods. Three rules let one `losses` serve eager execution, CUDA graphs and many runs at once:
-    no Python that depends on a tensor's value; fixed shapes (weigh, don't index); `t` and float hyper-parameters
-    are only ever computed with.
+    """Base of all methods. Three rules let one `losses` serve eager execution, CUDA graphs and many
+    runs at once: no Python that depends on a tensor's value; fixed shapes (weigh, don't index); `t`
+    and float hyper-parameters are only ever computed with.
 
     >>> COAL(alpha=0.3).alpha, COAL.id, COAL.head
     (0.3, 'coal', 'cosine')
@@ -113,17 +118,20 @@ class Method:
     head: ClassVar[Literal["linear", "cosine"]] = "linear"
     """The head that the method was published with; a run may choose the other."""
     source_views: ClassVar[tuple[float, ...]] = (1.0,)
-    """How many random views of each source image it needs, by their strength; 0 is the image as it is."""
+    """How many random views of each source image it needs, by their strength; 0 is the image as it
+    is."""
     target_views: ClassVar[tuple[float, ...]] = (1.0,)
     """Likewise of each target image."""
     teacher: ClassVar[bool] = False
-    """Whether `net["teacher"]`, an average of features and head over the steps, is kept, and predicts."""
+    """Whether `net["teacher"]`, an average of features and head over the steps, is kept, and
+    predicts."""
     takes_answers: ClassVar[bool] = False
     """Whether it can begin with what other networks answered for the target's images."""
     sees_target: ClassVar[bool] = True
     """Whether it learns from target images at all."""
     restarts: ClassVar[bool] = False
-    """Whether it trains from fresh weights: a finished source-only network only tells its first refresh what it saw."""
+    """Whether it trains from fresh weights: a finished source-only network only tells its first
+    refresh what it saw."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -132,7 +140,8 @@ class Method:
 
     @property
     def compares_views(self) -> bool:
-        """Whether it is about several views of one target image, so that little is left of it where views are off."""
+        """Whether it is about several views of one target image, so that little is left of it where
+        views are off."""
         return len(self.target_views) > 1
 
     def teacher_memory(self) -> int:
@@ -151,15 +160,18 @@ class Method:
         return (Phase(self.losses),)
 
     def refresh(self, outputs: Outputs, round: int) -> dict[str, Tensor]:
-        """What a round needs to know of all training data; read as `state[name]`, by target row as `[batch.it]`."""
+        """What a round needs to know of all training data; read as `state[name]`, by target row as
+        `[batch.it]`."""
         return {}
 
     def pseudo_labels(self, outputs: Outputs, round: int) -> Tensor:
-        """The classes that target batches are balanced or even by in a round, where they are. (n_t,)"""
+        """The classes that target batches are balanced or even by in a round, where they are.
+        (n_t,)"""
         return outputs.target.argmax(dim=-1)
 
     def training_prior(self, source_prior: Tensor, state: State) -> Tensor:
-        """The class prior that the label loss sees: the sampler's, unless the method weighs classes. (c,) → (c,)"""
+        """The class prior that the label loss sees: the sampler's, unless the method weighs
+        classes. (c,) → (c,)"""
         return source_prior
 
     def predict(self, net: Net, x: Tensor) -> Tensor:
@@ -183,7 +195,8 @@ class LinearFit(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class ClosedForm(Method):
-    """Base of methods that compute their head from the features of all images at once, without gradients."""
+    """Base of methods that compute their head from the features of all images at once, without
+    gradients."""
 
     def fit(self, fs: Tensor, ys: Tensor, ft: Tensor, classes: int) -> LinearFit:
         """The head. (n_s, d), (n_s,), (n_t, d)
@@ -201,7 +214,8 @@ SECTIONS = ("Assumes", "Minimises", "Cites", "Use when")
 
 
 def sections(method: type[Method]) -> dict[str, str]:
-    """What a method's docstring says under each of SECTIONS, as it stands there; empty where it says nothing."""
+    """What a method's docstring says under each of SECTIONS, as it stands there; empty where it
+    says nothing."""
     found: dict[str, list[str]] = {name: [] for name in SECTIONS}
     current: list[str] = []
     for line in inspect.cleandoc(method.__doc__ or "").splitlines():
@@ -216,18 +230,26 @@ def sections(method: type[Method]) -> dict[str, str]:
 
 
 def new_net(
-    spec: NetSpec, method: Method, shape: tuple[int, ...], classes: int, seed: int = 0, parts_key: int = 0
+    spec: NetSpec,
+    method: Method,
+    shape: tuple[int, ...],
+    classes: int,
+    seed: int = 0,
+    parts_key: int = 0,
 ) -> Net:
-    """The network that a method trains: features and head by the seed, the method's own parts by a key."""
+    """The network that a method trains: features and head by the seed, the method's own parts by a
+    key."""
     own, width = build(spec, shape, classes, seed)
     with random.seeded(parts_key):
         own |= method.parts(Shape(width, classes, lambda: new_head(spec, width, classes)))
-    return Net(own, width, split_norm=spec.norm == "split" and method.sees_target, teacher=method.teacher)
+    return Net(
+        own, width, split_norm=spec.norm == "split" and method.sees_target, teacher=method.teacher
+    )
 
 
 def features_of(net: Net, xs: Tensor, *xt: Tensor) -> list[Tensor]:
-    """Features of source images, then of each view of the target: in one pass, so that batch statistics are of both
-    domains, or of each domain in its own where the net keeps them apart."""
+    """Features of source images, then of each view of the target: in one pass, so that batch
+    statistics are of both domains, or of each domain in its own where the net keeps them apart."""
     sizes = [len(x) for x in xt]
     if net.split_norm:
         fs, ft = net.features_apart(xs, torch.cat(xt))
@@ -238,7 +260,8 @@ def features_of(net: Net, xs: Tensor, *xt: Tensor) -> list[Tensor]:
 def both(net: Net, batch: Batch) -> tuple[Tensor, Tensor]:
     """Features of both domains, by their first views.
 
-    >>> net = askew.Net({"features": torch.nn.Flatten(), "head": torch.nn.Linear(8, 3)}, width=8, split_norm=False)
+    >>> parts = {"features": torch.nn.Flatten(), "head": torch.nn.Linear(8, 3)}
+    >>> net = askew.Net(parts, width=8, split_norm=False)
     >>> batch = askew.Batch(torch.zeros(4, 8), torch.arange(4), torch.ones(5, 8), torch.arange(5))
     >>> [len(features) for features in askew.both(net, batch)]
     [4, 5]
@@ -248,6 +271,7 @@ def both(net: Net, batch: Batch) -> tuple[Tensor, Tensor]:
 
 
 def verdicts(critic: nn.Module, fs: Tensor, ft: Tensor, strength: Tensor) -> tuple[Tensor, Tensor]:
-    """What a critic says of both domains, in one pass; the features' gradient is reversed with that strength."""
+    """What a critic says of both domains, in one pass; the features' gradient is reversed with that
+    strength."""
     ds, dt = critic(reverse_grad(torch.cat([fs, ft]), strength)).split([len(fs), len(ft)])
     return ds, dt

@@ -17,16 +17,19 @@ from askew.nets.network import Net
 
 @dataclass(frozen=True, kw_only=True)
 class BSP(Method):
-    """An adversarial method whose features may not put all their weight on the one direction that transfers best.
+    """An adversarial method whose features may not put all their weight on the one direction that
+    transfers best.
 
-    Assumes: p(y) = q(y); aligning makes features lose the smaller directions that tell classes apart.
-    Minimises: E_s CE(h(x), y) ± λ·L_D + β·(σ₁²(F(source)) + σ₁²(F(target))) with σ₁ the largest singular value of
-        a batch's features and L_D, which the critic minimises and the features maximise by r(t), that of
-        cdan: a critic on features ⊗ probabilities, images weighed by 1 + e^(−entropy), probabilities and weights
-        being constants to the gradient, or dann: a critic on features
-    Cites: X. Chen, S. Wang, M. Long, J. Wang, Transferability vs. Discriminability: Batch Spectral Penalization for
-        Adversarial Domain Adaptation, ICML 2019; M. Long, Z. Cao, J. Wang, M. Jordan, Conditional Adversarial Domain
-        Adaptation, NeurIPS 2018.
+    Assumes: p(y) = q(y); aligning makes features lose the smaller directions that tell classes
+        apart.
+    Minimises: E_s CE(h(x), y) ± λ·L_D + β·(σ₁²(F(source)) + σ₁²(F(target))) with σ₁ the largest
+        singular value of a batch's features and L_D, which the critic minimises and the features
+        maximise by r(t), that of cdan: a critic on features ⊗ probabilities, images weighed by 1 +
+        e^(−entropy), probabilities and weights being constants to the gradient, or dann: a critic
+        on features
+    Cites: X. Chen, S. Wang, M. Long, J. Wang, Transferability vs. Discriminability: Batch Spectral
+        Penalization for Adversarial Domain Adaptation, ICML 2019; M. Long, Z. Cao, J. Wang, M.
+        Jordan, Conditional Adversarial Domain Adaptation, NeurIPS 2018.
     Use when: as cdan, where alignment costs accuracy on the source.
     """
 
@@ -55,7 +58,9 @@ class BSP(Method):
             "spectral": self.penalty * (top_singular_square(fs) + top_singular_square(ft)),
         }
 
-    def domain(self, net: Net, fs: Tensor, ft: Tensor, zs: Tensor, zt: Tensor, strength: Tensor) -> Tensor:
+    def domain(
+        self, net: Net, fs: Tensor, ft: Tensor, zs: Tensor, zt: Tensor, strength: Tensor
+    ) -> Tensor:
         if self.base == "cdan":
             return conditional_domain_loss(net["critic"], fs, ft, zs, zt, strength)
         fs, ft = reverse_grad(fs, strength), reverse_grad(ft, strength)

@@ -15,12 +15,19 @@ from askew.nets.network import Net
 
 
 def conditional_domain_loss(
-    critic: nn.Module, fs: Tensor, ft: Tensor, zs: Tensor, zt: Tensor, strength: Tensor, entropy: bool = True
+    critic: nn.Module,
+    fs: Tensor,
+    ft: Tensor,
+    zs: Tensor,
+    zt: Tensor,
+    strength: Tensor,
+    entropy: bool = True,
 ) -> Tensor:
-    """A critic's cross-entropy on features f and probabilities softmax(z), the features' gradient reversed.
+    """A critic's cross-entropy on features f and probabilities softmax(z), the features' gradient
+    reversed.
 
-    Probabilities are constants to the gradient, and so are the weights 1 + e^(−H), brought to mean one per domain.
-    (n, d), (m, d), (n, c), (m, c) → ()
+    Probabilities are constants to the gradient, and so are the weights 1 + e^(−H), brought to mean
+    one per domain. (n, d), (m, d), (n, c), (m, c) → ()
     """
     zs, zt = zs.detach(), zt.detach()
     ds = critic(reverse_grad(fs, strength), zs.softmax(dim=-1))
@@ -34,14 +41,18 @@ def conditional_domain_loss(
 class CDAN(Method):
     """Learns features from which, together with the prediction, a critic cannot tell the domain.
 
-    Assumes: p(y) = q(y). A critic that knows the prediction compares like with like, so that a class is less often
-        aligned with another one than in DANN; where label distributions differ, the joint one differs as well.
-    Minimises: E_s CE(h(x), y) + λ·L_D for the critic, − r(t)·λ·L_D for the features, with g(x) = F(x) ⊗ softmax(h(x)),
-        L_D = ½ E_s −w log σ(d(g(x))) + ½ E_t −w log(1 − σ(d(g(x)))), r(t) = 2/(1 + e^(−10t)) − 1, and w = 1, or
-        w ∝ 1 + e^(−H(softmax(h(x)))) of mean one in each domain (CDAN+E). Softmax and w are constants to the gradient;
-        where F ⊗ softmax is wider than 4,096, the critic sees a random projection of it.
-    Cites: M. Long, Z. Cao, J. Wang, M. Jordan, Conditional Adversarial Domain Adaptation, NeurIPS 2018.
-    Use when: as dann, where a class must not be aligned with another one; still with equal label distributions.
+    Assumes: p(y) = q(y). A critic that knows the prediction compares like with like, so that a
+        class is less often aligned with another one than in DANN; where label distributions differ,
+        the joint one differs as well.
+    Minimises: E_s CE(h(x), y) + λ·L_D for the critic, − r(t)·λ·L_D for the features, with g(x) =
+        F(x) ⊗ softmax(h(x)), L_D = ½ E_s −w log σ(d(g(x))) + ½ E_t −w log(1 − σ(d(g(x)))), r(t) =
+        2/(1 + e^(−10t)) − 1, and w = 1, or w ∝ 1 + e^(−H(softmax(h(x)))) of mean one in each domain
+        (CDAN+E). Softmax and w are constants to the gradient; where F ⊗ softmax is wider than
+        4,096, the critic sees a random projection of it.
+    Cites: M. Long, Z. Cao, J. Wang, M. Jordan, Conditional Adversarial Domain Adaptation, NeurIPS
+        2018.
+    Use when: as dann, where a class must not be aligned with another one; still with equal label
+        distributions.
     """
 
     id = "cdan"

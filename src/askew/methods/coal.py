@@ -15,14 +15,19 @@ from askew.nets.network import Net
 
 @dataclass(frozen=True, kw_only=True)
 class COAL(Method):
-    """Prototypes move to the target by minimax entropy; the classifier learns from confident target images.
+    """Prototypes move to the target by minimax entropy; the classifier learns from confident target
+    images.
 
-    Assumes: p(y|x) = q(y|x), while p(x|y) and p(y) may both differ; a pre-trained network that is often right.
+    Assumes: p(y|x) = q(y|x), while p(x|y) and p(y) may both differ; a pre-trained network that is
+        often right.
     Minimises: classifier C: L_ST − α·L_H, features F: L_ST + α·L_H, with
-        L_ST = E_s CE(h(x), y) + E_t CE(h(x), ŷ)·m      (m = 1 for the top k % most confident of each pseudo-class)
+        L_ST = E_s CE(h(x), y) + E_t CE(h(x), ŷ)·m
+            (m = 1 for the top k % most confident of each pseudo-class)
         L_H  = E_t −Σ_i h_i(x) log h_i(x)
-    Cites: S. Tan, X. Peng, K. Saenko, Class-imbalanced Domain Adaptation: An Empirical Odyssey, arXiv 1910.10320.
-    Use when: both differ, looks and label distributions, and no random views of the data make sense.
+    Cites: S. Tan, X. Peng, K. Saenko, Class-imbalanced Domain Adaptation: An Empirical Odyssey,
+        arXiv 1910.10320.
+    Use when: both differ, looks and label distributions, and no random views of the data make
+        sense.
     """
 
     id = "coal"
@@ -41,13 +46,17 @@ class COAL(Method):
     minimax: bool = True
     """Whether L_H takes part (off for the ablation)."""
     updates: Literal["one", "two"] = "one"
-    """One optimiser step for both terms, or two in turn, as MME (Saito et al. 2019) does it; the paper is silent."""
+    """One optimiser step for both terms, or two in turn, as MME (Saito et al. 2019) does it; the
+    paper is silent."""
 
     def refresh(self, outputs: Outputs, round: int) -> dict[str, Tensor]:
         """Step A: pseudo-labels of all target images, and which of them to trust."""
         confidence, pseudo = outputs.target.softmax(dim=-1).max(dim=-1)
         share = min(self.k0 + round * self.k_step, self.k_max)
-        return {"pseudo": pseudo, "mask": top_share_mask(confidence, pseudo, share, outputs.target.shape[-1])}
+        return {
+            "pseudo": pseudo,
+            "mask": top_share_mask(confidence, pseudo, share, outputs.target.shape[-1]),
+        }
 
     def phases(self) -> tuple[Phase, ...]:
         if self.updates == "one" or not self.minimax:

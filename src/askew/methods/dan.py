@@ -20,9 +20,12 @@ class DAN(Method):
 
     Assumes: p(y) = q(y); what differs is how images look, and features exist in which that is gone.
     Minimises: E_s CE(h(x), y) + λ·MMD²(F(source), F(target))
-        MMD² = mean k(s, s′) + mean k(t, t′) − 2 mean k(s, t), k a sum of Gaussians of bandwidths a factor 2 apart
-    Cites: M. Long, Y. Cao, J. Wang, M. Jordan, Learning Transferable Features with Deep Adaptation Networks, ICML 2015.
-    Use when: images look different, label distributions are equal, and a loss without an adversary is wanted.
+        MMD² = mean k(s, s′) + mean k(t, t′) − 2 mean k(s, t), k a sum of Gaussians of bandwidths a
+        factor 2 apart
+    Cites: M. Long, Y. Cao, J. Wang, M. Jordan, Learning Transferable Features with Deep Adaptation
+        Networks, ICML 2015.
+    Use when: images look different, label distributions are equal, and a loss without an adversary
+        is wanted.
     """
 
     id = "dan"
@@ -35,4 +38,7 @@ class DAN(Method):
     def losses(self, net: Net, batch: Batch, state: State, t: Tensor) -> Losses:
         fs, ft = both(net, batch)
         kernel = gaussian_kernels(torch.cat([fs, ft]), self.kernels)
-        return {"label": cross_entropy(net["head"](fs), batch.ys), "mmd": self.weight * mmd(kernel, len(fs))}
+        return {
+            "label": cross_entropy(net["head"](fs), batch.ys),
+            "mmd": self.weight * mmd(kernel, len(fs)),
+        }

@@ -20,9 +20,11 @@ class DANN(Method):
 
     Assumes: p(y) = q(y); what differs is how images look, and features exist in which that is gone.
     Minimises: E_s CE(h(x), y) + λ·L_D for the critic, − r(t)·λ·L_D for the features, with
-        L_D = ½ E_s −log σ(d(F(x))) + ½ E_t −log(1 − σ(d(F(x)))), and the ramp r(t) = 2/(1 + e^(−10t)) − 1
+        L_D = ½ E_s −log σ(d(F(x))) + ½ E_t −log(1 − σ(d(F(x)))), and the ramp r(t) = 2/(1 +
+        e^(−10t)) − 1
     Cites: Y. Ganin et al., Domain-Adversarial Training of Neural Networks, JMLR 2016.
-    Use when: images look different and label distributions are equal: the usual adversarial baseline.
+    Use when: images look different and label distributions are equal: the usual adversarial
+        baseline.
     """
 
     id = "dann"
@@ -39,4 +41,7 @@ class DANN(Method):
     def losses(self, net: Net, batch: Batch, state: State, t: Tensor) -> Losses:
         fs, ft = both(net, batch)
         ds, dt = verdicts(net["critic"], fs, ft, ramp(t))
-        return {"label": cross_entropy(net["head"](fs), batch.ys), "domain": self.weight * domain_loss(ds, dt)}
+        return {
+            "label": cross_entropy(net["head"](fs), batch.ys),
+            "domain": self.weight * domain_loss(ds, dt),
+        }

@@ -25,15 +25,17 @@ from askew.nets.network import Net
 
 @dataclass(frozen=True, kw_only=True)
 class ETN(Method):
-    """DANN in which each source image counts by how much it looks like the target to a classifier of its own.
+    """DANN in which each source image counts by how much it looks like the target to a classifier
+    of its own.
 
-    Assumes: the target has some of the source's classes; source images that look like no target image harm.
-    Minimises: E_s w·CE(h(x), y) ± λ·L_D(w) + ε·E_t H(h(x)), with w weighing the source side of the critic too, and
-        for an auxiliary head on detached features, G = leaky softmax e^(z_k)/(Σ e^z + c) and D = Σ_k G_k:
-        μ·E_s one-vs-rest(G, y) + ν·(½ E_s −log D + ½ E_t −log(1 − D))
+    Assumes: the target has some of the source's classes; source images that look like no target
+        image harm.
+    Minimises: E_s w·CE(h(x), y) ± λ·L_D(w) + ε·E_t H(h(x)), with w weighing the source side of the
+        critic too, and for an auxiliary head on detached features, G = leaky softmax e^(z_k)/(Σ e^z
+        + c) and D = Σ_k G_k: μ·E_s one-vs-rest(G, y) + ν·(½ E_s −log D + ½ E_t −log(1 − D))
         w = 1 − D, divided by its batch mean, a constant to the gradient
-    Cites: Z. Cao, K. You, M. Long, J. Wang, Q. Yang, Learning to Transfer Examples for Partial Domain Adaptation,
-        CVPR 2019.
+    Cites: Z. Cao, K. You, M. Long, J. Wang, Q. Yang, Learning to Transfer Examples for Partial
+        Domain Adaptation, CVPR 2019.
     Use when: as pada, with weights per image instead of per class.
     """
 
@@ -52,7 +54,10 @@ class ETN(Method):
     """Width of the critic's two hidden layers."""
 
     def parts(self, shape: Shape) -> dict[str, nn.Module]:
-        return {"critic": Critic(shape.width, self.hidden), "auxiliary": LinearHead(shape.width, shape.classes)}
+        return {
+            "critic": Critic(shape.width, self.hidden),
+            "auxiliary": LinearHead(shape.width, shape.classes),
+        }
 
     def losses(self, net: Net, batch: Batch, state: State, t: Tensor) -> Losses:
         fs, ft = both(net, batch)
@@ -64,5 +69,6 @@ class ETN(Method):
             "domain": self.weight * domain_loss(ds, dt, source_weight=w),
             "entropy": self.entropy_weight * entropy(net["head"](ft)),
             "auxiliary_label": self.auxiliary_label * one_vs_rest(leaky_softmax(zs), batch.ys),
-            "auxiliary_domain": self.auxiliary_domain * domain_loss(leaky_logit(zs), leaky_logit(zt)),
+            "auxiliary_domain": self.auxiliary_domain
+            * domain_loss(leaky_logit(zs), leaky_logit(zt)),
         }

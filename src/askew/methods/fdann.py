@@ -16,13 +16,16 @@ from askew.nets.network import Net
 
 @dataclass(frozen=True, kw_only=True)
 class FDANN(Method):
-    """Like DANN, but lets the target be denser than the source somewhere, up to 1 + β times, as label shift makes it.
+    """Like DANN, but lets the target be denser than the source somewhere, up to 1 + β times, as
+    label shift makes it.
 
-    Assumes: the target's feature density is at most 1 + β times the source's everywhere, so q(y)/p(y) ≤ 1 + β.
+    Assumes: the target's feature density is at most 1 + β times the source's everywhere, so
+        q(y)/p(y) ≤ 1 + β.
     Minimises: E_s CE(h(x), y) + r(t)·λ·L_β for the features, − λ·L_β for the critic, with
-        L_β = E_s log σ(d) + E_t log(2 + β − σ(d)) − log(1 + β), and the ramp r(t) = 2/(1 + e^(−10t)) − 1
-    Cites: Y. Wu, E. Winston, D. Kaushik, Z. Lipton, Domain Adaptation with Asymmetrically-Relaxed Distribution
-        Alignment, ICML 2019.
+        L_β = E_s log σ(d) + E_t log(2 + β − σ(d)) − log(1 + β), and the ramp r(t) = 2/(1 +
+        e^(−10t)) − 1
+    Cites: Y. Wu, E. Winston, D. Kaushik, Z. Lipton, Domain Adaptation with Asymmetrically-Relaxed
+        Distribution Alignment, ICML 2019.
     Use when: as dann, with label distributions that differ up to a known factor.
     """
 

@@ -1,4 +1,5 @@
-"""The prior-aware teacher that begins with answers of others: a good start where the source alone is a poor one."""
+"""The prior-aware teacher that begins with answers of others: a good start where the source alone
+is a poor one."""
 
 from __future__ import annotations
 
@@ -16,15 +17,19 @@ from askew.nets.network import Net
 
 @dataclass(frozen=True, kw_only=True)
 class GuidedTeacher(PriorAwareTeacher):
-    """The student first learns what others answered for the target's images, then what its average is sure of.
+    """The student first learns what others answered for the target's images, then what its average
+    is sure of.
 
-    Assumes: as the teacher, but for its start: of the given answers r(x), many are right. `askew adapt` gives those of
-        its networks on embeddings, then fine-tuned ones' too; without any, they are those of the network as it begins.
+    Assumes: as the teacher, but for its start: of the given answers r(x), many are right. `askew
+        adapt` gives those of its networks on embeddings, then fine-tuned ones' too; without any,
+        they are those of the network as it begins.
     Minimises: what the teacher minimises, but for its agreement, of which (1 − w) is left beside
-        w·γ·E_t −Σ_k r_k(x) log h_k(x₁), with w = max(0, 1 − t/u), t being progress from 0 to 1. In the first round the
-        even draw goes by the given answers too.
-    Cites: G. Hinton, O. Vinyals, J. Dean, Distilling the knowledge in a neural network, 2015; what the teacher cites.
-    Use when: a network is fine-tuned that is near chance on the target before it has seen it, and a frozen one is not.
+        w·γ·E_t −Σ_k r_k(x) log h_k(x₁), with w = max(0, 1 − t/u), t being progress from 0 to 1. In
+        the first round the even draw goes by the given answers too.
+    Cites: G. Hinton, O. Vinyals, J. Dean, Distilling the knowledge in a neural network, 2015; what
+        the teacher cites.
+    Use when: a network is fine-tuned that is near chance on the target before it has seen it, and a
+        frozen one is not.
     """
 
     id = "guided"
@@ -39,7 +44,11 @@ class GuidedTeacher(PriorAwareTeacher):
         return {} if round else {"answers": given_answers(outputs)}
 
     def pseudo_labels(self, outputs: Outputs, round: int) -> Tensor:
-        return super().pseudo_labels(outputs, round) if round else given_answers(outputs).argmax(dim=-1)
+        return (
+            super().pseudo_labels(outputs, round)
+            if round
+            else given_answers(outputs).argmax(dim=-1)
+        )
 
     def losses(self, net: Net, batch: Batch, state: State, t: Tensor) -> Losses:
         losses, zt = self.terms(net, batch)

@@ -18,10 +18,12 @@ from askew.nets.network import Net
 class JAN(Method):
     """Brings features and predictions together jointly: an image is near another only if both are.
 
-    Assumes: p(y) = q(y); the joint of features and labels differs, and predictions stand in for target labels.
+    Assumes: p(y) = q(y); the joint of features and labels differs, and predictions stand in for
+        target labels.
     Minimises: E_s CE(h(x), y) + λ·JMMD², the MMD² of the kernel k(f, f′)·exp(−‖p − p′‖²/σ)
         with k the kernels of DAN on features f and p the softmax outputs
-    Cites: M. Long, H. Zhu, J. Wang, M. Jordan, Deep Transfer Learning with Joint Adaptation Networks, ICML 2017.
+    Cites: M. Long, H. Zhu, J. Wang, M. Jordan, Deep Transfer Learning with Joint Adaptation
+        Networks, ICML 2017.
     Use when: as dan, where aligning features alone would mix classes up.
     """
 
@@ -38,5 +40,7 @@ class JAN(Method):
         fs, ft = both(net, batch)
         zs, zt = net["head"](fs), net["head"](ft)
         p = torch.cat([zs, zt]).softmax(dim=-1)
-        kernel = gaussian_kernels(torch.cat([fs, ft]), self.kernels) * torch.exp(-squared_distances(p) / self.bandwidth)
+        kernel = gaussian_kernels(torch.cat([fs, ft]), self.kernels) * torch.exp(
+            -squared_distances(p) / self.bandwidth
+        )
         return {"label": cross_entropy(zs, batch.ys), "jmmd": self.weight * mmd(kernel, len(fs))}

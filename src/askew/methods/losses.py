@@ -12,7 +12,8 @@ from askew.core.device import wide
 
 
 def cross_entropy(logits: Tensor, y: Tensor, weight: Tensor | None = None) -> Tensor:
-    """(1/n) Σ_i w_i · −log softmax(z_i)[y_i]; the mean is over all rows, whatever their weights. (n, c), (n,) → ()"""
+    """(1/n) Σ_i w_i · −log softmax(z_i)[y_i]; the mean is over all rows, whatever their weights.
+    (n, c), (n,) → ()"""
     each = F.cross_entropy(logits, y, reduction="none")
     return (each if weight is None else each * weight).mean()
 
@@ -34,23 +35,28 @@ def entropy(logits: Tensor) -> Tensor:
 
 
 def log_other(logits: Tensor, y: Tensor) -> Tensor:
-    """log(1 − softmax(z_i)[y_i]), with a gradient even where the softmax rounds to one. (n, c), (n,) → (n,)"""
+    """log(1 − softmax(z_i)[y_i]), with a gradient even where the softmax rounds to one. (n, c),
+    (n,) → (n,)"""
     own = F.one_hot(y, logits.shape[-1]).bool()
     return logits.masked_fill(own, -math.inf).logsumexp(dim=-1) - logits.logsumexp(dim=-1)
 
 
 def class_confusion(p: Tensor, weight: Tensor) -> Tensor:
-    """(1/c) Σ_j Σ_(k≠j) C_jk/Σ_l C_jl with C = Σ_i w_i p_i p_iᵀ: how often classes are probable together. → ()
+    """(1/c) Σ_j Σ_(k≠j) C_jk/Σ_l C_jl with C = Σ_i w_i p_i p_iᵀ: how often classes are probable
+    together. → ()
 
     (n, c) with rows that sum to one, (n,)
     """
     together = p.T @ (weight[:, None] * p)
-    share = together / together.sum(dim=-1, keepdim=True).clamp(min=1e-12)  # a class without any probability: nothing
+    share = together / together.sum(dim=-1, keepdim=True).clamp(
+        min=1e-12
+    )  # a class without any probability: nothing
     return (share.sum() - share.diagonal().sum()) / p.shape[-1]
 
 
 def confusion(z: Tensor) -> Tensor:
-    """The class confusion of softmax(z), sure rows counting up to twice as much, as MCC has it. (n, c) → ()"""
+    """The class confusion of softmax(z), sure rows counting up to twice as much, as MCC has it. (n,
+    c) → ()"""
     return class_confusion(z.softmax(dim=-1), mean_one(certainty(z)))
 
 
@@ -71,7 +77,8 @@ def unit_range(weight: Tensor) -> Tensor:
 
 
 def certainty(logits: Tensor) -> Tensor:
-    """1 + e^(−H(p)): images that the classifier is sure of count more (entropy conditioning of Long et al. 2018).
+    """1 + e^(−H(p)): images that the classifier is sure of count more (entropy conditioning of Long
+    et al. 2018).
 
     (n, c) → (n,)
     """
@@ -82,36 +89,47 @@ def certainty(logits: Tensor) -> Tensor:
 
 
 def ramp(t: Tensor) -> Tensor:
-    """2/(1 + e^(−10t)) − 1, from 0 to 1: an adversary's say grows as it learns (Ganin et al. 2016)."""
+    """2/(1 + e^(−10t)) − 1, from 0 to 1: an adversary's say grows as it learns (Ganin et al.
+    2016)."""
     return 2 / (1 + torch.exp(-10 * t)) - 1
 
 
 def reverse_grad(x: Tensor, strength: Tensor | float = 1.0) -> Tensor:
     """x itself going forward; the gradient times −strength going back (Ganin et al. 2016).
 
-    Written with `detach`, it also works under `torch.func.vmap`, where an autograd.Function would not.
+    Written with `detach`, it also works under `torch.func.vmap`, where an autograd.Function would
+    not.
     """
     return x.detach() - strength * (x - x.detach())
 
 
 def domain_loss(
-    source: Tensor, target: Tensor, source_weight: Tensor | float = 1.0, target_weight: Tensor | float = 1.0
+    source: Tensor,
+    target: Tensor,
+    source_weight: Tensor | float = 1.0,
+    target_weight: Tensor | float = 1.0,
 ) -> Tensor:
-    """½ E_s −w log σ(d) + ½ E_t −w log(1 − σ(d)): a critic's cross-entropy, source being 1. (n,), (m,) → ()"""
-    return ((source_weight * F.softplus(-source)).mean() + (target_weight * F.softplus(target)).mean()) / 2
+    """½ E_s −w log σ(d) + ½ E_t −w log(1 − σ(d)): a critic's cross-entropy, source being 1. (n,),
+    (m,) → ()"""
+    return (
+        (source_weight * F.softplus(-source)).mean() + (target_weight * F.softplus(target)).mean()
+    ) / 2
 
 
 def relaxed_divergence(source: Tensor, target: Tensor, beta: Tensor | float) -> Tensor:
-    """E_s log σ(d) + E_t log(2 + β − σ(d)) − log(1 + β): a relaxed Jensen–Shannon objective (Wu et al. 2019).
+    """E_s log σ(d) + E_t log(2 + β − σ(d)) − log(1 + β): a relaxed Jensen–Shannon objective (Wu et
+    al. 2019).
 
-    Its maximum over critics is 0 as long as q/p, target over source, is at most 1 + β. (n,), (m,) → ()
+    Its maximum over critics is 0 as long as q/p, target over source, is at most 1 + β. (n,), (m,) →
+    ()
     """
     # log(2 + β − σ) − log(1 + β) in one, so that β may be a number or a tensor
     return F.logsigmoid(source).mean() + torch.log1p((1 - target.sigmoid()) / (1 + beta)).mean()
 
 
 def leaky_softmax(logits: Tensor) -> Tensor:
-    """e^(z_k)/(Σ_j e^(z_j) + c): a softmax whose rows sum to less than one (Cao et al. 2019). (n, c) → (n, c)"""
+    """e^(z_k)/(Σ_j e^(z_j) + c): a softmax whose rows sum to less than one (Cao et al. 2019). (n,
+    c) → (n, c)"""
     leak = torch.full_like(logits[..., :1], math.log(logits.shape[-1]))
     return torch.cat([logits, leak], dim=-1).softmax(dim=-1)[..., :-1]
 
@@ -139,18 +157,22 @@ def squared_distances(x: Tensor) -> Tensor:
 
 
 def gaussian_kernels(x: Tensor, count: int = 5) -> Tensor:
-    """Σ_k exp(−‖x_i − x_j‖²/(2^k m)), k = −2 … 2 for five, m their mean squared distance (a constant to the gradient).
+    """Σ_k exp(−‖x_i − x_j‖²/(2^k m)), k = −2 … 2 for five, m their mean squared distance (a
+    constant to the gradient).
 
     (n, d) → (n, n)
     """
     square = squared_distances(x)
     n = len(x)
     unit = (square.detach().sum() / max(1, n * (n - 1))).clamp(min=1e-12)
-    return torch.stack([torch.exp(-square / (unit * 2.0 ** (k - count // 2))) for k in range(count)]).sum(dim=0)
+    return torch.stack(
+        [torch.exp(-square / (unit * 2.0 ** (k - count // 2))) for k in range(count)]
+    ).sum(dim=0)
 
 
 def mmd(kernel: Tensor, n: int) -> Tensor:
-    """Squared maximum mean discrepancy of the first n rows and the rest: mean K_ss + mean K_tt − 2 mean K_st.
+    """Squared maximum mean discrepancy of the first n rows and the rest: mean K_ss + mean K_tt − 2
+    mean K_st.
 
     The quadratic estimator over all pairs (Gretton et al. 2012). (n + m, n + m) → ()
     """
@@ -160,9 +182,9 @@ def mmd(kernel: Tensor, n: int) -> Tensor:
 def top_singular_square(x: Tensor, squarings: int = 12) -> Tensor:
     """σ₁², the square of the largest singular value. (n, d) → ()
 
-    Squaring the Gram matrix G = xxᵀ again and again leaves the projector P on its leading vector, and σ₁² = ⟨P, G⟩.
-    P is a constant to the gradient, which is then 2Px = 2σ₁u₁v₁ᵀ, the true one; unlike torch.linalg.svdvals it
-    needs no word from the host, so it can be part of a graph.
+    Squaring the Gram matrix G = xxᵀ again and again leaves the projector P on its leading vector,
+    and σ₁² = ⟨P, G⟩. P is a constant to the gradient, which is then 2Px = 2σ₁u₁v₁ᵀ, the true one;
+    unlike torch.linalg.svdvals it needs no word from the host, so it can be part of a graph.
     """
     gram = x @ x.T if x.shape[0] <= x.shape[1] else x.T @ x
     projector = gram.detach().to(wide(gram.device))
@@ -177,9 +199,12 @@ def top_singular_square(x: Tensor, squarings: int = 12) -> Tensor:
 
 
 def top_share_mask(confidence: Tensor, group: Tensor, share: Tensor | float, groups: int) -> Tensor:
-    """1 for the ⌈share·n_g⌉ most confident of each group g, else 0; ties go to the lower row. (n,), (n,) → (n,)"""
+    """1 for the ⌈share·n_g⌉ most confident of each group g, else 0; ties go to the lower row. (n,),
+    (n,) → (n,)"""
     by_confidence = confidence.argsort(descending=True, stable=True)
-    order = by_confidence[group[by_confidence].argsort(stable=True)]  # groups one after another, best first
+    order = by_confidence[
+        group[by_confidence].argsort(stable=True)
+    ]  # groups one after another, best first
     sizes = torch.bincount(group, minlength=groups)
     start = sizes.cumsum(0) - sizes
     rank = torch.empty_like(order)

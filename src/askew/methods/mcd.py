@@ -16,15 +16,17 @@ from askew.nets.network import Net
 
 @dataclass(frozen=True, kw_only=True)
 class MCD(Method):
-    """Two heads look for target images that they disagree on, and the features move to where they agree.
+    """Two heads look for target images that they disagree on, and the features move to where they
+    agree.
 
-    Assumes: p(y) = q(y); target images near a class boundary are those that the source does not support.
+    Assumes: p(y) = q(y); target images near a class boundary are those that the source does not
+        support.
     Minimises, in turn, with D = E_t mean_k |softmax₁(x)_k − softmax₂(x)_k|:
         A  features and heads: L = E_s CE(h₁(x), y) + E_s CE(h₂(x), y)
         B  heads alone:        L − λ·D
         C  features alone:     λ·D, several times
-    Cites: K. Saito, K. Watanabe, Y. Ushiku, T. Harada, Maximum Classifier Discrepancy for Unsupervised Domain
-        Adaptation, CVPR 2018.
+    Cites: K. Saito, K. Watanabe, Y. Ushiku, T. Harada, Maximum Classifier Discrepancy for
+        Unsupervised Domain Adaptation, CVPR 2018.
     Use when: as dann, where target images lie near the boundary between classes.
     """
 
@@ -35,7 +37,8 @@ class MCD(Method):
     feature_steps: Annotated[int, Between(1, 20), Search(1, 4)] = 4
     """How often C is done in a step; what the COAL paper tuned."""
     depth: Annotated[int, Between(0, 3)] = 0
-    """Layers of each head before its last; 0 gives MCD the same network as every other method, the authors' is 2."""
+    """Layers of each head before its last; 0 gives MCD the same network as every other method, the
+    authors' is 2."""
 
     def parts(self, shape: Shape) -> dict[str, nn.Module]:
         necks = {f"neck{i}": dense_stack(shape.width, self.depth) for i in (1, 2) if self.depth}
@@ -70,7 +73,10 @@ class MCD(Method):
     def disagree(self, net: Net, batch: Batch, state: State, t: Tensor) -> Losses:
         """B."""
         fs, ft = both(net, batch)
-        return {"hold": self.label(net, fs, batch.ys), "disagree": -self.weight * self.discrepancy(net, ft)}
+        return {
+            "hold": self.label(net, fs, batch.ys),
+            "disagree": -self.weight * self.discrepancy(net, ft),
+        }
 
     def agree(self, net: Net, batch: Batch, state: State, t: Tensor) -> Losses:
         """C."""

@@ -1,4 +1,5 @@
-"""MDD: margin disparity discrepancy (Zhang et al., ICML 2019), with implicit alignment (Jiang et al., ICML 2020)."""
+"""MDD: margin disparity discrepancy (Zhang et al., ICML 2019), with implicit alignment (Jiang et
+al., ICML 2020)."""
 
 from __future__ import annotations
 
@@ -19,19 +20,22 @@ from askew.nets.network import Net
 
 @dataclass(frozen=True, kw_only=True)
 class MDD(Method):
-    """A second head agrees with the first on source and disagrees on target; the features make it fail.
+    """A second head agrees with the first on source and disagrees on target; the features make it
+    fail.
 
-    Assumes: p(y) = q(y), which implicit alignment brings about by the draw: source images evenly by label (the
-        default) and target images evenly by pseudo-label (`-t target_sampler=balanced`), so that both batches show the
-        same classes.
-    Minimises: E_s CE(h(x), y) + L for the second head h′, − η·r(t)·L for the features, with ŷ = argmax h(x),
-        L = γ·E_s −log p′(x)[ŷ] + E_t −log(1 − p′(x)[ŷ]), p′ = softmax(h′), r(t) = 2/(1 + e^(−10t)) − 1
-        If masked, ŷ and p′ are over the classes of the source batch alone (all where it shows just one), as in implicit
-        alignment: the two domains are compared on classes that they both show.
-    Cites: Y. Zhang, T. Liu, M. Long, M. Jordan, Bridging Theory and Algorithm for Domain Adaptation, ICML 2019;
-        X. Jiang, Q. Lao, S. Matwin, M. Havaei, Implicit Class-Conditioned Domain Alignment for Unsupervised Domain
-        Adaptation, ICML 2020.
-    Use when: as mcd, with one optimiser step instead of several; with -t target_sampler=balanced if labels shift.
+    Assumes: p(y) = q(y), which implicit alignment brings about by the draw: source images evenly by
+        label (the default) and target images evenly by pseudo-label (`-t target_sampler=balanced`),
+        so that both batches show the same classes.
+    Minimises: E_s CE(h(x), y) + L for the second head h′, − η·r(t)·L for the features, with ŷ =
+        argmax h(x), L = γ·E_s −log p′(x)[ŷ] + E_t −log(1 − p′(x)[ŷ]), p′ = softmax(h′), r(t) = 2/(1
+        + e^(−10t)) − 1 If masked, ŷ and p′ are over the classes of the source batch alone (all
+        where it shows just one), as in implicit alignment: the two domains are compared on classes
+        that they both show.
+    Cites: Y. Zhang, T. Liu, M. Long, M. Jordan, Bridging Theory and Algorithm for Domain
+        Adaptation, ICML 2019; X. Jiang, Q. Lao, S. Matwin, M. Havaei, Implicit Class-Conditioned
+        Domain Alignment for Unsupervised Domain Adaptation, ICML 2020.
+    Use when: as mcd, with one optimiser step instead of several; with -t target_sampler=balanced if
+        labels shift.
     """
 
     id = "mdd"
@@ -39,12 +43,14 @@ class MDD(Method):
     weight: Annotated[float, Between(0), Search(0.01, 3, log=True)] = 0.1
     """Weight η of the disparity that the features lower."""
     margin: Annotated[float, Between(0), Search(1, 8)] = 4.0
-    """γ, how much more the second head is to agree on source than to disagree on target; log γ is the margin."""
+    """γ, how much more the second head is to agree on source than to disagree on target; log γ is
+    the margin."""
     masked: bool = True
     """Whether classes that the source batch does not show are left out of the disparity."""
 
     depth: Annotated[int, Between(0, 3)] = 1
-    """Hidden layers of the second head, which is an adversary and predicts nothing; the authors' has one."""
+    """Hidden layers of the second head, which is an adversary and predicts nothing; the authors'
+    has one."""
 
     def parts(self, shape: Shape) -> dict[str, nn.Module]:
         return {"head2": nn.Sequential(dense_stack(shape.width, self.depth), shape.new_head())}
@@ -53,7 +59,11 @@ class MDD(Method):
         fs, ft = both(net, batch)
         zs, zt = net["head"](fs), net["head"](ft)
         others = verdicts(net["head2"], fs, ft, self.weight * ramp(t))
-        absent = absent_classes(batch.ys, zs.shape[-1]) if self.masked else torch.zeros_like(zs[0], dtype=torch.bool)
+        absent = (
+            absent_classes(batch.ys, zs.shape[-1])
+            if self.masked
+            else torch.zeros_like(zs[0], dtype=torch.bool)
+        )
         ys, yt = (z.masked_fill(absent, -math.inf).argmax(dim=-1) for z in (zs, zt))
         own_s, own_t = (z.masked_fill(absent, -math.inf) for z in others)
         disparity = self.margin * cross_entropy(own_s, ys) - log_other(own_t, yt).mean()

@@ -18,9 +18,11 @@ from askew.nets.network import Net
 class PADA(Method):
     """DANN in which source classes count by how often the network sees them in the target.
 
-    Assumes: the target has some of the source's classes and not others; the mean prediction tells which.
-    Minimises: E_s (γ_y/mean γ)·CE(h(x), y) ± λ·L_D, the critic minimising and the features maximising by r(t)
-        L_D = ½ E_s (γ_y/max γ)·−log σ(d) + ½ E_t −log(1 − σ(d)), γ = E_t softmax(s·logits), refreshed every round
+    Assumes: the target has some of the source's classes and not others; the mean prediction tells
+        which.
+    Minimises: E_s (γ_y/mean γ)·CE(h(x), y) ± λ·L_D, the critic minimising and the features
+        maximising by r(t) L_D = ½ E_s (γ_y/max γ)·−log σ(d) + ½ E_t −log(1 − σ(d)), γ = E_t
+        softmax(s·logits), refreshed every round
     Cites: Z. Cao, L. Ma, M. Long, J. Wang, Partial Adversarial Domain Adaptation, ECCV 2018.
     Use when: the target lacks some of the source's classes.
     """
@@ -46,8 +48,11 @@ class PADA(Method):
         fs, ft = both(net, batch)
         ds, dt = verdicts(net["critic"], fs, ft, ramp(t))
         return {
-            "label": cross_entropy(net["head"](fs), batch.ys, weight=(gamma / gamma.mean())[batch.ys]),
-            "domain": self.weight * domain_loss(ds, dt, source_weight=(gamma / gamma.amax())[batch.ys]),
+            "label": cross_entropy(
+                net["head"](fs), batch.ys, weight=(gamma / gamma.mean())[batch.ys]
+            ),
+            "domain": self.weight
+            * domain_loss(ds, dt, source_weight=(gamma / gamma.amax())[batch.ys]),
         }
 
     def training_prior(self, source_prior: Tensor, state: State) -> Tensor:

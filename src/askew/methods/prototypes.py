@@ -1,4 +1,5 @@
-"""Prototypes: class means of the source that move to the target's clusters; nothing is trained by gradients."""
+"""Prototypes: class means of the source that move to the target's clusters; nothing is trained by
+gradients."""
 
 from __future__ import annotations
 
@@ -19,22 +20,26 @@ SCALINGS, TINY = 50, 1e-30
 
 @dataclass(frozen=True, kw_only=True)
 class Prototypes(ClosedForm):
-    """One prototype per class: the mean of its source features, moved with the domain; then anchored spherical k-means.
+    """One prototype per class: the mean of its source features, moved with the domain; then
+    anchored spherical k-means.
 
-    Assumes: features that separate the classes in both domains, such as a large pre-trained network's, and domains that
-        differ by an offset before all. Little about q(y): a class may have any share of the target, or none, when its
-        prototype stays where it began.
-    Minimises: Σ_i min_k (1 − cos(f_i, w_k)) over target images i, from w⁰_k ∝ m_k − m̄ + t, with m_k the mean of
-        class k in the source, m̄ the mean of these and t that of the target:
-        w_k ∝ a·w⁰_k + u_k, u_k ∝ Σ_i r_ik f_i, with r_ik = 1 for an image's nearest prototype, a few times.
-        With `entropy` ε, r is the optimal transport of images to prototypes whose classes' shares r̄ = mean_i r_i are
-        free, or, with `evenness` ρ, drawn to equal ones: Σ_k r_ik = 1, and least is
-        mean_i Σ_k r_ik (ε log r_ik − cos(f_i, w_k)) + ρ Σ_k r̄_k log(c·r̄_k).
-    Cites: I. Dhillon, D. Modha, Concept decompositions for large sparse text data using clustering, Machine Learning
-        2001; J. Liang, D. Hu, J. Feng, Do we really need to access the source data?, ICML 2020 (the initialisation);
-        L. Chizat, G. Peyré, B. Schmitzer, F.-X. Vialard, Scaling algorithms for unbalanced optimal transport problems,
-        Mathematics of Computation 2018.
-    Use when: rows of a large pre-trained network's features, and no time to train: one pass, no gradients.
+    Assumes: features that separate the classes in both domains, such as a large pre-trained
+        network's, and domains that differ by an offset before all. Little about q(y): a class may
+        have any share of the target, or none, when its prototype stays where it began.
+    Minimises: Σ_i min_k (1 − cos(f_i, w_k)) over target images i, from w⁰_k ∝ m_k − m̄ + t, with
+        m_k the mean of class k in the source, m̄ the mean of these and t that of the target:
+        w_k ∝ a·w⁰_k + u_k, u_k ∝ Σ_i r_ik f_i, with r_ik = 1 for an image's nearest prototype, a
+        few times. With `entropy` ε, r is the optimal transport of images to prototypes whose
+        classes' shares r̄ = mean_i r_i are free, or, with `evenness` ρ, drawn to equal ones: Σ_k
+        r_ik = 1, and least is mean_i Σ_k r_ik (ε log r_ik − cos(f_i, w_k)) + ρ Σ_k r̄_k
+        log(c·r̄_k).
+    Cites: I. Dhillon, D. Modha, Concept decompositions for large sparse text data using clustering,
+        Machine Learning 2001; J. Liang, D. Hu, J. Feng, Do we really need to access the source
+        data?, ICML 2020 (the initialisation); L. Chizat, G. Peyré, B. Schmitzer, F.-X. Vialard,
+        Scaling algorithms for unbalanced optimal transport problems, Mathematics of Computation
+        2018.
+    Use when: rows of a large pre-trained network's features, and no time to train: one pass, no
+        gradients.
     """
 
     id = "prototypes"
@@ -53,7 +58,8 @@ class Prototypes(ClosedForm):
     def fit(self, fs: Tensor, ys: Tensor, ft: Tensor, classes: int) -> LinearFit:
         fs, ft = F.normalize(fs, dim=1), F.normalize(ft, dim=1)
         means, _ = class_means(fs, ys, classes)
-        # Left in the source, prototypes with few images would lose theirs to the first one that reaches the target.
+        # Left in the source, prototypes with few images would lose theirs to the first one that
+        # reaches the target.
         start = F.normalize(means - means.mean(dim=0) + ft.mean(dim=0), dim=1)
         w, v = start, torch.ones(classes, dtype=ft.dtype, device=ft.device)
         for _ in range(self.steps):
@@ -62,8 +68,8 @@ class Prototypes(ClosedForm):
         return LinearFit(w)
 
     def _assigned(self, near: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Shares r_ik of images in classes by their cosines, r_ik ∝ v_k exp(cos/ε), and v, from where it was: where it
-        stays, v_k = (c·r̄_k)^(−ρ/ε). (n, c), (c,) → (n, c), (c,)"""
+        """Shares r_ik of images in classes by their cosines, r_ik ∝ v_k exp(cos/ε), and v, from
+        where it was: where it stays, v_k = (c·r̄_k)^(−ρ/ε). (n, c), (c,) → (n, c), (c,)"""
         if not self.entropy:
             return F.one_hot(near.argmax(dim=1), len(v)).to(near.dtype), v
         kernel = ((near - near.amax(dim=1, keepdim=True)) / self.entropy).exp()

@@ -1,4 +1,5 @@
-"""SENTRY: selective entropy by the vote of several views (Prabhu, Khare, Kartik, Hoffman, ICCV 2021)."""
+"""SENTRY: selective entropy by the vote of several views (Prabhu, Khare, Kartik, Hoffman, ICCV
+2021)."""
 
 from __future__ import annotations
 
@@ -39,18 +40,22 @@ class RecentLabels(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class SENTRY(Method):
-    """Makes the network surer of target images whose views agree with the plain image, and less sure of the others.
+    """Makes the network surer of target images whose views agree with the plain image, and less
+    sure of the others.
 
-    Assumes: an image keeps its class under the views, which the run has to turn on (`-t views=…`; without them all
-        agree); a pre-trained network that is often right. Target images are to be drawn evenly by pseudo-label
-        (`-t target_sampler=even`), which is what makes equal class shares right under label shift.
-    Minimises: E_s CE(h(x), y) + λ·E_t s·H(p(x_a)) + β·E_t Σ_k p_k(x) log q̂_k, with the plain image x, strong views
-        x₁, x₂, x₃, ŷ = argmax p(x), s = 1 if at least two views get ŷ, else −1, and x_a the first view that
-        gets ŷ if s = 1, the first that does not if s = −1. q̂ are the shares of the classes among the last 256 ŷ, at
-        least 1/256 each, constants to the gradient: the last term, in the paper too, keeps any class from taking over.
-    Cites: V. Prabhu, S. Khare, D. Kartik, J. Hoffman, SENTRY: Selective Entropy Optimization via Committee Consistency
-        for Unsupervised Domain Adaptation, ICCV 2021.
-    Use when: as fixmatch, where sure predictions are often wrong: it unlearns those that the views contradict.
+    Assumes: an image keeps its class under the views, which the run has to turn on (`-t views=…`;
+        without them all agree); a pre-trained network that is often right. Target images are to be
+        drawn evenly by pseudo-label (`-t target_sampler=even`), which is what makes equal class
+        shares right under label shift.
+    Minimises: E_s CE(h(x), y) + λ·E_t s·H(p(x_a)) + β·E_t Σ_k p_k(x) log q̂_k, with the plain image
+        x, strong views x₁, x₂, x₃, ŷ = argmax p(x), s = 1 if at least two views get ŷ, else −1, and
+        x_a the first view that gets ŷ if s = 1, the first that does not if s = −1. q̂ are the
+        shares of the classes among the last 256 ŷ, at least 1/256 each, constants to the gradient:
+        the last term, in the paper too, keeps any class from taking over.
+    Cites: V. Prabhu, S. Khare, D. Kartik, J. Hoffman, SENTRY: Selective Entropy Optimization via
+        Committee Consistency for Unsupervised Domain Adaptation, ICCV 2021.
+    Use when: as fixmatch, where sure predictions are often wrong: it unlearns those that the views
+        contradict.
     """
 
     id = "sentry"
@@ -78,13 +83,16 @@ class SENTRY(Method):
 
 
 def selective_entropy(views: Tensor, pseudo: Tensor) -> Tensor:
-    """Mean entropy of one view per image: plus where most views get the pseudo-label, minus elsewhere.
+    """Mean entropy of one view per image: plus where most views get the pseudo-label, minus
+    elsewhere.
 
     (v, n, c), (n,) → ()
     """
     agrees = views.argmax(dim=-1) == pseudo
     consistent = 2 * agrees.sum(dim=0) > len(views)
     fitting = agrees == consistent
-    first = fitting & (fitting.cumsum(dim=0) == 1)  # views are drawn alike, so the first is as good as any
+    first = fitting & (
+        fitting.cumsum(dim=0) == 1
+    )  # views are drawn alike, so the first is as good as any
     chosen = torch.where(first, row_entropy(views), 0.0).sum(dim=0)
     return torch.where(consistent, chosen, -chosen).mean()

@@ -1,4 +1,5 @@
-"""The prior-aware teacher: two views, an averaged network, and class shares that nobody assumes to be equal."""
+"""The prior-aware teacher: two views, an averaged network, and class shares that nobody assumes to
+be equal."""
 
 from __future__ import annotations
 
@@ -35,17 +36,22 @@ class ClassShares(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class PriorAwareTeacher(Method):
-    """The student agrees, on one random view, with what its average over time is sure of on another.
+    """The student agrees, on one random view, with what its average over time is sure of on
+    another.
 
-    Assumes: an image keeps its class under the views; a pre-trained network that is often right. Nothing about q(y):
-        target images are drawn so that every pseudo-class comes equally often (`target_sampler = "even"`), and the
-        teacher's answers are made equally frequent (distribution alignment), which is right under that draw alone.
-    Minimises: E_s CE(h(x), y) + λ·E_t 1[max q′ > τ]·‖h(x₁) − q′(x₂)‖², with views x₁, x₂ of one image, q the teacher's
-        probabilities, q′ ∝ q/q̄, q̄ their moving mean; teacher ← d·teacher + (1 − d)·student after every step.
-        With `confusion`, plus the class confusion that MCC minimises.
-    Cites: A. Tarvainen, H. Valpola, Mean teachers are better role models, NeurIPS 2017; G. French, M. Mackiewicz,
-        M. Fisher, Self-ensembling for visual domain adaptation, ICLR 2018; D. Berthelot et al., ReMixMatch, ICLR 2020.
-    Use when: random views exist and label distributions differ, unless the target lacks most of the classes.
+    Assumes: an image keeps its class under the views; a pre-trained network that is often right.
+        Nothing about q(y): target images are drawn so that every pseudo-class comes equally often
+        (`target_sampler = "even"`), and the teacher's answers are made equally frequent
+        (distribution alignment), which is right under that draw alone.
+    Minimises: E_s CE(h(x), y) + λ·E_t 1[max q′ > τ]·‖h(x₁) − q′(x₂)‖², with views x₁, x₂ of one
+        image, q the teacher's probabilities, q′ ∝ q/q̄, q̄ their moving mean; teacher ← d·teacher +
+        (1 − d)·student after every step. With `confusion`, plus the class confusion that MCC
+        minimises.
+    Cites: A. Tarvainen, H. Valpola, Mean teachers are better role models, NeurIPS 2017; G. French,
+        M. Mackiewicz, M. Fisher, Self-ensembling for visual domain adaptation, ICLR 2018; D.
+        Berthelot et al., ReMixMatch, ICLR 2020.
+    Use when: random views exist and label distributions differ, unless the target lacks most of the
+        classes.
     """
 
     id = "teacher"
@@ -58,9 +64,11 @@ class PriorAwareTeacher(Method):
     aligned: bool = True
     """Whether the teacher's answers are made equally frequent (off for the ablation)."""
     floor: Annotated[float, Between(0.001, 1)] = 0.01
-    """Least share ε/c that a class is taken to have among the answers: a rare one is raised 1/ε times at most."""
+    """Least share ε/c that a class is taken to have among the answers: a rare one is raised 1/ε
+    times at most."""
     memory: Annotated[int, Between(1)] = 100
-    """How many steps the teacher averages over: d = 1 − 1/min(i + 1, this); 1: the student teaches itself."""
+    """How many steps the teacher averages over: d = 1 − 1/min(i + 1, this); 1: the student teaches
+    itself."""
 
     calm: bool = False
     """Whether the teacher's view is half as strong as the student's."""
@@ -89,7 +97,10 @@ class PriorAwareTeacher(Method):
         sure = (q.max(dim=-1).values > self.threshold).to(q.dtype)
         zt = net["head"](ft)
         apart = (zt.softmax(dim=-1) - q).square().sum(dim=-1)
-        losses = {"label": cross_entropy(net["head"](fs), batch.ys), "agree": self.weight * (sure * apart).mean()}
+        losses = {
+            "label": cross_entropy(net["head"](fs), batch.ys),
+            "agree": self.weight * (sure * apart).mean(),
+        }
         if self.confusion:
             losses["confusion"] = confusion(zt / MCC.temperature)
         return losses, zt

@@ -13,17 +13,20 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 NORMS = "norms:"
-"""Before a network's name, after CORNERS: it looks by its own batch statistics and by those of the image's domain."""
+"""Before a network's name, after CORNERS: it looks by its own batch statistics and by those of the
+image's domain."""
 STATISTICS = ("running_mean", "running_var")
 """What a batch norm remembers of what it saw."""
 
 
 class TwoNorms(nn.Module):
-    """The mean of a network's features under two sets of batch statistics: those it came with, and a domain's.
+    """The mean of a network's features under two sets of batch statistics: those it came with, and
+    a domain's.
 
-    A domain's statistics move its features to where another domain's are (AdaBN: Y. Li et al., Revisiting batch
-    normalization for practical domain adaptation, 2016), but they follow its label distribution, and lose what the
-    network knew; the mean of both keeps some of either. Until `estimate` the domain's are those it came with.
+    A domain's statistics move its features to where another domain's are (AdaBN: Y. Li et al.,
+    Revisiting batch normalization for practical domain adaptation, 2016), but they follow its label
+    distribution, and lose what the network knew; the mean of both keeps some of either. Until
+    `estimate` the domain's are those it came with.
     """
 
     def __init__(self, body: nn.Module) -> None:
@@ -58,7 +61,8 @@ class TwoNorms(nn.Module):
                 own[name], own[f"kept_{name}"] = own[f"kept_{name}"], own[name]
 
     def estimate(self, batches: Iterable[Tensor]) -> None:
-        """Take the domain's statistics from batches of its images: the mean of what each layer sees in each batch."""
+        """Take the domain's statistics from batches of its images: the mean of what each layer sees
+        in each batch."""
         norms = batch_norms(self.body)
         before = [(norm.momentum, norm.num_batches_tracked) for norm in norms]
         for norm in norms:
@@ -75,11 +79,15 @@ class TwoNorms(nn.Module):
     @property
     def statistics(self) -> Tensor:
         """The domain's, one after another. (s,)"""
-        return torch.cat([getattr(norm, name) for norm in batch_norms(self.body) for name in STATISTICS])
+        return torch.cat(
+            [getattr(norm, name) for norm in batch_norms(self.body) for name in STATISTICS]
+        )
 
     def set_statistics(self, statistics: Tensor) -> None:
         buffers = [getattr(norm, name) for norm in batch_norms(self.body) for name in STATISTICS]
-        for buffer, values in zip(buffers, torch.split(statistics, [len(b) for b in buffers]), strict=True):
+        for buffer, values in zip(
+            buffers, torch.split(statistics, [len(b) for b in buffers]), strict=True
+        ):
             buffer.copy_(values)
 
 
@@ -96,7 +104,9 @@ def in_batches(images: NDArray[Any]) -> Iterator[Tensor]:
 
 def batch_norms(network: nn.Module) -> list[_BatchNorm]:
     """The batch norms of a network that keep running statistics."""
-    return [m for m in network.modules() if isinstance(m, _BatchNorm) and m.running_mean is not None]
+    return [
+        m for m in network.modules() if isinstance(m, _BatchNorm) and m.running_mean is not None
+    ]
 
 
 def domain_norms(network: nn.Module) -> TwoNorms | None:

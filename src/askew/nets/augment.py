@@ -1,8 +1,9 @@
-"""Random views of images and rows, made on the device, each a pure function of one hashed key per row.
+"""Random views of images and rows, made on the device, each a pure function of one hashed key per
+row.
 
-A key is a hash of (seed, step, position in the batch, number of the view), so a view is the same in eager execution, a
-CUDA graph, a lane, another process and after a resume. Images come out as floats on the scale 0 … 255, not clipped, so
-that a network's own normalisation of pixels stays as it is.
+A key is a hash of (seed, step, position in the batch, number of the view), so a view is the same in
+eager execution, a CUDA graph, a lane, another process and after a resume. Images come out as floats
+on the scale 0 … 255, not clipped, so that a network's own normalisation of pixels stays as it is.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ class Views:
     """How random views of an image (or of a row of features) are drawn."""
 
     views: Literal["none", "affine", "affine+intensity", "picture", "rows"] = "none"
-    """What every network sees in training: images as they are, or random views of them (see docs/views.md)."""
+    """What every network sees in training: images as they are, or random views of them (see
+    docs/views.md)."""
     rotation: Annotated[float, Between(0, 180)] = 20.0
     """Affine views turn an image by up to so many degrees."""
     stretch: Annotated[float, Between(0, 0.9)] = 0.25
@@ -39,13 +41,15 @@ class Views:
     shift: Annotated[float, Between(0)] = 2.0
     """Affine views shift by up to so many pixels along each axis."""
     noise: Annotated[float, Between(0, 10)] = 0.1
-    """Standard deviation of the noise on each pixel in −1 … 1, or on each feature relative to its row's size."""
+    """Standard deviation of the noise on each pixel in −1 … 1, or on each feature relative to its
+    row's size."""
     inversion: Annotated[float, Between(0, 1)] = 0.5
     """Share of intensity views that are negatives."""
     area: Annotated[float, Between(0.01, 1)] = 0.08
     """Smallest share of a picture that a crop keeps."""
     style: Annotated[float, Between(0, 1)] = 1.0
-    """How much picture views change grey, contrast, sharpness and polarity; 0: crops and flips alone."""
+    """How much picture views change grey, contrast, sharpness and polarity; 0: crops and flips
+    alone."""
     feature_dropout: Annotated[float, Between(0, 0.99)] = 0.1
     """Share of a row's features that a row view sets to zero."""
 
@@ -68,9 +72,12 @@ _OF_KIND = {
 def check_views(how: Views, shape: tuple[int, ...]) -> None:
     """UserError if inputs of that shape have no such views."""
     if how.views != "none" and (how.views == "rows") != (len(shape) == 1):
-        of, hint = ("images", "rows") if len(shape) == 1 else ("rows of features", "affine or picture")
+        of, hint = (
+            ("images", "rows") if len(shape) == 1 else ("rows of features", "affine or picture")
+        )
         raise UserError(
-            f"Views of the kind {how.views} are for {of}, found inputs of shape {' x '.join(map(str, shape))}.",
+            f"Views of the kind {how.views} are for {of}, found inputs of shape "
+            f"{' x '.join(map(str, shape))}.",
             f"-t views={hint}, or none.",
         )
 
@@ -78,8 +85,8 @@ def check_views(how: Views, shape: tuple[int, ...]) -> None:
 def make_view(x: Tensor, keys: Tensor, how: Views, strength: float = 1.0, side: int = 0) -> Tensor:
     """One view per row; `strength` scales all changes, and 0 leaves the rows as they are.
 
-    A picture view has `side` x `side` pixels, if that is not 0: at strength 0 the centre, as a network that predicts
-    sees it. (n, …), (n,) → (n, …)
+    A picture view has `side` x `side` pixels, if that is not 0: at strength 0 the centre, as a
+    network that predicts sees it. (n, …), (n,) → (n, …)
     """
     if how.views == "none":
         return x
@@ -107,7 +114,9 @@ def _affine(x: Tensor, keys: Tensor, how: Views, strength: float) -> Tensor:
     a, b, s = 1 + how.stretch * u[:, 1], 1 + how.stretch * u[:, 2], how.shear * u[:, 3]
     across, down = (u[:, 4 + i] * (2 * how.shift / x.shape[3 - i]) for i in (0, 1))
     cos, sin = angle.cos(), angle.sin()
-    theta = torch.stack([cos * a, (cos * s - sin) * b, across, sin * a, (sin * s + cos) * b, down], dim=1)
+    theta = torch.stack(
+        [cos * a, (cos * s - sin) * b, across, sin * a, (sin * s + cos) * b, down], dim=1
+    )
     return sampled(x, theta.view(-1, 2, 3), (x.shape[2], x.shape[3]))
 
 
@@ -143,11 +152,18 @@ def _picture(x: Tensor, keys: Tensor, how: Views, strength: float, side: int) ->
         from askew.nets.kernels.picture_kernel import picture_view as view
     crops = draws.uniform(keys, "view crop", 5)
     styles = draws.uniform(keys, "view style", 12) if style else None
-    return view(x, crops, styles, (1 - how.area) * strength, math.log(RATIO) * strength, style, side)
+    return view(
+        x, crops, styles, (1 - how.area) * strength, math.log(RATIO) * strength, style, side
+    )
 
 
 def _by_kernels(x: Tensor, keys: Tensor, style: float, side: int) -> bool:
     if not usable(x, keys) or x.shape[1] > 3:
         return False
     some = 32  # enough for every change to occur among them
-    return tried("picture view", ((some, *x.shape[1:]), (some, 5), (some, 12)), (x.dtype, style, side), x.device)
+    return tried(
+        "picture view",
+        ((some, *x.shape[1:]), (some, 5), (some, 12)),
+        (x.dtype, style, side),
+        x.device,
+    )

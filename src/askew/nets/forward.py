@@ -1,4 +1,5 @@
-"""One forward pass over any number of inputs, in chunks that fit the device; backbones in its fastest arithmetic."""
+"""One forward pass over any number of inputs, in chunks that fit the device; backbones in its
+fastest arithmetic."""
 
 from __future__ import annotations
 
@@ -22,7 +23,10 @@ from askew.nets.backbones import Backbone
 
 Forward = Callable[[Tensor], Tensor]
 
-_ALIKE = {torch.bfloat16: 0.05, torch.float32: 1e-4}  # relative distance of two computations that are the same
+_ALIKE = {
+    torch.bfloat16: 0.05,
+    torch.float32: 1e-4,
+}  # relative distance of two computations that are the same
 
 
 class Inputs(Protocol):
@@ -35,32 +39,41 @@ class Inputs(Protocol):
 
 
 def chunk_rows(shape: Sequence[int], lanes: int = 1) -> int:
-    """How many inputs of a shape are forwarded together, by each of the networks that compute side by side."""
+    """How many inputs of a shape are forwarded together, by each of the networks that compute side
+    by side."""
     most = PREDICT_ROWS if lanes == 1 else LANE_ROWS // lanes
     return max(16, min(most, PREDICT_NUMBERS // math.prod(shape) // lanes))
 
 
-def forward_in_chunks(forward: Forward, x: Inputs, device: torch.device, rows: int = 0) -> NDArray[np.float32]:
-    """What a network in evaluation mode returns for one input or more, without gradients. (n, …) → (n, …)
+def forward_in_chunks(
+    forward: Forward, x: Inputs, device: torch.device, rows: int = 0
+) -> NDArray[np.float32]:
+    """What a network in evaluation mode returns for one input or more, without gradients. (n, …) →
+    (n, …)
 
     A chunk has `rows` inputs, or as many as `chunk_rows` says.
     """
     n, size = x.shape[0], rows or chunk_rows(x.shape[1:])
     with torch.inference_mode():
-        chunks = [forward(_tensor(x[i : i + size]).to(device)).float().cpu() for i in range(0, n, size)]
+        chunks = [
+            forward(_tensor(x[i : i + size]).to(device)).float().cpu() for i in range(0, n, size)
+        ]
         y: NDArray[np.float32] = torch.cat(chunks).numpy()
     return y
 
 
 def _tensor(x: NDArray[Any]) -> Tensor:
-    return torch.from_numpy(np.require(x, requirements=["C", "W"]))  # torch has no read-only tensors
+    return torch.from_numpy(
+        np.require(x, requirements=["C", "W"])
+    )  # torch has no read-only tensors
 
 
 # --- backbones that are not trained ---
 
 
 def channels_last(network: nn.Module) -> None:
-    """Lay out the weights of backbones channels last in memory, where convolutions of pictures are fastest.
+    """Lay out the weights of backbones channels last in memory, where convolutions of pictures are
+    fastest.
 
     A network of somebody's own stays as it is: whoever wrote it may count on the usual order.
     """
@@ -73,11 +86,20 @@ def channels_last(network: nn.Module) -> None:
 def fast_backbones(network: nn.Module, shape: tuple[int, ...], rows: int = 0) -> Iterator[None]:
     """Meanwhile backbones compute in bfloat16, where the device multiplies in it natively.
 
-    On a CPU, batches of exactly `rows` images of the shape are computed by a graph of fused layers, in bfloat16 or not,
-    which takes seconds to make, and computes in about 60 % of the time (ResNet-50, float32, AVX-512: 41 ms for 67).
+    On a CPU, batches of exactly `rows` images of the shape are computed by a graph of fused layers,
+    in bfloat16 or not, which takes seconds to make, and computes in about 60 % of the time
+    (ResNet-50, float32, AVX-512: 41 ms for 67).
     """
-    found = [module for module in network.modules() if isinstance(module, Backbone) and module.fast is None]
-    twice = [module for module in network.modules() if isinstance(module, TwoNorms) and module.body in found]
+    found = [
+        module
+        for module in network.modules()
+        if isinstance(module, Backbone) and module.fast is None
+    ]
+    twice = [
+        module
+        for module in network.modules()
+        if isinstance(module, TwoNorms) and module.body in found
+    ]
     try:
         for module in found:
             _quicken(module, rows, shape)
@@ -108,7 +130,9 @@ def fast_bfloat16(device: torch.device) -> bool:
     return device.type == "cpu" and processor().multiplies_bfloat16
 
 
-def _compute(body: nn.Module, fused: Forward | None, rows: int, precision: torch.dtype, x: Tensor) -> Tensor:
+def _compute(
+    body: nn.Module, fused: Forward | None, rows: int, precision: torch.dtype, x: Tensor
+) -> Tensor:
     if fused is not None and len(x) == rows:
         return fused(x)
     with torch.autocast(x.device.type, torch.bfloat16, enabled=precision is torch.bfloat16):
@@ -117,7 +141,8 @@ def _compute(body: nn.Module, fused: Forward | None, rows: int, precision: torch
 
 
 def _fused(backbone: Backbone, shape: tuple[int, ...], precision: torch.dtype) -> Forward | None:
-    """The body as a frozen graph whose convolutions, norms and activations oneDNN fuses; None where it has none.
+    """The body as a frozen graph whose convolutions, norms and activations oneDNN fuses; None where
+    it has none.
 
     It is kept only if it says the same as the body.
     """

@@ -21,7 +21,8 @@ class LinearHead(Linear):
 
 
 class CosineHead(nn.Module):
-    """logits_i = f·w_i / (T‖f‖): prototypes w_i, not normalised, no bias (Tan et al. 2020, section 3.2)."""
+    """logits_i = f·w_i / (T‖f‖): prototypes w_i, not normalised, no bias (Tan et al. 2020, section
+    3.2)."""
 
     def __init__(self, width: int, classes: int, temperature: float) -> None:
         super().__init__()
@@ -31,7 +32,9 @@ class CosineHead(nn.Module):
     def set_weight(self, weight: Tensor, bias: Tensor | None = None) -> None:
         """Take these prototypes, which have no bias. (c, d)"""
         if bias is not None:
-            raise UserError("The method's head has an offset, which a cosine head has not.", "-t head=linear.")
+            raise UserError(
+                "The method's head has an offset, which a cosine head has not.", "-t head=linear."
+            )
         with torch.no_grad():
             self.prototypes.weight.copy_(weight)
 
@@ -41,7 +44,8 @@ class CosineHead(nn.Module):
 
 
 class Critic(nn.Module):
-    """Tells source from target: two hidden layers with ReLU and dropout, one logit per row. (n, d) → (n,)
+    """Tells source from target: two hidden layers with ReLU and dropout, one logit per row. (n, d)
+    → (n,)
 
     Each critic of a method has a number of its own, so that their dropout masks differ.
     """
@@ -49,10 +53,14 @@ class Critic(nn.Module):
     def __init__(self, width: int, hidden: int, number: int = 0) -> None:
         super().__init__()
         layers = [
-            Linear(width, hidden), nn.ReLU(), Dropout(0.5, 1000 + 2 * number),
-            Linear(hidden, hidden), nn.ReLU(), Dropout(0.5, 1001 + 2 * number),
+            Linear(width, hidden),
+            nn.ReLU(),
+            Dropout(0.5, 1000 + 2 * number),
+            Linear(hidden, hidden),
+            nn.ReLU(),
+            Dropout(0.5, 1001 + 2 * number),
             Linear(hidden, 1),
-        ]  # fmt: skip
+        ]
         self.layers = nn.Sequential(*layers)
 
     def forward(self, f: Tensor) -> Tensor:
@@ -61,13 +69,16 @@ class Critic(nn.Module):
 
 
 class ConditionalCritic(nn.Module):
-    """A critic on f ⊗ p, features times class probabilities (Long et al. 2018). (n, d), (n, c) → (n,)
+    """A critic on f ⊗ p, features times class probabilities (Long et al. 2018). (n, d), (n, c) →
+    (n,)
 
-    Where d·c is more than `most`, on (R f) ⊙ (S p)/√m with fixed random R, S to m columns, whose inner products are
-    the same in expectation.
+    Where d·c is more than `most`, on (R f) ⊙ (S p)/√m with fixed random R, S to m columns, whose
+    inner products are the same in expectation.
     """
 
-    def __init__(self, width: int, classes: int, hidden: int, most: int = 4096, columns: int = 1024) -> None:
+    def __init__(
+        self, width: int, classes: int, hidden: int, most: int = 4096, columns: int = 1024
+    ) -> None:
         super().__init__()
         self.random = width * classes > most
         if self.random:
@@ -80,6 +91,10 @@ class ConditionalCritic(nn.Module):
     map_p: Tensor
 
     def forward(self, f: Tensor, p: Tensor) -> Tensor:
-        joint = (f @ self.map_f) * (p @ self.map_p) * self.scale if self.random else (p[:, :, None] * f[:, None, :])
+        joint = (
+            (f @ self.map_f) * (p @ self.map_p) * self.scale
+            if self.random
+            else (p[:, :, None] * f[:, None, :])
+        )
         logit: Tensor = self.critic(joint.flatten(1))
         return logit

@@ -32,10 +32,13 @@ class NormKeeper(nn.Module):
 class Pixels(nn.Module):
     """uint8 (or 0 … 255) images to floats: (x/255 − mean)/std."""
 
-    def __init__(self, mean: tuple[float, ...], std: tuple[float, ...], channels: int | None = None) -> None:
+    def __init__(
+        self, mean: tuple[float, ...], std: tuple[float, ...], channels: int | None = None
+    ) -> None:
         super().__init__()
         self.channels = channels
-        # on the CPU even where a network is only sketched: torch's meta device takes seconds to import its arithmetic
+        # on the CPU even where a network is only sketched: torch's meta device takes seconds to
+        # import its arithmetic
         at, by = (torch.tensor(numbers, device="cpu").view(-1, 1, 1) for numbers in (mean, std))
         self.register_buffer("scale", 1 / (255 * by), persistent=False)
         self.register_buffer("shift", -(at / by), persistent=False)
@@ -54,14 +57,16 @@ def plus_minus_one() -> Pixels:
 
 
 class Dropout(nn.Module):
-    """Dropout whose mask is a hash of (step, layer, position): the same in a lane, a graph, and after a resume.
+    """Dropout whose mask is a hash of (step, layer, position): the same in a lane, a graph, and
+    after a resume.
 
     With `rows`, whole rows are dropped: stochastic depth.
     """
 
     step_key: Tensor
     share = (0, 1)
-    """Of a batch that processes share: how many of its rows come before those here, and how many are."""
+    """Of a batch that processes share: how many of its rows come before those here, and how many
+    are."""
     in_lanes = False
 
     def __init__(self, p: float, layer: int, rows: bool = False) -> None:
@@ -74,23 +79,30 @@ class Dropout(nn.Module):
         if not self.training or self.p == 0:
             return x
         if self.in_lanes and x.dim() == 2:
-            return lane_layers.dropped(x, self.step_key, random.stream_key("dropout", self.layer), self.p)
+            return lane_layers.dropped(
+                x, self.step_key, random.stream_key("dropout", self.layer), self.p
+            )
         shape = torch.Size([len(x), *[1] * (x.dim() - 1)]) if self.rows else x.shape
         place = (shape, self.share, x.device)
         if place not in self._base:
             before, here = self.share
-            position = torch.arange(shape.numel(), device=x.device).view(shape) + shape.numel() // here * before
+            position = (
+                torch.arange(shape.numel(), device=x.device).view(shape)
+                + shape.numel() // here * before
+            )
             self._base[place] = random.hash64(random.key("dropout", self.layer), position)
         keep = random.keep_mask(self._base[place], self.step_key, self.p)
         return torch.where(keep, x, 0) / (1 - self.p)
 
 
 class Crop(nn.Module):
-    """A square of `size` pixels: at random, and flipped half the time, in training; the centre otherwise.
+    """A square of `size` pixels: at random, and flipped half the time, in training; the centre
+    otherwise.
 
-    Place and flip are a hash of (step, row), as in `Dropout`. What comes out lies in memory channels last, the order
-    that convolutions of large networks like best. A view of that size, which has floats for pixels and is flipped
-    already, is left as it is. (n, k, h, w) → (n, k, size, size)
+    Place and flip are a hash of (step, row), as in `Dropout`. What comes out lies in memory
+    channels last, the order that convolutions of large networks like best. A view of that size,
+    which has floats for pixels and is flipped already, is left as it is. (n, k, h, w) → (n, k,
+    size, size)
     """
 
     step_key: Tensor
@@ -111,7 +123,9 @@ class Crop(nn.Module):
             return x[:, :, y : y + self.size, x0 : x0 + self.size]
         row = torch.arange(n, device=x.device)
         chance_of = random.hash64(random.key("crop"), row + self.share[0]) ^ self.step_key
-        bits = random.hash64(0, chance_of)  # mixed once more: neighbouring steps must not give neighbouring places
+        bits = random.hash64(
+            0, chance_of
+        )  # mixed once more: neighbouring steps must not give neighbouring places
         top, left = (bits & 0xFFFF) % (spare_y + 1), ((bits >> 16) & 0xFFFF) % (spare_x + 1)
         flip = ((bits >> 32) & 1).bool()
         place = torch.arange(self.size, device=x.device)
@@ -121,10 +135,12 @@ class Crop(nn.Module):
 
 
 class Contrast(nn.Module):
-    """How far each pixel is from the colour of the picture's ground, to unit variance: blind to tint and polarity.
+    """How far each pixel is from the colour of the picture's ground, to unit variance: blind to
+    tint and polarity.
 
     The ground is the mean of the top and the bottom row, where strokes are rare:
-    c = mean over channels of |x − ground|, then (c − mean)/std over the picture. (n, k, h, w) → (n, 1, h, w)
+    c = mean over channels of |x − ground|, then (c − mean)/std over the picture. (n, k, h, w) → (n,
+    1, h, w)
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -134,7 +150,8 @@ class Contrast(nn.Module):
         return (c - mean) / (std + 1e-3)
 
 
-# --- layers that lanes compute their own way (askew.nets.lanes.layers), once told that they are in lanes ---
+# --- layers that lanes compute their own way (askew.nets.lanes.layers), once told that they are in
+# lanes ---
 
 
 class Conv(nn.Conv2d):
@@ -189,7 +206,8 @@ class UnitLength(nn.Module):
 
 
 class Centre(nn.BatchNorm1d):
-    """f less the mean of its domain: a batch norm of means alone, with the same statistics under the same names."""
+    """f less the mean of its domain: a batch norm of means alone, with the same statistics under
+    the same names."""
 
     def __init__(self, width: int) -> None:
         super().__init__(width, affine=False)
@@ -201,14 +219,17 @@ class Centre(nn.BatchNorm1d):
         return f if self.running_mean is None else f - self.running_mean
 
     def move(self, source: Tensor, target: Tensor) -> None:
-        """Take more from the features of each domain than is taken now from the target's. (d,), (d,)"""
+        """Take more from the features of each domain than is taken now from the target's. (d,),
+        (d,)"""
         now = self.get_buffer("running_mean").clone()
         for name, centre in (("running_mean", target), ("source_running_mean", source)):
             if name in self._buffers:  # the source's only where statistics are kept apart
                 self.get_buffer(name).copy_(now + centre.to(now))
 
 
-def conv(cin: int, cout: int, padding: int = 0, pool: lane_layers.Pool = lane_layers.NO_POOL) -> list[nn.Module]:
+def conv(
+    cin: int, cout: int, padding: int = 0, pool: lane_layers.Pool = lane_layers.NO_POOL
+) -> list[nn.Module]:
     return [Conv(cin, cout, 5, padding=padding), NormReluPool2d(cout, pool)]
 
 

@@ -1,7 +1,8 @@
 """Networks of the user's own as backbones: any module that maps a batch to features.
 
-A module gets float32 images (n, k, h, w) from 0 to 1, or rows (n, d), and returns (n, …), which is flattened. It has
-a name with a hash of its source and weights, `own:Name@hash`; a model that holds one asks for it when it is loaded.
+A module gets float32 images (n, k, h, w) from 0 to 1, or rows (n, d), and returns (n, …), which is
+flattened. It has a name with a hash of its source and weights, `own:Name@hash`; a model that holds
+one asks for it when it is loaded.
 """
 
 from __future__ import annotations
@@ -19,14 +20,20 @@ from askew.nets.layers import Crop, NormKeeper, Pixels
 from askew.nets.spec import NetSpec
 
 OWN_PREFIX = "own:"
-_EXAMPLE = "a backbone of your own is `file.py:function`, a function without arguments that returns an nn.Module."
+_EXAMPLE = (
+    "a backbone of your own is `file.py:function`, a function without arguments that returns "
+    "an nn.Module."
+)
 _KNOWN: dict[str, nn.Module] = {}
 
 
 class OwnBackbone(NormKeeper):
-    """A module of the user's with what comes before it: the centre or a random square of an image, from 0 to 1."""
+    """A module of the user's with what comes before it: the centre or a random square of an image,
+    from 0 to 1."""
 
-    def __init__(self, body: nn.Module, shape: tuple[int, ...], crop: int, keeps_norm: bool = False) -> None:
+    def __init__(
+        self, body: nn.Module, shape: tuple[int, ...], crop: int, keeps_norm: bool = False
+    ) -> None:
         super().__init__(keeps_norm)
         self.crop = Crop(crop) if len(shape) == 3 and 0 < crop < min(shape[1:]) else nn.Identity()
         self.pixels = Pixels((0.0,), (1.0,)) if len(shape) == 3 else nn.Identity()
@@ -38,7 +45,8 @@ class OwnBackbone(NormKeeper):
 
 
 def backbone_name(backbone: str | nn.Module) -> str:
-    """The name of a network: that of a module or of `file.py:function` says what it is made of; others stay."""
+    """The name of a network: that of a module or of `file.py:function` says what it is made of;
+    others stay."""
     if isinstance(backbone, nn.Module):
         return _register(backbone)
     if ".py:" not in backbone:
@@ -51,7 +59,9 @@ def backbone_name(backbone: str | nn.Module) -> str:
         torch.manual_seed(0)  # random weights are the same each time, and so is the hash
         module = function()
     if not isinstance(module, nn.Module):
-        raise UserError(f"{name} of {file} returns a {type(module).__name__}, not an nn.Module.", _EXAMPLE)
+        raise UserError(
+            f"{name} of {file} returns a {type(module).__name__}, not an nn.Module.", _EXAMPLE
+        )
     return _register(module)
 
 
@@ -60,7 +70,8 @@ def own_backbone(spec: NetSpec, shape: tuple[int, ...]) -> tuple[nn.Module, int]
     if spec.name not in _KNOWN:
         name = spec.name.removeprefix(OWN_PREFIX)
         raise UserError(
-            f"The backbone {name} is a network of somebody's own, whose code is needed (backbone=…, --backbone …).",
+            f"The backbone {name} is a network of somebody's own, whose code is needed "
+            "(backbone=…, --backbone …).",
             _EXAMPLE,
         )
     width = _width(spec.name, shape, spec.crop)
@@ -70,7 +81,9 @@ def own_backbone(spec: NetSpec, shape: tuple[int, ...]) -> tuple[nn.Module, int]
 def _register(module: nn.Module) -> str:
     name = f"{OWN_PREFIX}{type(module).__name__}@{content_hash(_identity(module))}"
     if name not in _KNOWN:
-        _KNOWN[name] = copy.deepcopy(module).cpu()  # as it is now: whoever owns it may go on training it
+        _KNOWN[name] = copy.deepcopy(
+            module
+        ).cpu()  # as it is now: whoever owns it may go on training it
     return name
 
 
@@ -84,9 +97,13 @@ def _identity(module: nn.Module) -> Iterator[bytes]:
         yield value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
 
 
-def _ready(body: nn.Module, shape: tuple[int, ...], crop: int, keeps_norm: bool = False) -> OwnBackbone:
+def _ready(
+    body: nn.Module, shape: tuple[int, ...], crop: int, keeps_norm: bool = False
+) -> OwnBackbone:
     for parameter in body.parameters():
-        parameter.requires_grad_(parameter.is_floating_point())  # whether it is trained is decided elsewhere
+        parameter.requires_grad_(
+            parameter.is_floating_point()
+        )  # whether it is trained is decided elsewhere
     return OwnBackbone(body, shape, crop, keeps_norm)
 
 
@@ -103,8 +120,11 @@ def _width(name: str, shape: tuple[int, ...], crop: int) -> int:
             what = f"{' x '.join(map(str, shape))}{f', cropped to {crop}' if crop else ''}"
             raise UserError(
                 f"The backbone {name} fails on a batch of {what}: {reason}.",
-                "it gets float32 (n, channels, height, width) from 0 to 1, or rows (n, d); -t crop=… sets the size.",
+                "it gets float32 (n, channels, height, width) from 0 to 1, or rows (n, d); -t "
+                "crop=… sets the size.",
             ) from error
     if not isinstance(features, Tensor) or features.shape[0] != 2:
-        raise UserError(f"The backbone {name} does not return one vector per image.", "(n, …) in, (n, d) out.")
+        raise UserError(
+            f"The backbone {name} does not return one vector per image.", "(n, …) in, (n, d) out."
+        )
     return int(features.shape[1])

@@ -1,4 +1,5 @@
-"""Networks: features (uint8 images or float rows in, one vector out) and heads (vector in, logits out)."""
+"""Networks: features (uint8 images or float rows in, one vector out) and heads (vector in, logits
+out)."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ TEACHER_LAYERS = 500
 
 
 class Teacher(nn.Module):
-    """A copy of features and head that no gradient trains: its weights are buffers, averaged over the steps."""
+    """A copy of features and head that no gradient trains: its weights are buffers, averaged over
+    the steps."""
 
     def __init__(self, features: nn.Module, head: nn.Module) -> None:
         super().__init__()
@@ -47,30 +49,42 @@ class Teacher(nn.Module):
 class Net(nn.ModuleDict):
     """`net["features"]`, `net["head"]` and whatever parts a method adds, each by its name.
 
-    With `split_norm`, batch norms keep running statistics of each domain: the target's, which are the ordinary ones,
-    and the source's, which are in use within `source_statistics`.
+    With `split_norm`, batch norms keep running statistics of each domain: the target's, which are
+    the ordinary ones, and the source's, which are in use within `source_statistics`.
 
-    >>> net = askew.Net({"features": torch.nn.Flatten(), "head": torch.nn.Linear(8, 3)}, width=8, split_norm=False)
+    >>> parts = {"features": torch.nn.Flatten(), "head": torch.nn.Linear(8, 3)}
+    >>> net = askew.Net(parts, width=8, split_norm=False)
     >>> net["head"](net["features"](torch.zeros(2, 2, 4))).shape
     torch.Size([2, 3])
     """
 
-    def __init__(self, parts: Mapping[str, nn.Module], width: int, split_norm: bool, teacher: bool = False) -> None:
+    def __init__(
+        self, parts: Mapping[str, nn.Module], width: int, split_norm: bool, teacher: bool = False
+    ) -> None:
         super().__init__(dict(parts))
         self.width = width
         self.split_norm = split_norm
         self._step_key = torch.zeros((), dtype=torch.int64)
-        self._norms = [m for m in self["features"].modules() if isinstance(m, _BatchNorm)] if split_norm else []
+        self._norms = (
+            [m for m in self["features"].modules() if isinstance(m, _BatchNorm)]
+            if split_norm
+            else []
+        )
         for norm in self._norms:
             for name in STATISTICS:
                 norm.register_buffer(f"source_{name}", getattr(norm, name).clone())
         if teacher:
             self["teacher"] = Teacher(self["features"], self["head"])
-            self._norms += [m for m in self["teacher"].modules() if isinstance(m, _BatchNorm)] if split_norm else []
+            self._norms += (
+                [m for m in self["teacher"].modules() if isinstance(m, _BatchNorm)]
+                if split_norm
+                else []
+            )
 
     @contextmanager
     def source_statistics(self) -> Iterator[None]:
-        """Meanwhile batch norms use, and in training move, the source's running statistics, if they keep them apart."""
+        """Meanwhile batch norms use, and in training move, the source's running statistics, if they
+        keep them apart."""
         self._swap_statistics()
         try:
             yield
@@ -78,11 +92,11 @@ class Net(nn.ModuleDict):
             self._swap_statistics()
 
     def features_apart(self, xs: Tensor, xt: Tensor) -> tuple[Tensor, Tensor]:
-        """Features of both domains, each by its own statistics; row i of both gets the same dropout mask, which couples
-        nothing that is learnt from.
+        """Features of both domains, each by its own statistics; row i of both gets the same dropout
+        mask, which couples nothing that is learnt from.
 
-        In lanes layer by layer, so that dense layers see both at once: to read their weights takes longer than all
-        else.
+        In lanes layer by layer, so that dense layers see both at once: to read their weights takes
+        longer than all else.
         """
         features = self["features"]
         layers = list(features) if isinstance(features, nn.Sequential) else []
@@ -110,17 +124,26 @@ class Net(nn.ModuleDict):
         return [(own, its) for own, its in pairs if its in weights or ".source_running_" in its]
 
     def copied(self) -> list[tuple[str, str]]:
-        """Which statistics the teacher takes from the student as they are: none where it keeps the target's own."""
+        """Which statistics the teacher takes from the student as they are: none where it keeps the
+        target's own."""
         if self.split_norm:
             return []
-        mine = [name for name, _ in self.named_buffers() if name.startswith("teacher.") and ".running_" in name]
+        mine = [
+            name
+            for name, _ in self.named_buffers()
+            if name.startswith("teacher.") and ".running_" in name
+        ]
         return [(name, name.removeprefix("teacher.")) for name in mine]
 
     def set_head(
-        self, weight: Tensor, bias: Tensor | None, source_centre: Tensor | None, target_centre: Tensor | None
+        self,
+        weight: Tensor,
+        bias: Tensor | None,
+        source_centre: Tensor | None,
+        target_centre: Tensor | None,
     ) -> None:
-        """Take a head W (f − centre) + b of features f as they are now: by a centre of each domain where features are
-        centred at the end, else by the target's. (c, d), (c,), (d,), (d,)"""
+        """Take a head W (f − centre) + b of features f as they are now: by a centre of each domain
+        where features are centred at the end, else by the target's. (c, d), (c,), (d,), (d,)"""
         head: Any = self["head"]
         last = list(self["features"].modules())[-1]
         if target_centre is not None and source_centre is not None:
@@ -131,7 +154,8 @@ class Net(nn.ModuleDict):
         head.set_weight(weight, bias)
 
     def share_step_key(self) -> None:
-        """Give all dropouts and crops one clock on the device they are on, so that setting it is one copy."""
+        """Give all dropouts and crops one clock on the device they are on, so that setting it is
+        one copy."""
         self._step_key = torch.zeros((), dtype=torch.int64, device=next(self.parameters()).device)
         for module in self.modules():
             if isinstance(module, Dropout | Crop):
@@ -144,7 +168,8 @@ class Net(nn.ModuleDict):
 
 @functools.cache
 def check(spec: NetSpec, shape: tuple[int, ...]) -> None:
-    """UserError if there is no such network, or it takes no such inputs or weights. Costs nothing: none are made."""
+    """UserError if there is no such network, or it takes no such inputs or weights. Costs nothing:
+    none are made."""
     own = is_own(spec.name)
     if spec.norm == "kept" and (own or spec.weights == "none"):
         raise UserError(
@@ -158,15 +183,25 @@ def check(spec: NetSpec, shape: tuple[int, ...]) -> None:
 
 @functools.cache
 def fetch_weights(spec: NetSpec, shape: tuple[int, ...]) -> None:
-    """Download published weights that a network starts from, unless they are here; UserError if they cannot be had."""
+    """Download published weights that a network starts from, unless they are here; UserError if
+    they cannot be had."""
     if spec.weights == "hub" and not is_own(spec.name):
         build(spec, shape, 2, 0)
 
 
 def predicting_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of the plain network that predicts the same: those of the teacher, where there is one."""
-    mine = {name.removeprefix("teacher."): value for name, value in weights.items() if name.startswith("teacher.")}
-    return {name: mine.get(name, value) for name, value in weights.items() if not name.startswith("teacher.")}
+    """The tensors of the plain network that predicts the same: those of the teacher, where there is
+    one."""
+    mine = {
+        name.removeprefix("teacher."): value
+        for name, value in weights.items()
+        if name.startswith("teacher.")
+    }
+    return {
+        name: mine.get(name, value)
+        for name, value in weights.items()
+        if not name.startswith("teacher.")
+    }
 
 
 def keeps_source_statistics(weights: Iterable[str]) -> bool:
@@ -176,17 +211,29 @@ def keeps_source_statistics(weights: Iterable[str]) -> bool:
 
 def new_head(spec: NetSpec, width: int, classes: int) -> nn.Module:
     """A head as the spec names it, with fresh weights."""
-    return CosineHead(width, classes, spec.temperature) if spec.head == "cosine" else LinearHead(width, classes)
+    return (
+        CosineHead(width, classes, spec.temperature)
+        if spec.head == "cosine"
+        else LinearHead(width, classes)
+    )
 
 
-def build(spec: NetSpec, shape: tuple[int, ...], classes: int, seed: int) -> tuple[dict[str, nn.Module], int]:
+def build(
+    spec: NetSpec, shape: tuple[int, ...], classes: int, seed: int
+) -> tuple[dict[str, nn.Module], int]:
     """Features and head with weights drawn from the seed, and the width between them."""
     own = is_own(spec.name)
     if own and spec.weights != "none":
-        raise UserError(f"The network {spec.name} has no starting weights to load.", "leave -t weights out.")
+        raise UserError(
+            f"The network {spec.name} has no starting weights to load.", "leave -t weights out."
+        )
     with random.seeded(random.key("net", seed)):
         features, width = own_features(spec.name, shape) if own else backbone(spec, shape)
-        if not spec.last_dropout and isinstance(features, nn.Sequential) and isinstance(features[-1], Dropout):
+        if (
+            not spec.last_dropout
+            and isinstance(features, nn.Sequential)
+            and isinstance(features[-1], Dropout)
+        ):
             features = features[:-1]
         head = new_head(spec, width, classes)
     return {"features": features, "head": head}, width

@@ -18,10 +18,11 @@ def digits_28(shape: tuple[int, ...]) -> tuple[nn.Module, int]:
     layers = [
         plus_minus_one(),
         *conv(1, 32, pool=(2, 2, 0)),
-        *conv(32, 48, pool=(2, 2, 0)), nn.Flatten(),
+        *conv(32, 48, pool=(2, 2, 0)),
+        nn.Flatten(),
         *dense(768, 100, layer=1),
         *dense(100, 100, layer=2),
-    ]  # fmt: skip
+    ]
     return nn.Sequential(*layers), 100
 
 
@@ -32,10 +33,11 @@ def digits_32(shape: tuple[int, ...]) -> tuple[nn.Module, int]:
         plus_minus_one(),
         *conv(3, 64, 2, pool=(3, 2, 1)),
         *conv(64, 64, 2, pool=(3, 2, 1)),
-        *conv(64, 128, 2), nn.Flatten(),
+        *conv(64, 128, 2),
+        nn.Flatten(),
         *dense(8192, 3072, layer=1),
         *dense(3072, 2048),
-    ]  # fmt: skip
+    ]
     return nn.Sequential(*layers), 2048
 
 
@@ -44,12 +46,15 @@ def mini(shape: tuple[int, ...]) -> tuple[nn.Module, int]:
     _expect(shape, "mini", (3, 32, 32))
     layers = [
         plus_minus_one(),
-        nn.AvgPool2d(2), Contrast(), nn.ZeroPad2d(-2),
+        nn.AvgPool2d(2),
+        Contrast(),
+        nn.ZeroPad2d(-2),
         *conv(1, 32, 2, pool=(2, 2, 0)),
-        *conv(32, 48, 2, pool=(2, 2, 0)), nn.Flatten(),
+        *conv(32, 48, 2, pool=(2, 2, 0)),
+        nn.Flatten(),
         *dense(432, 100, layer=1),
         *dense(100, 100),
-    ]  # fmt: skip
+    ]
     return nn.Sequential(*layers), 100
 
 
@@ -91,14 +96,15 @@ WITHOUT_WEIGHTS = ("bare", "centred")
 
 
 WHOLE = "||"
-"""Between networks that stand side by side with their backbones: `resnet50+mlp||resnet50+mlp`. In `resnet50+mlp|mlp`,
-one backbone bears both."""
+"""Between networks that stand side by side with their backbones: `resnet50+mlp||resnet50+mlp`. In
+`resnet50+mlp|mlp`, one backbone bears both."""
 MOST_MEMBERS = 16
 """Of an ensemble, so that nobody's model card makes a network that fills all memory."""
 
 
 class SideBySide(nn.Module):
-    """Several networks' features one after another, some scaled to unit length, as a cosine head sees them."""
+    """Several networks' features one after another, some scaled to unit length, as a cosine head
+    sees them."""
 
     def __init__(self, members: Sequence[nn.Module], unit: Sequence[bool]) -> None:
         super().__init__()
@@ -106,7 +112,10 @@ class SideBySide(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         parts = [member(x).flatten(1) for member in self.members]
-        return torch.cat([F.normalize(f, dim=1) if u else f for f, u in zip(parts, self.unit, strict=True)], dim=1)
+        return torch.cat(
+            [F.normalize(f, dim=1) if u else f for f, u in zip(parts, self.unit, strict=True)],
+            dim=1,
+        )
 
 
 def is_own(name: str) -> bool:
@@ -120,7 +129,8 @@ def on_backbone(name: str) -> bool:
 
 
 def own_features(name: str, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
-    """One of OWN, or several side by side: in `mlp|mlp.unit` the second has features of unit length."""
+    """One of OWN, or several side by side: in `mlp|mlp.unit` the second has features of unit
+    length."""
     if name in OWN:
         return OWN[name](shape)
     if any(part.removesuffix(".unit") not in OWN for part in name.split("|")):
@@ -128,24 +138,36 @@ def own_features(name: str, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
     return side_by_side(name.split("|"), lambda part: OWN[part](shape))
 
 
-def side_by_side(names: Sequence[str], make: Callable[[str], tuple[nn.Module, int]]) -> tuple[nn.Module, int]:
-    """The features of several networks, those of `NAME.unit` scaled to unit length, and their width in all."""
+def side_by_side(
+    names: Sequence[str], make: Callable[[str], tuple[nn.Module, int]]
+) -> tuple[nn.Module, int]:
+    """The features of several networks, those of `NAME.unit` scaled to unit length, and their width
+    in all."""
     if len(names) > MOST_MEMBERS:
-        raise UserError(f"There is no network of {len(names)} members.", f"an ensemble has at most {MOST_MEMBERS}.")
+        raise UserError(
+            f"There is no network of {len(names)} members.",
+            f"an ensemble has at most {MOST_MEMBERS}.",
+        )
     members, widths = zip(*(make(_scaled(name)) for name in names), strict=True)
     return SideBySide(members, [name != _scaled(name) for name in names]), sum(widths)
 
 
 def _scaled(name: str) -> str:
-    """A network's name without what says that its features have unit length; in `resnet50+mlp|mlp.unit` it is the last
-    of those on the backbone that has."""
+    """A network's name without what says that its features have unit length; in
+    `resnet50+mlp|mlp.unit` it is the last of those on the backbone that has."""
     return name if "+" in name and "|" in name else name.removesuffix(".unit")
 
 
 def _expect(shape: tuple[int, ...], name: str, wanted: tuple[int | None, ...]) -> tuple[int, ...]:
-    if len(shape) != len(wanted) or any(w not in (None, s) for s, w in zip(shape, wanted, strict=True)):
+    if len(shape) != len(wanted) or any(
+        w not in (None, s) for s, w in zip(shape, wanted, strict=True)
+    ):
         found = " x ".join(map(str, shape))
         need = " x ".join("any width" if w is None else str(w) for w in wanted)
-        fitting = "use mlp or bare" if len(shape) == 1 else "networks of torchvision and timm take images of any size"
+        fitting = (
+            "use mlp or bare"
+            if len(shape) == 1
+            else "networks of torchvision and timm take images of any size"
+        )
         raise UserError(f"The network {name} takes {need}, found {found}.", f"{fitting}.")
     return shape

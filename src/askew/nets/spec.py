@@ -16,24 +16,25 @@ class NetSpec:
     """Which network a run trains."""
 
     name: str
-    """digits-28, digits-32, mini, mlp, bottleneck, bare, centred, a torchvision model, timm:NAME, or layers on such a
-    one: resnet50+mlp."""
+    """digits-28, digits-32, mini, mlp, bottleneck, bare, centred, a torchvision model, timm:NAME,
+    or layers on such a one: resnet50+mlp."""
     head: Literal["linear", "cosine"] = "linear"
     """A linear layer, or cosine similarity to one prototype per class."""
     temperature: Annotated[float, Between(1e-3, 10)] = 0.05
     """T of the cosine head: logits are f·w / (T‖f‖)."""
     weights: str = "none"
-    """Starting weights: none, hub (downloaded by torchvision or timm), or a .safetensors or .pth file."""
+    """Starting weights: none, hub (downloaded by torchvision or timm), or a .safetensors or .pth
+    file."""
     weights_hash: str = ""
     """Of the weights file, so that a run's identity does not hang on a path."""
     norm: Literal["joint", "split", "kept"] = "joint"
-    """Batch statistics over source and target together, or each domain by itself; or, of a pre-trained network, those
-    that it came with."""
+    """Batch statistics over source and target together, or each domain by itself; or, of a
+    pre-trained network, those that it came with."""
     last_dropout: bool = True
     """Whether features that end in a dropout keep it: digits-28 does, as its authors' has it."""
     crop: Annotated[int, Between(0)] = 224
-    """Side of the square that torchvision's and timm's networks see of larger images: at random and flipped in
-    training, else the centre; 0: the whole image."""
+    """Side of the square that torchvision's and timm's networks see of larger images: at random and
+    flipped in training, else the centre; 0: the whole image."""
 
 
 def file_hash(path: Path) -> str:

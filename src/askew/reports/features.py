@@ -24,9 +24,13 @@ MOST = 1_000
 
 
 def task_of(run: Mapping[str, Any], data: Path | None) -> Task:
-    """The task of a run given as `Run.describe` does; UserError if the data is not what it was trained on."""
+    """The task of a run given as `Run.describe` does; UserError if the data is not what it was
+    trained on."""
     if run["task"] not in task_infos():
-        raise UserError(f"The task {run['task']} is not known to this version of askew.", "`askew tasks` lists them.")
+        raise UserError(
+            f"The task {run['task']} is not known to this version of askew.",
+            "`askew tasks` lists them.",
+        )
     task = load_task(run["task"], run["shift"], run["draw"], data)
     if task.origin != run["origin"]:
         raise UserError(
@@ -49,9 +53,11 @@ class Features:
 def network_features(
     folder: Path, run: Mapping[str, Any], training_data: TrainingData
 ) -> Callable[[NDArray[Any], Literal["source", "target"]], NDArray[np.float32]]:
-    """The function that computes the features of a domain's images or rows by the network in a run's folder.
+    """The function that computes the features of a domain's images or rows by the network in a
+    run's folder.
 
-    (n, …) → (n, d); where the network keeps batch statistics of each domain, with those of that domain.
+    (n, …) → (n, d); where the network keeps batch statistics of each domain, with those of that
+    domain.
     """
     from askew.core.device import pick_device  # tables come here for `task_of`, and need no torch
     from askew.nets.forward import forward_in_chunks
@@ -59,18 +65,25 @@ def network_features(
 
     file = folder / "weights.safetensors"
     if not file.exists():
-        raise UserError(f"The run {folder.name} has no weights.", "its folder was copied without them; run it again.")
+        raise UserError(
+            f"The run {folder.name} has no weights.",
+            "its folder was copied without them; run it again.",
+        )
     known = {field.name for field in dataclasses.fields(NetSpec)}
     # Starting weights do not matter here: those of the run replace all of them.
     spec = {name: value for name, value in run["net"].items() if name in known}
     spec |= {"weights": "none", "weights_hash": ""}
-    parts, width = build(NetSpec(**spec), tuple(training_data.source.x.shape[1:]), len(training_data.classes), 0)
+    parts, width = build(
+        NetSpec(**spec), tuple(training_data.source.x.shape[1:]), len(training_data.classes), 0
+    )
     weights, prefix = predicting_weights(read_tensors(file)[0]), "features."
     device = pick_device("auto")  # a large network takes minutes on a CPU
     net = Net(parts, width, split_norm=keeps_source_statistics(weights)).to(device).eval()
     features = net["features"]
     try:
-        features.load_state_dict({n.removeprefix(prefix): t for n, t in weights.items() if n.startswith(prefix)})
+        features.load_state_dict(
+            {n.removeprefix(prefix): t for n, t in weights.items() if n.startswith(prefix)}
+        )
     except RuntimeError:
         raise UserError(
             f"The weights of the run {folder.name} do not fit its network {run['net']['name']}.",

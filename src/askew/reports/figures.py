@@ -1,4 +1,5 @@
-"""Figures of results as PNG, SVG or PDF: features, accuracy by class and by degree of label shift."""
+"""Figures of results as PNG, SVG or PDF: features, accuracy by class and by degree of label
+shift."""
 
 from __future__ import annotations
 
@@ -23,8 +24,15 @@ from askew.reports.results import Row, std
 SUFFIXES = (".png", ".svg", ".pdf")
 # Okabe and Ito's colours, which stay apart for colour-blind eyes.
 BLUE, ORANGE, GREEN, RED, PURPLE, SKY, YELLOW, BLACK = (
-    "#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#b8a800", "#000000",
-)  # fmt: skip
+    "#0072b2",
+    "#e69f00",
+    "#009e73",
+    "#d55e00",
+    "#cc79a7",
+    "#56b4e9",
+    "#b8a800",
+    "#000000",
+)
 COLOURS = (BLUE, ORANGE, GREEN, RED, PURPLE, SKY, YELLOW, BLACK)
 STYLE: Any = {
     "font.size": 9,
@@ -41,14 +49,17 @@ styled = mpl.rc_context(STYLE)
 def check_figure(path: Path) -> Path:
     """UserError if a figure cannot be written there; writes nothing."""
     if path.suffix.lower() not in SUFFIXES:
-        raise UserError(f"Cannot write a figure as '{path.name}'.", f"end its name in {', '.join(SUFFIXES)}.")
+        raise UserError(
+            f"Cannot write a figure as '{path.name}'.", f"end its name in {', '.join(SUFFIXES)}."
+        )
     check_file(path)
     return path
 
 
 @styled
 def save(figure: Figure, path: Path) -> None:
-    """Write the figure in the format of its suffix, whole or not at all; the same figure is the same file."""
+    """Write the figure in the format of its suffix, whole or not at all; the same figure is the
+    same file."""
     content = io.BytesIO()
     kind = path.suffix.lower().removeprefix(".")
     stamp = {"png": "Software", "svg": "Date", "pdf": "CreationDate"}[kind]
@@ -56,7 +67,9 @@ def save(figure: Figure, path: Path) -> None:
     write_bytes(path, content.getvalue())
 
 
-def panels(rows: int, columns: int, width: float, height: float, **options: Any) -> tuple[Figure, NDArray[Any]]:
+def panels(
+    rows: int, columns: int, width: float, height: float, **options: Any
+) -> tuple[Figure, NDArray[Any]]:
     figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
     axes: NDArray[Any] = figure.subplots(rows, columns, squeeze=False, **options)
     return figure, axes
@@ -65,7 +78,9 @@ def panels(rows: int, columns: int, width: float, height: float, **options: Any)
 def name_classes(ax: Axes, classes: Sequence[str]) -> None:
     every = max(1, len(classes) // 40)  # more names than that cannot be read
     turned = any(len(name) > 2 for name in classes)
-    ax.set_xticks(range(0, len(classes), every), classes[::every], rotation=90 if turned else 0, fontsize=7)
+    ax.set_xticks(
+        range(0, len(classes), every), classes[::every], rotation=90 if turned else 0, fontsize=7
+    )
 
 
 def hide_rest(axes: NDArray[Any], used: int) -> None:
@@ -75,7 +90,8 @@ def hide_rest(axes: NDArray[Any], used: int) -> None:
 
 @styled
 def by_degree(rows: Sequence[Row]) -> Figure:
-    """Accuracy against the degree of label shift, one line per method; the paper's numbers are hollow."""
+    """Accuracy against the degree of label shift, one line per method; the paper's numbers are
+    hollow."""
     curves: dict[tuple[str, str], dict[float, Row]] = {}
     for row in rows:
         degree = degree_of(str(row.run["shift"]))
@@ -84,7 +100,8 @@ def by_degree(rows: Sequence[Row]) -> Figure:
     tasks = list(dict.fromkeys(task for task, _ in curves))
     if not any(len(points) > 1 for points in curves.values()):
         raise UserError(
-            "There are no runs under shifts of different degree here.", "askew bench benchmarks/grids/degrees.toml"
+            "There are no runs under shifts of different degree here.",
+            "askew bench benchmarks/grids/degrees.toml",
         )
     figure, axes = panels(1, len(tasks), 4.8, 3.4)
     for ax, task in zip(axes.flat, tasks, strict=True):
@@ -93,13 +110,32 @@ def by_degree(rows: Sequence[Row]) -> Figure:
             points = sorted(curves[task, label].items())
             errors = [std(row.values) or 0.0 for _, row in points]
             means = [mean(row.values) for _, row in points]
-            ax.errorbar([d for d, _ in points], means, errors, color=colour, label=label, marker="o", ms=4, capsize=2)
+            ax.errorbar(
+                [d for d, _ in points],
+                means,
+                errors,
+                color=colour,
+                label=label,
+                marker="o",
+                ms=4,
+                capsize=2,
+            )
             paper = sorted(degree_curve(task).get(label, {}).items())
             if paper:
                 # No line between them: the paper's text has the ends alone.
-                ring = {"color": colour, "marker": "s", "mfc": "white", "ls": "", "label": f"{label}, paper"}
+                ring = {
+                    "color": colour,
+                    "marker": "s",
+                    "mfc": "white",
+                    "ls": "",
+                    "label": f"{label}, paper",
+                }
                 ax.plot([d for d, _ in paper], [value for _, value in paper], **ring)
-        ax.set(title=task, xlabel="degree of label shift (1: RS-UT)", ylabel="per-class mean accuracy, %")
+        ax.set(
+            title=task,
+            xlabel="degree of label shift (1: RS-UT)",
+            ylabel="per-class mean accuracy, %",
+        )
         ax.legend(fontsize=7)
     return figure
 
@@ -109,11 +145,17 @@ def _colours(n: int) -> list[str]:
 
 
 @styled
-def by_class(rows: Sequence[Row], per_class: Mapping[str, Sequence[float | None]], classes: Sequence[str]) -> Figure:
-    """Accuracy by class, one panel per method; `per_class` by a row's label. Source-only is the mark in every panel."""
+def by_class(
+    rows: Sequence[Row], per_class: Mapping[str, Sequence[float | None]], classes: Sequence[str]
+) -> Figure:
+    """Accuracy by class, one panel per method; `per_class` by a row's label. Source-only is the
+    mark in every panel."""
     columns = min(len(rows), 3)
     figure, axes = panels(-(-len(rows) // columns), columns, 3.2, 1.9, sharey=True, sharex=True)
-    reference = next((per_class[row.label] for row in rows if row.method == "source" and not row.reweighted), None)
+    reference = next(
+        (per_class[row.label] for row in rows if row.method == "source" and not row.reweighted),
+        None,
+    )
     places = np.arange(len(classes))
     for ax, row in zip(axes.flat, rows, strict=False):
         values = [np.nan if value is None else value for value in per_class[row.label]]
@@ -140,7 +182,9 @@ def feature_map(found: Mapping[str, Features], classes: Sequence[str], title: st
     for column, (name, features) in enumerate(found.items()):
         points = np.concatenate([features.source, features.target])
         perplexity = min(30.0, max(2.0, (len(points) - 1) / 4))
-        where = TSNE(perplexity=perplexity, init="pca", random_state=0, n_jobs=1).fit_transform(points)
+        where = TSNE(perplexity=perplexity, init="pca", random_state=0, n_jobs=1).fit_transform(
+            points
+        )
         n = len(features.source)
         domain, by_label = axes[0, column], axes[1, column]
         domain.scatter(*where[:n].T, s=3, c=BLUE, label="source", lw=0, alpha=0.7)

@@ -32,7 +32,8 @@ def heading(table: Layout) -> list[str]:
 
 
 def body(table: Layout, best: Mark = str, plain: Mark = str) -> list[list[str]]:
-    """The cells as text; `best` marks the highest of our numbers in each column, `plain` all other text."""
+    """The cells as text; `best` marks the highest of our numbers in each column, `plain` all other
+    text."""
     lines = []
     for line in table.lines:
         cells = [plain(line.label)]
@@ -67,7 +68,9 @@ def markdown(tables: Sequence[Layout], *, compared: bool = False) -> str:
         for found in comparisons(table) if compared else ():
             rows = [[_markdown(text) for text in row] for row in comparison_body(found)]
             head = [_markdown(title) for title in ("method", *found.columns)]
-            parts.append(f"### {_markdown(found.title)}\n\n{_pipes(head, rows)}\n\n- {_markdown(NOTE)}\n")
+            parts.append(
+                f"### {_markdown(found.title)}\n\n{_pipes(head, rows)}\n\n- {_markdown(NOTE)}\n"
+            )
     return "\n".join(parts)
 
 
@@ -93,19 +96,38 @@ def latex(tables: Sequence[Layout]) -> str:
         rows = body(table, lambda text: f"\\textbf{{{_latex(text)}}}", _latex)
         caption = _latex(" ".join([f"{table.title}.", *notes_of(table)]))
         lines = [
-            "\\begin{table}", "\\centering", f"\\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}", "\\toprule",
-            " & ".join(head) + r" \\", "\\midrule", *(" & ".join(cells) + r" \\" for cells in rows), "\\bottomrule",
-            "\\end{tabular}", f"\\caption{{{caption}}}", "\\end{table}",
-        ]  # fmt: skip
+            "\\begin{table}",
+            "\\centering",
+            f"\\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}",
+            "\\toprule",
+            " & ".join(head) + r" \\",
+            "\\midrule",
+            *(" & ".join(cells) + r" \\" for cells in rows),
+            "\\bottomrule",
+            "\\end{tabular}",
+            f"\\caption{{{caption}}}",
+            "\\end{table}",
+        ]
         parts.append("\n".join(lines))
     return "\n\n".join(parts) + "\n"
 
 
 _LATEX = {
-    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
-    "±": r"$\pm$", "–": "--", "−": "$-$", "↔": r"$\leftrightarrow$", "→": r"$\to$", "…": r"\dots{}",
-    "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}",
-} | {c: f"\\{c}" for c in "&%$#_"}  # fmt: skip
+    "\\": r"\textbackslash{}",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+    "–": "--",
+    "−": "$-$",
+    "↔": r"$\leftrightarrow$",
+    "→": r"$\to$",
+    "…": r"\dots{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+} | {c: f"\\{c}" for c in "&%$#_"}
 
 
 def _latex(text: str) -> str:
@@ -117,11 +139,23 @@ def notes_of(table: Layout) -> list[str]:
 
 
 def as_csv(tables: Sequence[Layout]) -> str:
-    """One line per cell, so that any number of tables is one file with one header; averages are cells too."""
+    """One line per cell, so that any number of tables is one file with one header; averages are
+    cells too."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(
-        ["table", "method", "variant", "column", "n", "mean", "spread", "paper", "paper_spread", "paper_printed"]
+        [
+            "table",
+            "method",
+            "variant",
+            "column",
+            "n",
+            "mean",
+            "spread",
+            "paper",
+            "paper_spread",
+            "paper_printed",
+        ]
     )
     for table in tables:
         for line in table.lines:
@@ -142,11 +176,13 @@ def as_plain(tables: Sequence[Layout]) -> list[dict[str, Any]]:
             "benchmark": table.benchmark,
             "columns": list(table.columns),
             "lines": [
-                {"method": line.method, "variant": line.variant, "cells": _values(table, line)} for line in table.lines
+                {"method": line.method, "variant": line.variant, "cells": _values(table, line)}
+                for line in table.lines
             ],
             "paired": {
                 found.title: {
-                    label: dict(zip(found.columns, _plain(cells), strict=True)) for label, cells in found.rows
+                    label: dict(zip(found.columns, _plain(cells), strict=True))
+                    for label, cells in found.rows
                 }
                 for found in comparisons(table)
             },
@@ -158,7 +194,8 @@ def as_plain(tables: Sequence[Layout]) -> list[dict[str, Any]]:
 
 def _values(table: Layout, line: Line) -> dict[str, dict[str, Any]]:
     values = {
-        column: _value(c.values, list(c.paper) if c.paper else None, len(c.seeds)) | {"ensemble": c.ensemble}
+        column: _value(c.values, list(c.paper) if c.paper else None, len(c.seeds))
+        | {"ensemble": c.ensemble}
         for column, c in zip(table.columns, line.cells, strict=True)
     }
     if table.has_average:
@@ -180,4 +217,7 @@ def _value(values: Sequence[float], paper: list[float | None] | None, n: int) ->
 
 
 def _plain(cells: Sequence[Difference | None]) -> list[dict[str, Any] | None]:
-    return [None if d is None else {"mean": d.mean, "half": d.half, "n": d.n, "clear": d.clear} for d in cells]
+    return [
+        None if d is None else {"mean": d.mean, "half": d.half, "n": d.n, "clear": d.clear}
+        for d in cells
+    ]

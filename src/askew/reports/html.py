@@ -1,7 +1,7 @@
 """Web pages from Jinja2 templates: values for their tables and charts, and the page around them.
 
-Autoescape is on: every value is escaped, but for SVG, which svg.py escapes itself. The page's policy lets no script
-run but its own, and loads nothing.
+Autoescape is on: every value is escaped, but for SVG, which svg.py escapes itself. The page's
+policy lets no script run but its own, and loads nothing.
 """
 
 from __future__ import annotations
@@ -68,7 +68,11 @@ class Chart:
 
 
 def number(value: float | None, digits: int = 2, *, heat: bool = False) -> Cell:
-    return MISSING if value is None else Cell(f"{value:.{digits}f}", f"{value:.4f}", heat=value if heat else None)
+    return (
+        MISSING
+        if value is None
+        else Cell(f"{value:.{digits}f}", f"{value:.4f}", heat=value if heat else None)
+    )
 
 
 def interval(low: float, high: float) -> Cell:
@@ -76,32 +80,55 @@ def interval(low: float, high: float) -> Cell:
     return Cell(f"{low:.1f} – {high:.1f}", f"{low:.4f}")
 
 
-def mean_cell(values: Sequence[float], *, after: str = "", paper: float | None = None, kind: str = "") -> Cell:
+def mean_cell(
+    values: Sequence[float], *, after: str = "", paper: float | None = None, kind: str = ""
+) -> Cell:
     """Mean ± standard deviation over seeds, and the paper's number below it."""
     beside = "" if paper is None else f"{paper:.2f}"
     if not values:
         return Cell("–", "", paper=beside)
     s = std(values)
     off = "" if s is None else f"± {s:.2f}"
-    return Cell(f"{mean(values):.2f}", f"{mean(values):.4f}", after=f"{off} {after}".strip(), paper=beside, kind=kind)
+    return Cell(
+        f"{mean(values):.2f}",
+        f"{mean(values):.4f}",
+        after=f"{off} {after}".strip(),
+        paper=beside,
+        kind=kind,
+    )
 
 
 def settings_table(run: Mapping[str, Any]) -> Table:
     """A run's settings by their dotted names."""
-    rows: list[Cells] = [[name, json.dumps(value, ensure_ascii=False)] for name, value in flat(dict(run)).items()]
+    rows: list[Cells] = [
+        [name, json.dumps(value, ensure_ascii=False)] for name, value in flat(dict(run)).items()
+    ]
     return Table("Settings", ["setting", "value"], rows)
 
 
 def training_curves(traces: Sequence[Sequence[Mapping[str, Any]]]) -> list[Chart]:
-    """Each loss over the steps, one curve per seed; and the per-class mean accuracy where it was computed."""
+    """Each loss over the steps, one curve per seed; and the per-class mean accuracy where it was
+    computed."""
     names = dict.fromkeys(name for trace in traces for entry in trace for name in entry["losses"])
     charts = [
-        _curve([[(e["step"], e["losses"][name]) for e in trace if name in e["losses"]] for trace in traces],
-               f"loss: {name}", "c0")
+        _curve(
+            [
+                [(e["step"], e["losses"][name]) for e in trace if name in e["losses"]]
+                for trace in traces
+            ],
+            f"loss: {name}",
+            "c0",
+        )
         for name in names
-    ]  # fmt: skip
-    scored = [[(e["step"], e["oracle"]["whole"]) for e in trace if "oracle" in e] for trace in traces]
-    return charts + ([_curve(scored, "per-class mean accuracy, % (uses test labels)", "c1")] if any(scored) else [])
+    ]
+    scored = [
+        [(e["step"], e["oracle"]["whole"]) for e in trace if "oracle" in e] for trace in traces
+    ]
+    return charts + (
+        [_curve(scored, "per-class mean accuracy, % (uses test labels)", "c1")]
+        if any(scored)
+        else []
+    )
 
 
 def _curve(lines: Sequence[svg.Points], what: str, kind: str) -> Chart:
@@ -113,7 +140,9 @@ def _curve(lines: Sequence[svg.Points], what: str, kind: str) -> Chart:
 
 def render(template: str, title: str, facts: Mapping[str, str], **values: Any) -> str:
     """A whole page by one of the templates."""
-    script = (resources.files("askew.reports") / "templates" / "page.js").read_text(encoding="utf-8")
+    script = (resources.files("askew.reports") / "templates" / "page.js").read_text(
+        encoding="utf-8"
+    )
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     environment = Environment(
         loader=PackageLoader("askew.reports"),
@@ -123,5 +152,10 @@ def render(template: str, title: str, facts: Mapping[str, str], **values: Any) -
         lstrip_blocks=True,
     )
     return environment.get_template(template).render(
-        title=title, facts=facts, version=__version__, script=Markup(script), script_hash=f"sha256-{digest}", **values
+        title=title,
+        facts=facts,
+        version=__version__,
+        script=Markup(script),
+        script_hash=f"sha256-{digest}",
+        **values,
     )

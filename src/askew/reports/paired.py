@@ -1,4 +1,5 @@
-"""Comparisons over the same seeds: differences with their intervals, and the mean of the seeds' networks."""
+"""Comparisons over the same seeds: differences with their intervals, and the mean of the seeds'
+networks."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ LEVEL = 0.95
 
 @dataclass(frozen=True)
 class Difference:
-    """The mean difference over seeds, and the ends of its interval, which a single seed does not have."""
+    """The mean difference over seeds, and the ends of its interval, which a single seed does not
+    have."""
 
     mean: float
     half: float | None
@@ -41,7 +43,8 @@ class Difference:
 
 
 def paired(values: Mapping[int, float], base: Mapping[int, float]) -> Difference | None:
-    """d̄ ± t·s/√n of the differences over the seeds that both have, Student's t with n − 1 degrees of freedom."""
+    """d̄ ± t·s/√n of the differences over the seeds that both have, Student's t with n − 1 degrees
+    of freedom."""
     from scipy.stats import t as student
 
     found = [value - base[seed] for seed, value in values.items() if seed in base]
@@ -53,8 +56,11 @@ def paired(values: Mapping[int, float], base: Mapping[int, float]) -> Difference
 
 
 def differences(table: Layout, line: Line, base: Line) -> list[Difference | None]:
-    """Of two lines of a table: in each column, and of the averages over tasks where the table has them."""
-    ours, theirs = ([dict(zip(c.seeds, c.values, strict=True)) for c in of.cells] for of in (line, base))
+    """Of two lines of a table: in each column, and of the averages over tasks where the table has
+    them."""
+    ours, theirs = (
+        [dict(zip(c.seeds, c.values, strict=True)) for c in of.cells] for of in (line, base)
+    )
     found = [paired(values, others) for values, others in zip(ours, theirs, strict=True)]
     if table.has_average:
         found.append(paired(_averages(ours), _averages(theirs)))
@@ -69,7 +75,8 @@ def _averages(columns: Sequence[Mapping[int, float]]) -> dict[int, float]:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A table of differences: its name, its columns, and by a line's name its differences to another line."""
+    """A table of differences: its name, its columns, and by a line's name its differences to
+    another line."""
 
     title: str
     columns: tuple[str, ...]
@@ -77,13 +84,16 @@ class Comparison:
 
 
 def comparisons(table: Layout) -> list[Comparison]:
-    """Every line against source-only and against COAL of its own variant, and against its method's first line."""
+    """Every line against source-only and against COAL of its own variant, and against its method's
+    first line."""
     lines = {(line.method, line.variant): line for line in table.lines}
     first: dict[str, Line] = {}
     for line in table.lines:
         first.setdefault(line.method, line)
     bases: dict[str, list[Line | None]] = {
-        f"to {method} of the same variant": [lines.get((method, line.variant)) for line in table.lines]
+        f"to {method} of the same variant": [
+            lines.get((method, line.variant)) for line in table.lines
+        ]
         for method in (REFERENCE, OWN)
     }
     bases["to the same method's first row"] = [first[line.method] for line in table.lines]
@@ -102,7 +112,8 @@ def comparisons(table: Layout) -> list[Comparison]:
 
 
 NOTE = (
-    "Differences of per-class mean accuracy over the same seeds: mean [95 % t-interval over seeds]; "
+    "Differences of per-class mean accuracy over the same seeds: mean [95 % t-interval over "
+    "seeds]; "
     "*: the interval leaves zero out, without a correction for how many are looked at."
 )
 
@@ -111,12 +122,14 @@ NOTE = (
 
 
 def with_ensembles(rows: Sequence[Row], data: Path | None) -> list[Row]:
-    """The rows with the score of their networks' mean: the class that is most probable on average over seeds."""
+    """The rows with the score of their networks' mean: the class that is most probable on average
+    over seeds."""
     return [replace(row, ensemble=_ensemble(row, data)) for row in rows]
 
 
 def _ensemble(row: Row, data: Path | None) -> float | None:
-    """Per-class mean accuracy on the whole test split; none with a single seed, or without stored logits."""
+    """Per-class mean accuracy on the whole test split; none with a single seed, or without stored
+    logits."""
     files = [folder / "outputs.safetensors" for folder in row.folders]
     if len(files) < 2 or row.reweighted or not all(file.exists() for file in files):
         return None

@@ -1,4 +1,5 @@
-"""What the paper prints: every number of its tables, as printed, and which of them belongs beside a run of ours."""
+"""What the paper prints: every number of its tables, as printed, and which of them belongs beside a
+run of ours."""
 
 from __future__ import annotations
 
@@ -20,12 +21,15 @@ PUBLISHED: Mapping[str, Mapping[str, tuple[float, str]]] = {
     "office-home": {"sentry": (65.3, "Prabhu et al., ICCV 2021")},
     "domainnet": {"sentry": (81.4, "Prabhu et al., ICCV 2021")},
 }
-"""What later papers print as their average over the same tasks of a benchmark, by recipes of their own."""
+"""What later papers print as their average over the same tasks of a benchmark, by recipes of their
+own."""
 
 
 @cache
 def _paper() -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((resources.files("askew.reports") / "paper.json").read_text())
+    content: dict[str, Any] = json.loads(
+        (resources.files("askew.reports") / "paper.json").read_text()
+    )
     return content
 
 
@@ -44,7 +48,8 @@ def method_order() -> dict[str, int]:
 
 
 def printed_average(benchmark: str, method: str) -> float | None:
-    """The average over a benchmark's tasks that the paper prints; some do not follow from its own cells."""
+    """The average over a benchmark's tasks that the paper prints; some do not follow from its own
+    cells."""
     value: float | None = _paper()["printed_averages"].get(benchmark, {}).get(method)
     return value
 
@@ -72,13 +77,17 @@ def degree_of(shift: str) -> float | None:
 def degree_curve(task: str) -> dict[str, dict[float, float]]:
     """The paper's accuracy by degree of label shift, per method; the text has the ends alone."""
     curves: Mapping[str, Mapping[str, float]] = _paper()["degree"].get(task, {})
-    return {m: {float(degree): value for degree, value in points.items()} for m, points in curves.items()}
+    return {
+        m: {float(degree): value for degree, value in points.items()}
+        for m, points in curves.items()
+    }
 
 
 def printed_for(run: Mapping[str, Any]) -> Printed | None:
     """The paper's number for such a run, given as `Run.describe` does; none where it prints none.
 
-    A run with another sampler, shift or ablation than the main tables' has the number of that experiment.
+    A run with another sampler, shift or ablation than the main tables' has the number of that
+    experiment.
     """
     task: str = run["task"]
     method, options = run["plan"][-1]["method"]["id"], run["plan"][-1]["method"]["options"]
@@ -97,5 +106,9 @@ def printed_for(run: Mapping[str, Any]) -> Printed | None:
     elif usual:
         value = _paper()["sampler_natural"].get(task, {}).get(method)
     else:
-        value = degree_curve(task).get(method, {}).get(degree) if balanced and degree is not None else None
+        value = (
+            degree_curve(task).get(method, {}).get(degree)
+            if balanced and degree is not None
+            else None
+        )
     return None if value is None else (value, None)

@@ -1,4 +1,5 @@
-"""Tables in the paper's layout: methods as rows, tasks as columns, the paper's numbers beside ours."""
+"""Tables in the paper's layout: methods as rows, tasks as columns, the paper's numbers beside
+ours."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ class Line:
     variant: str
     cells: tuple[Cell, ...]
     printed: float | None
-    """The average over the benchmark's tasks that the paper prints, where it belongs to this line."""
+    """The average over the benchmark's tasks that the paper prints, where it belongs to this
+    line."""
 
     @property
     def label(self) -> str:
@@ -50,11 +52,14 @@ class Line:
 
     @cached_property
     def averages(self) -> tuple[float, ...]:
-        """Over tasks: one value per seed if all tasks have the same ones, else the mean; empty if a task is missing."""
+        """Over tasks: one value per seed if all tasks have the same ones, else the mean; empty if a
+        task is missing."""
         if any(not c.values for c in self.cells):
             return ()
         if len({c.seeds for c in self.cells}) == 1:
-            return tuple(mean(values) for values in zip(*(c.values for c in self.cells), strict=True))
+            return tuple(
+                mean(values) for values in zip(*(c.values for c in self.cells), strict=True)
+            )
         return (mean([mean(c.values) for c in self.cells]),)
 
     @cached_property
@@ -84,20 +89,27 @@ class Layout:
     columns: tuple[str, ...]
     lines: tuple[Line, ...]
     averaged: bool
-    """Whether columns are tasks, over which an average means something, or degrees of label shift."""
+    """Whether columns are tasks, over which an average means something, or degrees of label
+    shift."""
     notes: tuple[str, ...]
 
     @property
     def has_average(self) -> bool:
         return self.averaged and len(self.columns) > 1
 
-    def degree_points(self) -> tuple[dict[str, list[tuple[float, float]]], dict[str, list[tuple[float, float]]]]:
+    def degree_points(
+        self,
+    ) -> tuple[dict[str, list[tuple[float, float]]], dict[str, list[tuple[float, float]]]]:
         """Ours and the paper's accuracy over degrees, by line, where the columns are degrees."""
         degrees = [float(column) for column in self.columns]
         ours, paper = {}, {}
         for line in self.lines:
-            ours[line.label] = [(d, mean(c.values)) for d, c in zip(degrees, line.cells, strict=True) if c.values]
-            paper[line.label] = [(d, c.paper[0]) for d, c in zip(degrees, line.cells, strict=True) if c.paper]
+            ours[line.label] = [
+                (d, mean(c.values)) for d, c in zip(degrees, line.cells, strict=True) if c.values
+            ]
+            paper[line.label] = [
+                (d, c.paper[0]) for d, c in zip(degrees, line.cells, strict=True) if c.paper
+            ]
         return {k: v for k, v in ours.items() if v}, {k: v for k, v in paper.items() if v}
 
     @property
@@ -131,12 +143,14 @@ class Layout:
         return ours + (f" ({c.paper[0]:.2f})" if c.paper else "")
 
     def summary(self, *, bracketed: bool = True) -> list[str]:
-        """Notes under the table: seeds, what is missing, and how many methods fall below source-only."""
+        """Notes under the table: seeds, what is missing, and how many methods fall below
+        source-only."""
         cells = [c for line in self.lines for c in line.cells]
         missing = sum(not c.values for c in cells)
         fewer = sum(0 < len(c.values) < self.usual_n for c in cells)
         text = (
-            f"Per-class mean accuracy in %, whole test split; mean ± sample standard deviation over n = {self.usual_n}"
+            "Per-class mean accuracy in %, whole test split; mean ± sample standard deviation "
+            f"over n = {self.usual_n}"
         )
         text += " seed." if self.usual_n == 1 else " seeds."
         if self.has_paper and bracketed:
@@ -160,20 +174,34 @@ class Layout:
             if self.has_printed and line.printed is not None and line.paper_average is not None
             if abs(line.printed - line.paper_average) > 0.006  # the last digit may be rounding
         ]
-        text = f"Averages that the paper prints and that do not follow from its cells: {', '.join(wrong)}."
+        text = (
+            "Averages that the paper prints and that do not follow from its cells: "
+            f"{', '.join(wrong)}."
+        )
         return [text] if wrong else []
 
     def _published(self) -> list[str]:
         """What later papers print for all tasks of this benchmark."""
-        tasks = {task.partition("/")[2] for task in paper_numbers() if task.startswith(f"{self.benchmark}/")}
+        tasks = {
+            task.partition("/")[2]
+            for task in paper_numbers()
+            if task.startswith(f"{self.benchmark}/")
+        }
         if not self.averaged or set(self.columns) != tasks:
             return []
-        found = (f"{m} {value:.1f} ({cite})" for m, (value, cite) in PUBLISHED.get(self.benchmark, {}).items())
-        return [f"Published since, by a recipe of its own, average over these tasks: {line}." for line in found]
+        found = (
+            f"{m} {value:.1f} ({cite})"
+            for m, (value, cite) in PUBLISHED.get(self.benchmark, {}).items()
+        )
+        return [
+            f"Published since, by a recipe of its own, average over these tasks: {line}."
+            for line in found
+        ]
 
 
 def _below(table: Layout, variant: str) -> str:
-    """Negative transfer: how many of the compared methods score less than the network that never saw the target."""
+    """Negative transfer: how many of the compared methods score less than the network that never
+    saw the target."""
     lines = {line.method: line for line in table.lines if line.variant == variant}
     source = lines.pop(REFERENCE)
     lines.pop(OWN, None)
@@ -203,11 +231,16 @@ def _paper_below(table: Layout) -> str:
     if any(task not in paper_numbers() for task in tasks):
         return ""
     methods = [m for m in method_order() if m not in (REFERENCE, OWN)]
-    average = {m: mean([paper_numbers()[task][m][0] for task in tasks]) for m in (REFERENCE, *methods)}
+    average = {
+        m: mean([paper_numbers()[task][m][0] for task in tasks]) for m in (REFERENCE, *methods)
+    }
     text = f" The paper: {sum(average[m] < average[REFERENCE] for m in methods)} of {len(methods)}"
     if table.has_printed:
         printed = {m: printed_average(table.benchmark, m) or 0.0 for m in (REFERENCE, *methods)}
-        text += f" by its cells, {sum(printed[m] < printed[REFERENCE] for m in methods)} by its printed averages"
+        text += (
+            f" by its cells, {sum(printed[m] < printed[REFERENCE] for m in methods)} by its "
+            "printed averages"
+        )
     return text + "."
 
 
@@ -230,22 +263,35 @@ def layouts(rows: Sequence[Row], variants: Sequence[str] = ()) -> list[Layout]:
         tasks = _ordered({row.task for row in group}, known)
         columns = {task: task.removeprefix(f"{benchmark}/") for task in tasks}
         whole = bool(known) and set(tasks) == set(known)
-        found.append(_layout(f"{benchmark}, {shift}", benchmark, columns, group, True, whole, variants))
+        found.append(
+            _layout(f"{benchmark}, {shift}", benchmark, columns, group, True, whole, variants)
+        )
     for task, group in curves.items():
         degrees = {str(row.run["shift"]): degree_of(str(row.run["shift"])) or 0.0 for row in group}
-        columns = {shift: shift.removeprefix("degree:") for shift in sorted(degrees, key=lambda s: degrees[s])}
+        columns = {
+            shift: shift.removeprefix("degree:")
+            for shift in sorted(degrees, key=lambda s: degrees[s])
+        }
         title = f"{task}, by degree of label shift"
         found.append(_layout(title, task.partition("/")[0], columns, group, False, False, variants))
     return found
 
 
 def reading_order(rows: Sequence[Row]) -> list[Row]:
-    """Tasks, variants and methods as the tables have them: the paper's order, what is usual first, COAL last."""
+    """Tasks, variants and methods as the tables have them: the paper's order, what is usual first,
+    COAL last."""
     tasks, methods = list(paper_numbers()), method_order()
 
     def rank(row: Row) -> tuple[int, str, str, str, bool, int]:
         task = tasks.index(row.task) if row.task in tasks else len(tasks)
-        return task, row.task, str(row.run.get("shift", "")), row.across, row.method == OWN, methods.get(row.method, 99)
+        return (
+            task,
+            row.task,
+            str(row.run.get("shift", "")),
+            row.across,
+            row.method == OWN,
+            methods.get(row.method, 99),
+        )
 
     return sorted(rows, key=rank)
 
@@ -273,9 +319,14 @@ def _layout(
     order = method_order()
     lines = []
     for (method, variant), found in by_line.items():
-        cells = tuple(_cell(found.get(key), key if averaged else rows[0].task, method, variant) for key in columns)
+        cells = tuple(
+            _cell(found.get(key), key if averaged else rows[0].task, method, variant)
+            for key in columns
+        )
         main = whole and all(c.paper for c in cells)
-        lines.append(Line(method, variant, cells, printed_average(benchmark, method) if main else None))
+        lines.append(
+            Line(method, variant, cells, printed_average(benchmark, method) if main else None)
+        )
     place = {name: i for i, name in enumerate(["", *variants])}
     lines.sort(
         key=lambda line: (
@@ -290,4 +341,6 @@ def _layout(
 def _cell(row: Row | None, task: str, method: str, variant: str) -> Cell:
     if row is None:  # the paper's number stands there all the same, where it is sure to be the one
         return Cell(paper=None if variant else paper_numbers().get(task, {}).get(method))
-    return Cell(row.seeds, row.values, None if row.reweighted else printed_for(row.run), row.ensemble)
+    return Cell(
+        row.seeds, row.values, None if row.reweighted else printed_for(row.run), row.ensemble
+    )

@@ -20,8 +20,15 @@ from askew.runs.store import RunFolder
 
 K = TypeVar("K", bound=Hashable)
 
-USUAL = {"sampler": "balanced", "target_sampler": "natural", "self_training": True, "minimax": True, "draw": 0}
-"""How the paper's main tables were made; a table in its layout names only what differs from that."""
+USUAL = {
+    "sampler": "balanced",
+    "target_sampler": "natural",
+    "self_training": True,
+    "minimax": True,
+    "draw": 0,
+}
+"""How the paper's main tables were made; a table in its layout names only what differs from
+that."""
 USUAL_RECIPE = "paper"
 
 
@@ -47,7 +54,8 @@ class Row:
     reweighted: bool = False
     """Whether logits were adjusted to the estimated label distribution of the target."""
     across: str = ""
-    """The variant in the same words on all tasks: what differs on any of them and is not usual, or a grid's name."""
+    """The variant in the same words on all tasks: what differs on any of them and is not usual, or
+    a grid's name."""
     run: Mapping[str, Any] = field(default_factory=dict)
     """What `Run.describe` gives for its runs, but for the seed."""
     folders: tuple[Path, ...] = ()
@@ -94,17 +102,23 @@ def printed(number: Printed | None) -> str:
 def flat(value: Any, prefix: str = "") -> dict[str, Any]:
     """Nested values by their dotted names."""
     if isinstance(value, dict):
-        return {k: v for name, item in value.items() for k, v in flat(item, f"{prefix}{name}.").items()}
+        return {
+            k: v for name, item in value.items() for k, v in flat(item, f"{prefix}{name}.").items()
+        }
     if isinstance(value, list):
-        return {k: v for i, item in enumerate(value) for k, v in flat(item, f"{prefix}{i}.").items()}
+        return {
+            k: v for i, item in enumerate(value) for k, v in flat(item, f"{prefix}{i}.").items()
+        }
     return {prefix.rstrip("."): value}
 
 
-def collect(folders: Iterable[Path], *, reweight: bool = False, names: Mapping[str, str] | None = None) -> list[Row]:
+def collect(
+    folders: Iterable[Path], *, reweight: bool = False, names: Mapping[str, str] | None = None
+) -> list[Row]:
     """One row for all finished runs that differ in nothing but their seed.
 
-    With `reweight`, each row is followed by that of the same networks with adjusted logits. `names` are a grid's
-    names of its variants, by the name of a run's folder.
+    With `reweight`, each row is followed by that of the same networks with adjusted logits. `names`
+    are a grid's names of its variants, by the name of a run's folder.
     """
     folders = list(folders)
     rows = _collect(folders, reweighted=False, names=names or {})
@@ -118,13 +132,19 @@ def _collect(folders: Sequence[Path], *, reweighted: bool, names: Mapping[str, s
     groups = _grouped(folders, reweighted)
     on_task = _varying_among(groups, lambda group: (group.task, group.method, group.recipe))
     # Numbers of images and steps follow from the shift, which has a column of its own.
-    on_shift = _varying_among(groups, lambda group: (group.task, group.method, group.recipe, group.settings["shift"]))
+    on_shift = _varying_among(
+        groups, lambda group: (group.task, group.method, group.recipe, group.settings["shift"])
+    )
     on_any_task: dict[tuple[str, str], set[str]] = {}
     for (_, method, recipe, _), varying in on_shift.items():
         on_any_task.setdefault((method, recipe), set()).update(varying)
     rows = []
     for group in groups:
-        unusual = {name for name, value in group.settings.items() if value != USUAL.get(name.rpartition(".")[2])}
+        unusual = {
+            name
+            for name, value in group.settings.items()
+            if value != USUAL.get(name.rpartition(".")[2])
+        }
         across = _words(group.settings, on_any_task[group.method, group.recipe] & unusual)
         variant = _words(group.settings, on_task[group.task, group.method, group.recipe])
         rows.append(
@@ -136,7 +156,10 @@ def _collect(folders: Sequence[Path], *, reweighted: bool, names: Mapping[str, s
             )
         )
     order = method_order()
-    return sorted(rows, key=lambda r: (r.task, r.method == "coal", order.get(r.method, 99), r.method, r.variant))
+    return sorted(
+        rows,
+        key=lambda r: (r.task, r.method == "coal", order.get(r.method, 99), r.method, r.variant),
+    )
 
 
 def _row(group: _Group, *, variant: str, across: str, reweighted: bool) -> Row:
@@ -205,7 +228,9 @@ def _grouped(folders: Sequence[Path], reweighted: bool) -> list[_Group]:
         if not _is_sound(record, scores):
             raise Damaged(path / "run.json")
         common = {k: v for k, v in record["run"].items() if k != "seed"}
-        group = groups.setdefault(json.dumps(common, sort_keys=True), _Group(common, flat(common), []))
+        group = groups.setdefault(
+            json.dumps(common, sort_keys=True), _Group(common, flat(common), [])
+        )
         group.runs.append(_Found(path, record["run"]["seed"], scores, record["notes"]))
     for group in groups.values():
         group.runs.sort(key=lambda found: found.seed)
@@ -218,7 +243,11 @@ def _is_sound(record: Mapping[str, Any], scores: Mapping[str, Any]) -> bool:
         run, whole = record["run"], scores["whole"]
         low, high = whole["interval"]
         splits = (whole, scores.get("paper", whole))
-        numbers = [low, high, *(split[n] for split in splits for n in ("per_class_mean", "overall", "worst"))]
+        numbers = [
+            low,
+            high,
+            *(split[n] for split in splits for n in ("per_class_mean", "overall", "worst")),
+        ]
         texts = [run["task"], run["shift"], run["plan"][-1]["method"]["id"], *record["notes"]]
         return (
             type(run["seed"]) is int
@@ -249,8 +278,13 @@ def _varying(runs: Sequence[dict[str, Any]]) -> set[str]:
 
 def _words(settings: Mapping[str, Any], names: Set[str]) -> str:
     """Those of the settings that are named, such as `alpha=0.2 rounds=5`."""
-    # `plan.1.method.options.alpha` is `alpha` to a reader, `plan.0.optim.lr` is `optim.lr` of the first stage
-    short = {name: re.sub(r"^plan\.(\d+)\.(method\.options\.)?", "", name) for name in settings if name in names}
+    # `plan.1.method.options.alpha` is `alpha` to a reader, `plan.0.optim.lr` is `optim.lr` of the
+    # first stage
+    short = {
+        name: re.sub(r"^plan\.(\d+)\.(method\.options\.)?", "", name)
+        for name in settings
+        if name in names
+    }
     return " ".join(f"{word}={settings[name]}" for name, word in short.items())
 
 

@@ -1,4 +1,5 @@
-"""The report of a folder of runs, as one page: tables, findings, classes, label distributions, curves, settings."""
+"""The report of a folder of runs, as one page: tables, findings, classes, label distributions,
+curves, settings."""
 
 from __future__ import annotations
 
@@ -39,7 +40,9 @@ def make_report(root: Path, data: Path | None = None) -> str:
     """The whole page, as text."""
     folders = finished_runs(root)
     if not folders:
-        raise UserError(f"The folder {root} holds no finished run yet.", "`askew bench` makes some.")
+        raise UserError(
+            f"The folder {root} holds no finished run yet.", "`askew bench` makes some."
+        )
     rows = [_with_ensemble(row, data) for row in reading_order(collect(folders))]
     unfinished = unfinished_runs(root)
     benchmarks: dict[str, list[Row]] = {}
@@ -71,8 +74,14 @@ def _benchmark(rows: Sequence[Row], data: Path | None) -> dict[str, Any]:
         "compared_note": NOTE,
         "rows": _all_rows(rows),
         "by_class": [_by_class(title, group) for title, group in groups.items()],
-        "distributions": [found for title, group in groups.items() if (found := _distributions(title, group, data))],
-        "training": {title: cards for title, group in groups.items() if (cards := _training(group))},
+        "distributions": [
+            found
+            for title, group in groups.items()
+            if (found := _distributions(title, group, data))
+        ],
+        "training": {
+            title: cards for title, group in groups.items() if (cards := _training(group))
+        },
         "settings": [(row, cell(row.values), _runs(row), settings_table(row.run)) for row in rows],
     }
 
@@ -81,9 +90,12 @@ def _benchmark(rows: Sequence[Row], data: Path | None) -> dict[str, Any]:
 
 
 def _result(layout: Layout) -> dict[str, Any]:
-    """A table in the paper's layout with its chart and notes; a score below source-only of its variant is marked."""
+    """A table in the paper's layout with its chart and notes; a score below source-only of its
+    variant is marked."""
     reference = {line.variant: line for line in layout.lines if line.method == REFERENCE}
-    rows: list[Cells] = [[line.label, *_cells(layout, line, reference.get(line.variant))] for line in layout.lines]
+    rows: list[Cells] = [
+        [line.label, *_cells(layout, line, reference.get(line.variant))] for line in layout.lines
+    ]
     notes = layout.summary(bracketed=False)
     if any(isinstance(c, Cell) and "below" in c.kind for row in rows for c in row):
         notes.append("▾: below source-only of the same variant.")
@@ -92,7 +104,9 @@ def _result(layout: Layout) -> dict[str, Any]:
         "table": table,
         "chart": _chart(layout),
         "notes": [*notes, *(f"Note: {note}." for note in layout.notes)],
-        "compared": [_compared(found) for found in comparisons(layout)] if layout.usual_n > 1 else [],
+        "compared": [_compared(found) for found in comparisons(layout)]
+        if layout.usual_n > 1
+        else [],
     }
 
 
@@ -105,7 +119,8 @@ def _compared(found: Comparison) -> Table:
 
 
 def _with_ensemble(row: Row, data: Path | None) -> Row:
-    """A row with the score of its networks' mean, where its labels are at hand: the mini benchmark's always are."""
+    """A row with the score of its networks' mean, where its labels are at hand: the mini
+    benchmark's always are."""
     at_hand = data is not None or row.task.startswith("mini/")
     return with_ensembles([row], data)[0] if at_hand else row
 
@@ -135,10 +150,13 @@ def _marks(layout: Layout, line: Line, reference: Line | None, column: int | Non
 
 
 def _chart(layout: Layout) -> Chart:
-    """The averages over tasks, or the only column; where columns are degrees of label shift, one curve per method."""
+    """The averages over tasks, or the only column; where columns are degrees of label shift, one
+    curve per method."""
     if not layout.averaged:
         ours, paper_too = layout.degree_points()
-        note = "Accuracy against the degree of label shift (1: RS-UT)." + (" Rings: the paper." if paper_too else "")
+        note = "Accuracy against the degree of label shift (1: RS-UT)." + (
+            " Rings: the paper." if paper_too else ""
+        )
         return Chart(svg.curves(ours, paper_too, f"{layout.title}: accuracy by method"), note)
     column = None if layout.has_average else 0
     shown = []
@@ -154,12 +172,25 @@ def _chart(layout: Layout) -> Chart:
     legend = {"c0": f"{what}, ± standard deviation over seeds"}
     if any(paper is not None for *_, paper in shown):
         legend["c1"] = "paper"
-    return Chart(svg.dots(shown, source, f"{layout.title}: {what} by method"), "Dashed: source-only.", legend)
+    return Chart(
+        svg.dots(shown, source, f"{layout.title}: {what} by method"), "Dashed: source-only.", legend
+    )
 
 
 def _all_rows(rows: Sequence[Row]) -> Table:
-    head = ["task", "method", "shift", "n", "whole test split", "95 % interval", "the paper's test split", "paper",
-            "overall", "worst class", "seeds"]  # fmt: skip
+    head = [
+        "task",
+        "method",
+        "shift",
+        "n",
+        "whole test split",
+        "95 % interval",
+        "the paper's test split",
+        "paper",
+        "overall",
+        "worst class",
+        "seeds",
+    ]
     lines: list[Cells] = []
     for row in rows:
         low, high = (mean([ends[side] for ends in row.intervals]) for side in (0, 1))
@@ -167,22 +198,37 @@ def _all_rows(rows: Sequence[Row]) -> Table:
         seeds = " ".join(f"{value:.1f}" for value in row.values)
         lines.append(
             [
-                row.task, row.line, str(row.run["shift"]), number(len(row.seeds), 0), mean_cell(row.values),
-                interval(low, high), mean_cell(row.paper_values),
-                Cell(printed(paper), "" if paper is None else f"{paper[0]:.4f}"), number(mean(row.overall)),
-                number(mean(row.worst), 1), Cell(seeds, seeds),
+                row.task,
+                row.line,
+                str(row.run["shift"]),
+                number(len(row.seeds), 0),
+                mean_cell(row.values),
+                interval(low, high),
+                mean_cell(row.paper_values),
+                Cell(printed(paper), "" if paper is None else f"{paper[0]:.4f}"),
+                number(mean(row.overall)),
+                number(mean(row.worst), 1),
+                Cell(seeds, seeds),
             ]
-        )  # fmt: skip
-    return Table("Every method and task; interval: bootstrap over the test images, mean over seeds", head, lines)
+        )
+    return Table(
+        "Every method and task; interval: bootstrap over the test images, mean over seeds",
+        head,
+        lines,
+    )
 
 
 # --- classes and label distributions ---
 
 
 def class_accuracy(row: Row) -> tuple[list[str], list[float | None]]:
-    """The classes, and the accuracy in each as a mean over seeds; none for a class without test images."""
+    """The classes, and the accuracy in each as a mean over seeds; none for a class without test
+    images."""
     scores = [RunFolder(folder).scores()["whole"].get("per_class", []) for folder in row.folders]
-    values = [None if any(v is None for v in seeds) else mean(seeds) for seeds in zip(*scores, strict=True)]
+    values = [
+        None if any(v is None for v in seeds) else mean(seeds)
+        for seeds in zip(*scores, strict=True)
+    ]
     return _classes(row, len(values)), values
 
 
@@ -193,13 +239,16 @@ def _classes(row: Row, n: int) -> list[str]:
 
 def _by_class(title: str, rows: Sequence[Row]) -> Table:
     found = [(row, *class_accuracy(row)) for row in rows]
-    lines: list[Cells] = [[row.line, *(number(v, 1, heat=True) for v in values)] for row, _, values in found]
+    lines: list[Cells] = [
+        [row.line, *(number(v, 1, heat=True) for v in values)] for row, _, values in found
+    ]
     caption = f"{title}: accuracy in % by class, whole test split, mean over seeds"
     return Table(caption, ["method", *found[0][1]], lines, kind="heat")
 
 
 def _distributions(title: str, rows: Sequence[Row], data: Path | None) -> dict[str, Any] | None:
-    """The label distributions of both domains, and the target's as each method leads to estimate it."""
+    """The label distributions of both domains, and the target's as each method leads to estimate
+    it."""
     scores = RunFolder(rows[0].folders[0]).scores()
     confusion = scores.get("paper", scores["whole"]).get("confusion")
     if confusion is None:
@@ -218,7 +267,8 @@ def _distributions(title: str, rows: Sequence[Row], data: Path | None) -> dict[s
 
 
 def _of_task(row: Row, data: Path | None) -> LabelDistributions:
-    """The mini benchmark is always at hand; reading the data of others can take minutes, and is done on request."""
+    """The mini benchmark is always at hand; reading the data of others can take minutes, and is
+    done on request."""
     if data is None and not row.task.startswith("mini/"):
         raise UserError("no data folder was named with --data.", "name it.")
     return LabelDistributions.of(task_of(row.run, data))
@@ -229,20 +279,35 @@ def _percent(counts: Any) -> list[float]:
     return [100 * float(n) / total for n in counts]
 
 
-def _estimates(title: str, rows: Sequence[Row], classes: Sequence[str], labels: dict[str, list[float]]) -> Table | None:
-    """Estimated label distributions of the target, below those of the labels; none where no run has an estimate."""
+def _estimates(
+    title: str, rows: Sequence[Row], classes: Sequence[str], labels: dict[str, list[float]]
+) -> Table | None:
+    """Estimated label distributions of the target, below those of the labels; none where no run has
+    an estimate."""
     estimated = {}
     for row in rows:
-        estimates = [found["target_mix"] for folder in row.folders if (found := RunFolder(folder).reweighting())]
+        estimates = [
+            found["target_mix"]
+            for folder in row.folders
+            if (found := RunFolder(folder).reweighting())
+        ]
         if estimates:
             estimated[row.line] = _percent(np.mean(estimates, axis=0))
     if not estimated:
         return None
     lines: list[Cells] = []
-    for name, shares in [*((f"{domain} (labels)", labels[domain]) for domain in labels), *estimated.items()]:
+    for name, shares in [
+        *((f"{domain} (labels)", labels[domain]) for domain in labels),
+        *estimated.items(),
+    ]:
         distance = float(np.abs(np.subtract(shares, labels["target"])).sum()) / 2
-        lines.append([name, number(distance, 1), *(number(share, 1, heat=True) for share in shares)])
-    caption = f"{title}: label distribution of the target, estimated without target labels, in %, mean over seeds"
+        lines.append(
+            [name, number(distance, 1), *(number(share, 1, heat=True) for share in shares)]
+        )
+    caption = (
+        f"{title}: label distribution of the target, estimated without target labels, in %, "
+        "mean over seeds"
+    )
     return Table(caption, ["estimated by", "total variation", *classes], lines, kind="heat")
 
 
@@ -251,17 +316,35 @@ def _estimates(title: str, rows: Sequence[Row], classes: Sequence[str], labels: 
 
 def _training(rows: Sequence[Row]) -> dict[str, Any]:
     """The curves of each method, where its runs have a trace."""
-    traces = {row.line: [trace for folder in row.folders if (trace := RunFolder(folder).trace())] for row in rows}
-    return {name: charts for name, its_traces in traces.items() if (charts := training_curves(its_traces))}
+    traces = {
+        row.line: [trace for folder in row.folders if (trace := RunFolder(folder).trace())]
+        for row in rows
+    }
+    return {
+        name: charts
+        for name, its_traces in traces.items()
+        if (charts := training_curves(its_traces))
+    }
 
 
 def _runs(row: Row) -> Table:
     lines: list[Cells] = []
     for seed, folder, value in zip(row.seeds, row.folders, row.values, strict=True):
         record = RunFolder(folder).record()
-        seconds = next((entry.get("seconds") for entry in reversed(RunFolder(folder).trace())), None)
-        versions = " ".join(f"{name} {version}" for name, version in record.get("versions", {}).items())
+        seconds = next(
+            (entry.get("seconds") for entry in reversed(RunFolder(folder).trace())), None
+        )
+        versions = " ".join(
+            f"{name} {version}" for name, version in record.get("versions", {}).items()
+        )
         lines.append(
-            [str(seed), folder.name, number(value), number(seconds, 0), str(record.get("device", "–")), versions]
+            [
+                str(seed),
+                folder.name,
+                number(value),
+                number(seconds, 0),
+                str(record.get("device", "–")),
+                versions,
+            ]
         )
     return Table("Runs", ["seed", "key", "per-class mean", "seconds", "device", "versions"], lines)

@@ -1,4 +1,5 @@
-"""Small charts as inline SVG; their colours are the page's, so that they follow its light or dark theme.
+"""Small charts as inline SVG; their colours are the page's, so that they follow its light or dark
+theme.
 
 Every text goes through `Markup.format`, which escapes it.
 """
@@ -15,9 +16,13 @@ Points = Sequence[tuple[float, float]]
 
 _LINE = Markup('<line class="{}" x1="{:.1f}" x2="{:.1f}" y1="{:.1f}" y2="{:.1f}"/>')
 _DOT = Markup('<circle class="{}" cx="{:.1f}" cy="{:.1f}" r="{}"><title>{}</title></circle>')
-_BAR = Markup('<rect class="{}" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"><title>{}</title></rect>')
+_BAR = Markup(
+    '<rect class="{}" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"><title>{}</title></rect>'
+)
 _TEXT = Markup('<text x="{:.1f}" y="{:.1f}" text-anchor="{}" class="{}">{}</text>')
-_SLANTED = Markup('<text class="tick" text-anchor="end" transform="translate({:.1f} {:.1f}) rotate(-40)">{}</text>')
+_SLANTED = Markup(
+    '<text class="tick" text-anchor="end" transform="translate({:.1f} {:.1f}) rotate(-40)">{}</text>'
+)
 _CURVE = Markup('<polyline class="{}" points="{}"/>')
 _SVG = Markup(
     '<svg class="{kind}" viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}" role="img" '
@@ -26,13 +31,18 @@ _SVG = Markup(
 
 
 def _svg(width: float, height: float, label: str, parts: Sequence[Markup], kind: str) -> Markup:
-    return _SVG.format(kind=kind, width=width, height=height, label=label, content=Markup("").join(parts))
+    return _SVG.format(
+        kind=kind, width=width, height=height, label=label, content=Markup("").join(parts)
+    )
 
 
 def _name(x: float, y: float, name: str, anchor: str, most: int) -> Markup:
-    """A name beside what it names; one that is longer than `most` is cut, and whole when it is pointed at."""
+    """A name beside what it names; one that is longer than `most` is cut, and whole when it is
+    pointed at."""
     text = _TEXT.format(x, y, anchor, "name", clip(name, most))
-    return text if columns(name) <= most else Markup("<g><title>{}</title>{}</g>").format(name, text)
+    return (
+        text if columns(name) <= most else Markup("<g><title>{}</title>{}</g>").format(name, text)
+    )
 
 
 def _polyline(kind: str, points: Points) -> Markup:
@@ -80,13 +90,18 @@ def bars(series: Mapping[str, Sequence[float]], names: Sequence[str], label: str
             parts.append(_BAR.format(f"c{s % 6}", x, top + height - h, max(wide - 1, 1), h, tip))
     for i, name in enumerate(names):
         x, y = left + group * (i + 0.5), top + height + 14
-        text = _SLANTED.format(x + 3, y - 4, clip(name, 22)) if slanted else _TEXT.format(x, y, "middle", "tick", name)
+        text = (
+            _SLANTED.format(x + 3, y - 4, clip(name, 22))
+            if slanted
+            else _TEXT.format(x, y, "middle", "tick", name)
+        )
         parts.append(text)
     return _svg(width, top + height + bottom, label, parts, "bars")
 
 
 def sparkline(lines: Sequence[Points], label: str, *, kind: str = "c0") -> Markup:
-    """One curve per seed on a common scale: lowest and highest value at the left, the last step at the right."""
+    """One curve per seed on a common scale: lowest and highest value at the left, the last step at
+    the right."""
     width, height, left, right, edge = 200.0, 64.0, 52.0, 6.0, 8.0
     xs = [x for line in lines for x, _ in line]
     ys = [y for line in lines for _, y in line]
@@ -111,29 +126,38 @@ def sparkline(lines: Sequence[Points], label: str, *, kind: str = "c0") -> Marku
 
 
 def curves(ours: Mapping[str, Points], paper: Mapping[str, Points], label: str) -> Markup:
-    """Lines over 0 … 1, each named at its right end; the paper's points are rings, with no line between them."""
+    """Lines over 0 … 1, each named at its right end; the paper's points are rings, with no line
+    between them."""
     width, height, left, right, edge = 640.0, 300.0, 40.0, 150.0, 14.0
     ys = [y for lines in (ours, paper) for line in lines.values() for _, y in line]
     low, high = max(0.0, min(ys) - 2), min(100.0, max(ys) + 2)
     base = height - 26
 
     def place(x: float, y: float) -> tuple[float, float]:
-        return left + (width - left - right) * x, base - (base - edge) * (y - low) / max(high - low, 1e-9)
+        return left + (width - left - right) * x, base - (base - edge) * (y - low) / max(
+            high - low, 1e-9
+        )
 
     parts = []
     for share in (0.0, 0.5, 1.0):
         x, y = place(share, low + (high - low) * share)
         parts.append(_LINE.format("rule", left, width - right, y, y))
-        parts.append(_TEXT.format(left - 6, y + 4, "end", "tick", f"{low + (high - low) * share:.0f}"))
+        parts.append(
+            _TEXT.format(left - 6, y + 4, "end", "tick", f"{low + (high - low) * share:.0f}")
+        )
         parts.append(_TEXT.format(x, base + 16, "middle", "tick", short(share)))
     ends: list[float] = []
     for i, name in enumerate(dict.fromkeys([*ours, *paper])):
         parts.append(_polyline(f"l{i % 6}", [place(*point) for point in ours.get(name, ())]))
         for kind, points, after in ((f"c{i % 6}", ours, ""), (f"ring l{i % 6}", paper, ", paper")):
             for point in points.get(name, ()):
-                parts.append(_DOT.format(kind, *place(*point), 4.5, f"{name}{after}: {point[1]:.2f}"))
+                parts.append(
+                    _DOT.format(kind, *place(*point), 4.5, f"{name}{after}: {point[1]:.2f}")
+                )
         x, y = place(*(ours.get(name) or paper[name])[-1])
-        while any(abs(y - other) < 13 for other in ends):  # names that would cover each other move down
+        while any(
+            abs(y - other) < 13 for other in ends
+        ):  # names that would cover each other move down
             y += 3
         ends.append(y)
         parts.append(_name(x + 10, y + 4, name, "start", 20))
@@ -141,18 +165,28 @@ def curves(ours: Mapping[str, Points], paper: Mapping[str, Points], label: str) 
 
 
 def dots(
-    rows: Sequence[tuple[str, float | None, float | None, float | None]], line: float | None, label: str
+    rows: Sequence[tuple[str, float | None, float | None, float | None]],
+    line: float | None,
+    label: str,
 ) -> Markup:
-    """One row for each (name, value, std, paper): a dot with its std, a ring for the paper; `line` is upright."""
+    """One row for each (name, value, std, paper): a dot with its std, a ring for the paper; `line`
+    is upright."""
     known = [v for _, value, _, paper in rows for v in (value, paper) if v is not None]
-    known += [value + side * off for _, value, off, _ in rows if value is not None and off for side in (-1, 1)]
+    known += [
+        value + side * off
+        for _, value, off, _ in rows
+        if value is not None and off
+        for side in (-1, 1)
+    ]
     low, high = (max(0.0, min(known) - 2), min(100.0, max(known) + 2)) if known else (0.0, 100.0)
     left = _margin([name for name, *_ in rows], 36)
     width, step, top = left + 400, 22.0, 10.0
     base = top + step * len(rows) + 4
 
     def place(value: float) -> float:
-        return left + (width - left - 14) * (min(max(value, low), high) - low) / max(high - low, 1e-9)
+        return left + (width - left - 14) * (min(max(value, low), high) - low) / max(
+            high - low, 1e-9
+        )
 
     parts = [_LINE.format("rule", left, width, base, base)]
     apart = next((s for s in (1, 2, 5, 10) if (high - low) / s <= 7), 20)
@@ -179,9 +213,12 @@ def _margin(names: Sequence[str], most: int) -> float:
 
 
 def ranges(rows: Sequence[tuple[str, float, float, float, float]], label: str) -> Markup:
-    """One row for each (name, source, target, low, high) in per cent: a ring, a dot, and the dot's interval."""
+    """One row for each (name, source, target, low, high) in per cent: a ring, a dot, and the dot's
+    interval."""
     most = max((max(source, high) for _, source, _, _, high in rows), default=1.0)
-    highest = next((top for top in (2.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 80.0) if most <= top), 100.0)
+    highest = next(
+        (top for top in (2.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 80.0) if most <= top), 100.0
+    )
     left = _margin([name for name, *_ in rows], 30)
     width, step, top = left + 400, 22.0, 6.0
     base = top + step * len(rows)
@@ -198,14 +235,17 @@ def ranges(rows: Sequence[tuple[str, float, float, float, float]], label: str) -
         y = top + step * (i + 0.5)
         parts.append(_name(left - 10, y + 4, name, "end", 30))
         parts.append(_LINE.format("range", place(low), place(high), y, y))
-        parts.append(_DOT.format("ring l0", place(source), y, 4.5, f"{name}, source: {source:.1f} %"))
+        parts.append(
+            _DOT.format("ring l0", place(source), y, 4.5, f"{name}, source: {source:.1f} %")
+        )
         tip = f"{name}, target: {target:.1f} % ({low:.1f} to {high:.1f})"
         parts.append(_DOT.format("c1", place(target), y, 4.5, tip))
     return _svg(width, base + 22, label, parts, "ranges")
 
 
 def scatter(groups: Mapping[str, Sequence[tuple[float, float, str]]], label: str) -> Markup:
-    """Points (x, y, tip) of a few groups, one colour for each; the axes have no meaning and are left out."""
+    """Points (x, y, tip) of a few groups, one colour for each; the axes have no meaning and are
+    left out."""
     side, edge = 360.0, 10.0
     points = [(x, y) for group in groups.values() for x, y, _ in group]
     low = [min(axis) for axis in zip(*points, strict=True)]
@@ -213,6 +253,9 @@ def scatter(groups: Mapping[str, Sequence[tuple[float, float, str]]], label: str
     parts = []
     for i, group in enumerate(groups.values()):
         for x, y, tip in group:
-            at = [edge + (side - 2 * edge) * (v - a) / s for v, a, s in zip((x, y), low, span, strict=True)]
+            at = [
+                edge + (side - 2 * edge) * (v - a) / s
+                for v, a, s in zip((x, y), low, span, strict=True)
+            ]
             parts.append(_DOT.format(f"c{i % 6} point", at[0], side - at[1], 2.6, tip))
     return _svg(side, side, label, parts, "map")

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Result:
-    """A finished run: its key, its folder, and its scores on the whole test split and on the paper's test split.
+    """A finished run: its key, its folder, and its scores on the whole test split and on the
+    paper's test split.
 
     >>> result = askew.run("mini/syn-uci", "source", training=short)
     >>> result.folder.name == result.key, sorted(result.scores)
@@ -43,7 +44,7 @@ class Result:
     scores: dict[str, Any]
 
 
-def run(
+def run(  # noqa: PLR0913
     task: str,
     method: str | Method | type[Method] = "coal",
     *,
@@ -57,21 +58,27 @@ def run(
     device: str = "auto",
     log: Sequence[str | Maker] = (),
 ) -> Result:
-    """Train a method on a task and score it; a run that is already finished in `out` is read, not trained again.
+    """Train a method on a task and score it; a run that is already finished in `out` is read, not
+    trained again.
 
-    The method is an id, `file.py:Class`, a class, or an object, which brings all of its hyper-parameters. `log` names
-    trackers: tensorboard, wandb, mlflow, or a class with the methods of `Tracker` (docs/tracking.md).
+    The method is an id, `file.py:Class`, a class, or an object, which brings all of its
+    hyper-parameters. `log` names trackers: tensorboard, wandb, mlflow, or a class with the methods
+    of `Tracker` (docs/tracking.md).
 
     >>> askew.run("mini/syn-uci", "source", training=short).scores["whole"]["images"]
     901
     """
     name, own = named(method)
     values = (own | dict(hyper or {}), training or {})
-    request = RunRequest(task, name, seed, draw, shift, *values, data=None if data is None else Path(data))
+    request = RunRequest(
+        task, name, seed, draw, shift, *values, data=None if data is None else Path(data)
+    )
     chosen, loaded = prepare(request)
     if not RunFolder(Path(out) / chosen.key).done:
         fetch_weights(chosen.net, tuple(loaded.training_data.source.x.shape[1:]))
-    how = Execution(log=checked_trackers(log), root=open_root(Path(out)), device=pick_device(device))
+    how = Execution(
+        log=checked_trackers(log), root=open_root(Path(out)), device=pick_device(device)
+    )
     for _ in execute(chosen, loaded, how):
         pass
     folder = RunFolder(how.root / chosen.key)
@@ -80,7 +87,8 @@ def run(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class BenchResult:
-    """The runs of a benchmark: `table` has one row per run, and `failed` says why others are missing.
+    """The runs of a benchmark: `table` has one row per run, and `failed` says why others are
+    missing.
 
     >>> found = askew.bench("mini", ["source"], ["syn-uci"], seeds=1, training=short)
     >>> found.table[["task", "method", "seed"]].values.tolist()
@@ -100,7 +108,8 @@ class BenchResult:
 
     @property
     def table(self) -> DataFrame:
-        """One row per run: task, method, its hyper-parameters, seed, and the scores on the whole test split."""
+        """One row per run: task, method, its hyper-parameters, seed, and the scores on the whole
+        test split."""
         return data_frame(self._rows())
 
     def _rows(self) -> list[dict[str, Any]]:
@@ -109,8 +118,16 @@ class BenchResult:
             asked, whole = self.runs[result.key], result.scores["whole"]
             hyper = " ".join(f"{name}={value}" for name, value in asked.hyper.items())
             scores = {name: whole[name] for name in ("per_class_mean", "overall", "worst")}
-            what = {"task": asked.task, "method": asked.method, "hyper": hyper, "seed": asked.seed, **scores}
-            paper = result.scores.get("paper", whole)  # they are one where nothing is drawn, as under natural shift
+            what = {
+                "task": asked.task,
+                "method": asked.method,
+                "hyper": hyper,
+                "seed": asked.seed,
+                **scores,
+            }
+            paper = result.scores.get(
+                "paper", whole
+            )  # they are one where nothing is drawn, as under natural shift
             rows.append(what | {"paper_split": paper["per_class_mean"], "key": result.key})
         return rows
 
@@ -118,8 +135,12 @@ class BenchResult:
         """Per-class means over the seeds, a line for each task and method."""
         groups: dict[tuple[str, ...], list[float]] = {}
         for row in self._rows():
-            groups.setdefault((row["task"], row["method"], row["hyper"]), []).append(row["per_class_mean"])
-        return [[*group, _mean_and_std(values), str(len(values))] for group, values in groups.items()]
+            groups.setdefault((row["task"], row["method"], row["hyper"]), []).append(
+                row["per_class_mean"]
+            )
+        return [
+            [*group, _mean_and_std(values), str(len(values))] for group, values in groups.items()
+        ]
 
     def __repr__(self) -> str:
         lines = ["  ".join(cell for cell in line[:-1] if cell) for line in self._lines()]
@@ -127,7 +148,9 @@ class BenchResult:
         return "\n".join(["<BenchResult: per-class mean accuracy, %", *lines, *missing]) + ">"
 
     def _repr_html_(self) -> str:
-        table = html_table(["task", "method", "hyper-parameters", "per-class mean, %", "seeds"], self._lines())
+        table = html_table(
+            ["task", "method", "hyper-parameters", "per-class mean, %", "seeds"], self._lines()
+        )
         return f"{table}<p>{len(self.failed)} runs failed.</p>" if self.failed else table
 
 
@@ -135,7 +158,7 @@ def _mean_and_std(values: Sequence[float]) -> str:
     return f"{fmean(values):.2f}" + (f" ± {stdev(values):.2f}" if len(values) > 1 else "")
 
 
-def bench(
+def bench(  # noqa: PLR0913
     benchmark: str,
     methods: Sequence[str | Method | type[Method]] = (),
     tasks: Sequence[str] = (),
@@ -151,15 +174,20 @@ def bench(
     jobs: int = 1,
     log: Sequence[str | Maker] = (),
 ) -> BenchResult:
-    """Train methods on the tasks of a benchmark over several seeds: `askew bench`; finished runs are read.
+    """Train methods on the tasks of a benchmark over several seeds: `askew bench`; finished runs
+    are read.
 
-    Methods are as in `askew.run`; without any, they are the paper's twelve. With `jobs`, processes train side by side.
+    Methods are as in `askew.run`; without any, they are the paper's twelve. With `jobs`, processes
+    train side by side.
 
-    >>> askew.bench("mini", [COAL(alpha=0.1), COAL(alpha=0.3)], ["syn-uci"], seeds=1, training=short).failed
+    >>> methods = [COAL(alpha=0.1), COAL(alpha=0.3)]
+    >>> askew.bench("mini", methods, ["syn-uci"], seeds=1, training=short).failed
     {}
     """
     whole = whole_benchmark(benchmark).variants[0]
-    asked = [known_task(f"{benchmark}/{task.removeprefix(f'{benchmark}/')}") for task in tasks] or whole.tasks
+    asked = [
+        known_task(f"{benchmark}/{task.removeprefix(f'{benchmark}/')}") for task in tasks
+    ] or whole.tasks
     more = (training or {}, None, None if data is None else Path(data), recipe)
     requests = [
         RunRequest(task, name, seed, draw, shift, hyper, *more)
@@ -174,16 +202,28 @@ def bench(
         for event in (e for part in (pretrainings, runs) for e in launch_jobs(part, how, launcher)):
             if isinstance(event, Failed):
                 failed[event.key] = event.reason
-    return BenchResult(dict(zip(keys, requests, strict=True)), how.root, {k: failed[k] for k in keys if k in failed})
+    return BenchResult(
+        dict(zip(keys, requests, strict=True)),
+        how.root,
+        {k: failed[k] for k in keys if k in failed},
+    )
 
 
-def _distinct(methods: Sequence[str | Method | type[Method]], jobs: int) -> list[tuple[str, dict[str, Any]]]:
-    """Names and hyper-parameters; UserError if two classes have one id, or one is unknown to other processes."""
+def _distinct(
+    methods: Sequence[str | Method | type[Method]], jobs: int
+) -> list[tuple[str, dict[str, Any]]]:
+    """Names and hyper-parameters; UserError if two classes have one id, or one is unknown to other
+    processes."""
     classes: dict[str, type] = {}
     for method in (one for one in methods if not isinstance(one, str)):
         cls = method if isinstance(method, type) else type(method)
         if classes.setdefault(cls.id, cls) is not cls:
-            raise UserError(f"Two methods have the id '{cls.id}'.", "give each class an id of its own.")
+            raise UserError(
+                f"Two methods have the id '{cls.id}'.", "give each class an id of its own."
+            )
         if jobs > 1 and not is_installed(cls):
-            raise UserError(f"Other processes do not know the class {cls.__name__}.", "jobs=1, or 'file.py:Class'.")
+            raise UserError(
+                f"Other processes do not know the class {cls.__name__}.",
+                "jobs=1, or 'file.py:Class'.",
+            )
     return [named(method) for method in methods]

@@ -1,9 +1,11 @@
-"""Claims: one worker at a time in a run's folder, on one machine or on many that share a file system.
+"""Claims: one worker at a time in a run's folder, on one machine or on many that share a file
+system.
 
-A holder locks `.lock` and keeps a file `claim.N` that it writes to every few seconds. On its own machine the lock shows
-who is alive: the kernel drops it with the process. Other machines may not see the lock, and their clocks may differ, so
-they watch the file: content that has not changed for a while *by the watcher's own clock* is that of a dead holder.
-Whoever takes over creates `claim.N+1`, which a file system lets only one of them do.
+A holder locks `.lock` and keeps a file `claim.N` that it writes to every few seconds. On its own
+machine the lock shows who is alive: the kernel drops it with the process. Other machines may not
+see the lock, and their clocks may differ, so they watch the file: content that has not changed for
+a while *by the watcher's own clock* is that of a dead holder. Whoever takes over creates
+`claim.N+1`, which a file system lets only one of them do.
 """
 
 from __future__ import annotations
@@ -77,19 +79,25 @@ class Claim:
             self.beat()
 
     def beat(self) -> None:
-        """Show that this process is alive; or find out that another took it for dead, and took the folder over."""
+        """Show that this process is alive; or find out that another took it for dead, and took the
+        folder over."""
         try:
             self.lost = self.lost or os.fstat(self._file).st_nlink == 0
             if not self.lost:
                 self._write()
         except OSError:
-            self.lost = True  # the file system is gone, or the file on it: others will see no heartbeat
+            self.lost = (
+                True  # the file system is gone, or the file on it: others will see no heartbeat
+            )
 
     def _write(self) -> None:
         with self._writing:
             self.holder = replace(self.holder, beat=self.holder.beat + 1)
             os.lseek(self._file, 0, os.SEEK_SET)
-            os.write(self._file, json.dumps(asdict(self.holder), ensure_ascii=False).encode().ljust(_SIZE))
+            os.write(
+                self._file,
+                json.dumps(asdict(self.holder), ensure_ascii=False).encode().ljust(_SIZE),
+            )
             self._written = time.monotonic()
 
     def _keep_beating(self) -> None:
@@ -109,7 +117,8 @@ class Claim:
 
 
 def claim(folder: Path, dead: Collection[str] = ()) -> Claim:
-    """Hold a folder; Taken if another process does. `dead` are holders that a `Watch` found to be dead."""
+    """Hold a folder; Taken if another process does. `dead` are holders that a `Watch` found to be
+    dead."""
     with contextlib.ExitStack() as undo:
         unlock: Release | None
         try:
@@ -131,9 +140,14 @@ def claim(folder: Path, dead: Collection[str] = ()) -> Claim:
             raise Taken(folder) from None
         undo.callback(own.unlink, missing_ok=True)
         undo.callback(os.close, file)
-        if set(_claims(folder)) - {own, *old}:  # another came in between, over a number that had become free
+        if set(_claims(folder)) - {
+            own,
+            *old,
+        }:  # another came in between, over a number that had become free
             raise Taken(folder)
-        holder = Holder(uuid.uuid4().hex[:12], this_machine(), socket.gethostname()[:60], os.getpid())
+        holder = Holder(
+            uuid.uuid4().hex[:12], this_machine(), socket.gethostname()[:60], os.getpid()
+        )
         held = Claim(own, file, unlock, holder)
         for path in old:
             path.unlink(missing_ok=True)
@@ -151,15 +165,22 @@ def last_holder(folder: Path) -> Holder | None:
 
 
 def holder_of(folder: Path) -> Holder | None:
-    """The process that works on the run in a folder, as far as one look can show; None if there is none."""
+    """The process that works on the run in a folder, as far as one look can show; None if there is
+    none."""
     holder = last_holder(folder)
-    return None if holder is None or (_on_this_machine(holder) and _locked(folder) is False) else holder
+    return (
+        None
+        if holder is None or (_on_this_machine(holder) and _locked(folder) is False)
+        else holder
+    )
 
 
 class Watch:
     """Finds dead holders by watching their claims over time, by this process's own clock."""
 
-    def __init__(self, silence: float = SILENCE, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, silence: float = SILENCE, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.dead: set[str] = set()
         """Holders that were silent for too long."""
         self._silence, self._clock = silence, clock
@@ -168,7 +189,9 @@ class Watch:
     def free(self, folder: Path) -> bool:
         """Whether no process seems to work on the run in a folder any more."""
         locked = _locked(folder)
-        silent = [self._silent(path, locked is False) for path in _claims(folder)]  # all are looked at
+        silent = [
+            self._silent(path, locked is False) for path in _claims(folder)
+        ]  # all are looked at
         return not locked and all(silent)
 
     def _silent(self, path: Path, unlocked: bool) -> bool:
@@ -187,7 +210,11 @@ class Watch:
 def _claims(folder: Path) -> list[Path]:
     """The claims in a folder, the latest last; normally one or none."""
     try:
-        found = [path for path in folder.iterdir() if path.name.startswith("claim.") and path.name[6:].isdecimal()]
+        found = [
+            path
+            for path in folder.iterdir()
+            if path.name.startswith("claim.") and path.name[6:].isdecimal()
+        ]
     except (FileNotFoundError, NotADirectoryError):
         return []
     return sorted(found, key=_number)
@@ -198,20 +225,26 @@ def _number(path: Path) -> int:
 
 
 def _read(path: Path) -> tuple[Holder | None, bytes]:
-    """The holder in a claim, and the claim's bytes; None where it was left empty, or is no claim of ours."""
+    """The holder in a claim, and the claim's bytes; None where it was left empty, or is no claim of
+    ours."""
     content = b""
     try:
         require_file(path)
-        content = path.read_bytes()  # opened anew each time: a network file system may answer `stat` from memory
+        content = (
+            path.read_bytes()
+        )  # opened anew each time: a network file system may answer `stat` from memory
         values = json.loads(content)
         holder = Holder(**{field.name: values[field.name] for field in fields(Holder)})
-        return (holder if all(isinstance(v, str | int) for v in asdict(holder).values()) else None), content
+        return (
+            holder if all(isinstance(v, str | int) for v in asdict(holder).values()) else None
+        ), content
     except (OSError, ValueError, KeyError, TypeError):
         return None, content
 
 
 def _on_this_machine(holder: Holder | None) -> bool:
-    """Whether the lock shows if the holder is alive; an empty claim was left by one killed early, most likely here."""
+    """Whether the lock shows if the holder is alive; an empty claim was left by one killed early,
+    most likely here."""
     return holder is None or holder.machine == this_machine()
 
 

@@ -47,17 +47,21 @@ class Training(Optim, Views):
     weights: str = "none"
     """Starting weights of the features: none, hub, or a .safetensors or .pth file."""
     norm: Literal["joint", "split", "kept"] = "joint"
-    """Batch statistics over both domains together, each by itself, or kept as the starting weights have them."""
+    """Batch statistics over both domains together, each by itself, or kept as the starting weights
+    have them."""
     crop: Annotated[int, Between(0, 4096)] = 224
-    """Side of the square that torchvision's and timm's networks see of larger images; 0: the whole."""
+    """Side of the square that torchvision's and timm's networks see of larger images; 0: the
+    whole."""
     batch: Annotated[int, Between(2, 65_536)] = 32
     """Images of each domain in a batch."""
     sampler: Sampler = "balanced"
     """Source batches: natural, or the same number of each class."""
     target_sampler: TargetSampler = "natural"
-    """Target batches: natural, or by pseudo-label (beyond the paper): balanced, or even, drawn with replacement."""
+    """Target batches: natural, or by pseudo-label (beyond the paper): balanced, or even, drawn with
+    replacement."""
     target_floor: Annotated[float, Between(0, 1)] = TARGET_FLOOR
-    """Share of the target that a pseudo-class is taken to have at least, where target batches are even."""
+    """Share of the target that a pseudo-class is taken to have at least, where target batches are
+    even."""
     last_dropout: bool = True
     """Whether features that end in a dropout keep it."""
     pretrain: Annotated[int, Between(0, MOST_STEPS, _STEPS_REASON)] = 2000
@@ -68,9 +72,10 @@ class Training(Optim, Views):
     """Both rates during pre-training, as a multiple."""
     rounds: Annotated[int, Between(1, MOST_STEPS, _STEPS_REASON)] = 10
     """Rounds of adaptation; each begins with a refresh of pseudo-labels."""
-    round: Annotated[Literal["larger", "smaller", "source", "target"] | int, Between(1, MOST_STEPS, _STEPS_REASON)] = (
-        "larger"
-    )
+    round: Annotated[
+        Literal["larger", "smaller", "source", "target"] | int,
+        Between(1, MOST_STEPS, _STEPS_REASON),
+    ] = "larger"
     """A round is one pass over that domain, or so many steps."""
     precision: Literal["float32", "tf32", "bf16"] = "float32"
     """Arithmetic of the networks."""
@@ -103,7 +108,8 @@ class RunRequest:
     data: Path | None = None
     """The folder of real data."""
     recipe: str = ""
-    """Which of the settings' recipes trains the method; empty: the method's own, if the settings name one."""
+    """Which of the settings' recipes trains the method; empty: the method's own, if the settings
+    name one."""
 
     def __post_init__(self) -> None:
         for name in ("seed", "draw"):
@@ -138,10 +144,13 @@ def prepare(request: RunRequest) -> tuple[Run, Task]:
 
 
 def plan_run(request: RunRequest, task: Task, network: str) -> Run:
-    """The same for a task that is loaded already; `network` is the one that the setting `net=task` stands for."""
+    """The same for a task that is loaded already; `network` is the one that the setting `net=task`
+    stands for."""
     benchmark, _, short = request.task.partition("/")
     settings = read_settings(benchmark, request.settings)
-    hyper, training = merged_settings(settings, short, method_class(request.method).id, request.recipe)
+    hyper, training = merged_settings(
+        settings, short, method_class(request.method).id, request.recipe
+    )
     method = make_method(request.method, hyper | dict(request.hyper))
     chosen = Training(**checked(Training, training | dict(request.training), "training"))
     net = _net_spec(chosen, network, method)
@@ -175,7 +184,9 @@ def hash_of_answers(answers: NDArray[np.float32] | None) -> str:
 def _net_spec(training: Training, network: str, method: Method) -> NetSpec:
     is_file = training.weights not in ("none", "hub")
     if is_file and not Path(training.weights).is_file():
-        raise UserError(f"The weights file {training.weights} does not exist.", options(NetSpec)["weights"].help)
+        raise UserError(
+            f"The weights file {training.weights} does not exist.", options(NetSpec)["weights"].help
+        )
     return NetSpec(
         name=network if training.net == "task" else training.net,
         head=method.head if training.head == "method" else training.head,
@@ -196,15 +207,19 @@ def _part(cls: type[Part], training: Training) -> Part:
     return cls(**{field.name: getattr(training, field.name) for field in dataclasses.fields(cls)})
 
 
-def _stages(method: Method, training: Training, net: NetSpec, data: TrainingData) -> tuple[Stage, ...]:
-    """Pre-training on the source, if any; source-only training, for a method that begins anew after it; the method."""
+def _stages(
+    method: Method, training: Training, net: NetSpec, data: TrainingData
+) -> tuple[Stage, ...]:
+    """Pre-training on the source, if any; source-only training, for a method that begins anew after
+    it; the method."""
     optim = _part(Optim, training)
     computed = isinstance(method, ClosedForm)  # at once, however long others train
     length = (1, 1, optim) if computed else (training.rounds, _round_steps(training, data), optim)
     stages = [Stage(method, *length, restart=method.restarts)]
     if method.restarts:
         stages.insert(0, Stage(SourceOnly(), *length))
-    # A closed form replaces the head: without weights below it, nothing of a pre-training would be left.
+    # A closed form replaces the head: without weights below it, nothing of a pre-training would be
+    # left.
     if training.pretrain and not (computed and net.name in WITHOUT_WEIGHTS):
         rate, schedule = training.pretrain_rate, training.pretrain_schedule
         before = dataclasses.replace(
@@ -223,7 +238,12 @@ def _round_steps(training: Training, data: TrainingData) -> int:
         steps = training.round
     else:
         source, target = len(data.source), len(data.target)
-        images = {"larger": max(source, target), "smaller": min(source, target), "source": source, "target": target}
+        images = {
+            "larger": max(source, target),
+            "smaller": min(source, target),
+            "source": source,
+            "target": target,
+        }
         steps = -(-images[training.round] // training.batch)
     if training.rounds * steps > MOST_STEPS:
         raise UserError(

@@ -29,7 +29,10 @@ from askew.training.run import Run
 from askew.training.snapshot import Checkpoint, NotFinite, Snapshot
 from askew.training.trainer import Resume, fit
 
-_BROKEN_HINT = "lower the learning rate (-t lr, -t features_lr) or the method's weights, or use -t precision=float32."
+_BROKEN_HINT = (
+    "lower the learning rate (-t lr, -t features_lr) or the method's weights, or use -t "
+    "precision=float32."
+)
 
 
 @dataclass(frozen=True)
@@ -40,11 +43,13 @@ class Execution:
     device: torch.device
     graph: bool = True
     checkpoint_every: float = 20.0
-    """Seconds between checkpoints; more where saving one takes long, so that it costs 5 % of the time at most."""
+    """Seconds between checkpoints; more where saving one takes long, so that it costs 5 % of the
+    time at most."""
     lanes: int = 0
     """Most runs that are trained in one step; 0: as many as pay on this device."""
     curve: bool = False
-    """Score the test split after every round, into the trace. Only to look at: nothing is chosen by it."""
+    """Score the test split after every round, into the trace. Only to look at: nothing is chosen by
+    it."""
     dead: frozenset[str] = frozenset()
     """Holders of run folders that a `Watch` found to be dead."""
     team: Team | None = None
@@ -75,14 +80,16 @@ class Broken:
 
 @dataclass(frozen=True)
 class Busy:
-    """A run that another process works on, or whose pre-training it does: the folder to wait for."""
+    """A run that another process works on, or whose pre-training it does: the folder to wait
+    for."""
 
     key: str
     folder: Path
 
 
 def execute(run: Run, task: Task, how: Execution) -> Iterator[Progress]:
-    """Bring the run's folder to `done`, whatever is in it and whoever else works on it, yielding progress."""
+    """Bring the run's folder to `done`, whatever is in it and whoever else works on it, yielding
+    progress."""
     how.root.mkdir(parents=True, exist_ok=True)
     watch, busy = Watch(), True
     while busy:
@@ -101,12 +108,20 @@ def execute(run: Run, task: Task, how: Execution) -> Iterator[Progress]:
 def execute_lanes(
     runs: Sequence[tuple[Run, Task]], how: Execution, *, pretraining: bool = False
 ) -> Iterator[Progress | Broken | Busy]:
-    """The same for runs of one `lane_shape`, trained together, without waiting; each ends as one ordinary folder.
+    """The same for runs of one `lane_shape`, trained together, without waiting; each ends as one
+    ordinary folder.
 
-    Runs that only serve as pre-training for others are marked as `pretraining`, and tables leave them out.
+    Runs that only serve as pre-training for others are marked as `pretraining`, and tables leave
+    them out.
     """
-    distinct = {run.key: _Lane(run, task, RunFolder(how.root / run.key), pretraining) for run, task in runs}
-    lanes = [lane for lane in distinct.values() if not (lane.done and (pretraining or not lane.folder.pretraining))]
+    distinct = {
+        run.key: _Lane(run, task, RunFolder(how.root / run.key), pretraining) for run, task in runs
+    }
+    lanes = [
+        lane
+        for lane in distinct.values()
+        if not (lane.done and (pretraining or not lane.folder.pretraining))
+    ]
     if not lanes:
         return
     torch.set_num_threads(lanes[0].run.threads)
@@ -155,44 +170,67 @@ class _Lane:
 
     @property
     def done(self) -> bool:
-        """With undamaged results; of a pre-training all of them, since others start from its weights."""
+        """With undamaged results; of a pre-training all of them, since others start from its
+        weights."""
         return self.folder.done and self.folder.intact(whole=self.pretraining)
 
     @property
     def label(self) -> str:
-        return run_label(self.run.task, "pre-training" if self.pretraining else self.run.method.id, self.run.seed)
+        return run_label(
+            self.run.task, "pre-training" if self.pretraining else self.run.method.id, self.run.seed
+        )
 
     def report(self, step: int) -> bool:
-        """Write into the claim how far the run is; False if another process has taken the folder over."""
+        """Write into the claim how far the run is; False if another process has taken the folder
+        over."""
         assert self.claim is not None
         self.claim.report(self.label, step, self.run.plan[-1].steps)
         return not self.claim.lost
 
     def start(self, root: Path) -> Checkpoint | None:
         """The weights of the run that this one continues."""
-        return None if self.run.before is None else read_tensors(root / self.run.before.key / "weights.safetensors")[0]
+        return (
+            None
+            if self.run.before is None
+            else read_tensors(root / self.run.before.key / "weights.safetensors")[0]
+        )
 
-    def advance(self, snapshot: Snapshot | NotFinite, how: Execution, seconds: float) -> Broken | Busy | None:
-        """Take the next snapshot, and write the end of a round into the trace; or what has stopped the lane."""
+    def advance(
+        self, snapshot: Snapshot | NotFinite, how: Execution, seconds: float
+    ) -> Broken | Busy | None:
+        """Take the next snapshot, and write the end of a round into the trace; or what has stopped
+        the lane."""
         if isinstance(snapshot, NotFinite):
             return self._broken(f"{snapshot.what} after step {snapshot.step}")
         if not self.report(snapshot.step):
             return Busy(self.run.key, self.folder.path)
         self.last = snapshot
         if snapshot.round_ends:
-            entry: dict[str, Any] = {"step": snapshot.step, "losses": snapshot.losses, "seconds": round(seconds, 3)}
+            entry: dict[str, Any] = {
+                "step": snapshot.step,
+                "losses": snapshot.losses,
+                "seconds": round(seconds, 3),
+            }
             if how.curve and self.task.test is not None:
                 with stopwatch.on("scoring"):
                     scores = score_test(self.task.test, snapshot.outputs.test.cpu().numpy())
                 entry["oracle"] = {name: s["per_class_mean"] for name, s in scores.items()}
             self.folder.add_trace(entry)
-            values = {f"{kind}/{name}": v for kind in ("losses", "oracle") for name, v in entry.get(kind, {}).items()}
+            values = {
+                f"{kind}/{name}": v
+                for kind in ("losses", "oracle")
+                for name, v in entry.get(kind, {}).items()
+            }
             self.trackers.round(snapshot.step, values)
         return None
 
     def _broken(self, why: str) -> Broken:
         self.trackers.finished({}, why)
-        kept = f"; the last good checkpoint is kept in {self.folder.path}" if self.folder.has_checkpoint else ""
+        kept = (
+            f"; the last good checkpoint is kept in {self.folder.path}"
+            if self.folder.has_checkpoint
+            else ""
+        )
         return Broken(self.run.key, UserError(f"{self.label}: {why}{kept}.", _BROKEN_HINT))
 
     def save_checkpoint(self) -> None:
@@ -226,7 +264,8 @@ class _Lane:
 
 
 def _train(lanes: Sequence[_Lane], step: int, how: Execution) -> Iterator[Progress | Broken | Busy]:
-    """Train all lanes together, from a step to the end; one that breaks, or is taken over, is left where it was."""
+    """Train all lanes together, from a step to the end; one that breaks, or is taken over, is left
+    where it was."""
     first, steps = lanes[0], lanes[0].run.plan[-1].steps
     for lane in lanes:
         lane.folder.describe(_record(lane.run, lane.task, how, len(lanes)))
@@ -240,7 +279,9 @@ def _train(lanes: Sequence[_Lane], step: int, how: Execution) -> Iterator[Progre
     for snapshots in stopwatch.each(part, _snapshots(lanes, how)):
         save = timer.due()
         for lane, snapshot in zip(lanes, snapshots, strict=True):
-            if lane in running and (stopped := lane.advance(snapshot, how, time.monotonic() - began)):
+            if lane in running and (
+                stopped := lane.advance(snapshot, how, time.monotonic() - began)
+            ):
                 running.remove(lane)
                 yield stopped
         if save:
@@ -265,9 +306,13 @@ def _snapshots(lanes: Sequence[_Lane], how: Execution) -> Iterator[Sequence[Snap
     starts = side_by_side(lambda lane: lane.start(how.root), lanes)
     if len(lanes) == 1:
         (lane,) = lanes
-        train = partial(fit, graph=how.graph) if how.team is None else partial(fit_together, how.team)
+        train = (
+            partial(fit, graph=how.graph) if how.team is None else partial(fit_together, how.team)
+        )
         try:
-            for snapshot in train(lane.run, lane.task.training_data, how.device, start=starts[0], resume=lane.resume):
+            for snapshot in train(
+                lane.run, lane.task.training_data, how.device, start=starts[0], resume=lane.resume
+            ):
                 yield [snapshot]
         except NotFinite as error:
             yield [error]
@@ -288,9 +333,15 @@ def _record(run: Run, task: Task, how: Execution, lanes: int) -> dict[str, Any]:
         "classes": list(data.classes),
         "source_sizes": data.source.sizes(len(data.classes)).tolist(),
         "shape": list(data.source.x.shape[1:]),
-        "device": torch.cuda.get_device_name(how.device) if how.device.type == "cuda" else platform.machine(),
+        "device": torch.cuda.get_device_name(how.device)
+        if how.device.type == "cuda"
+        else platform.machine(),
         "graph": how.graph and how.device.type == "cuda" and how.team is None,
         "lanes": lanes,
         "processes": 1 if how.team is None else how.team.size,
-        "versions": {"askew": __version__, "torch": torch.__version__, "python": platform.python_version()},
+        "versions": {
+            "askew": __version__,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+        },
     }

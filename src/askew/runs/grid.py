@@ -79,11 +79,15 @@ class Grid:
         ]
 
     def check_code(self, allowed: Collection[str]) -> None:
-        """UserError if a method is somebody's file, which would be run, and is not among those that are allowed."""
-        for method in dict.fromkeys(method for variant in self.variants for method in variant.methods):
+        """UserError if a method is somebody's file, which would be run, and is not among those that
+        are allowed."""
+        for method in dict.fromkeys(
+            method for variant in self.variants for method in variant.methods
+        ):
             if is_file(method) and method not in allowed:
                 raise UserError(
-                    f"The grid {self.title} names the method {method}, which is code of somebody's file.",
+                    f"The grid {self.title} names the method {method}, which is code of "
+                    "somebody's file.",
                     f"read it; then --allow-code runs it, and so does --methods {method}.",
                 )
 
@@ -115,24 +119,37 @@ def _task_of(known: set[str], name: str) -> str:
 
 
 def whole_benchmark(name: str, recipes: Sequence[str] = ()) -> Grid:
-    """The paper's methods on all reported tasks of a benchmark; or, by each of its recipes, all that are compared."""
+    """The paper's methods on all reported tasks of a benchmark; or, by each of its recipes, all
+    that are compared."""
     tasks, methods = _tasks_of(name), COMPARED if recipes else PAPER
-    return Grid(name, 3, tuple(Variant("", tasks, methods, "", recipe=recipe) for recipe in recipes or [""]))
+    return Grid(
+        name, 3, tuple(Variant("", tasks, methods, "", recipe=recipe) for recipe in recipes or [""])
+    )
 
 
 def _tasks_of(benchmark: str) -> tuple[str, ...]:
-    return tuple(f"{benchmark}/{t}" for t, info in benchmark_named(benchmark).TASKS.items() if info.role == "reported")
+    return tuple(
+        f"{benchmark}/{t}"
+        for t, info in benchmark_named(benchmark).TASKS.items()
+        if info.role == "reported"
+    )
 
 
 def read_grid(path: Path) -> Grid:
-    """A grid from its file; UserError for whatever in it is unknown or of the wrong type. No method's file is run."""
+    """A grid from its file; UserError for whatever in it is unknown or of the wrong type. No
+    method's file is run."""
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, IsADirectoryError):
-        raise UserError(f"The grid file {path} does not exist.", "benchmarks/grids/ has some to begin with.") from None
+        raise UserError(
+            f"The grid file {path} does not exist.", "benchmarks/grids/ has some to begin with."
+        ) from None
     except OSError as error:
         raise from_os_error(error) from None
-    except (ValueError, RecursionError) as error:  # not TOML, not UTF-8, or tables in tables without end
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # not TOML, not UTF-8, or tables in tables without end
         raise UserError(f"The grid file {path} is not TOML: {error}.", EXAMPLE) from None
     _check(path, content, "", tuple(TYPES))
     benchmark = content.get("benchmark", "")
@@ -144,7 +161,10 @@ def read_grid(path: Path) -> Grid:
     made = []
     for name, table in variants.items():
         if not isinstance(table, dict):
-            raise UserError(f"The grid file {path} holds 'variant.{name}' = {table} where a table belongs.", EXAMPLE)
+            raise UserError(
+                f"The grid file {path} holds 'variant.{name}' = {table} where a table belongs.",
+                EXAMPLE,
+            )
         _check(path, table, f"variant.{name}.", VARIANT_ENTRIES)
         made.append(_variant(name, content, table))
     return Grid(content.get("title", path.stem), content.get("seeds", 3), tuple(made))
@@ -158,7 +178,10 @@ def _check(path: Path, table: Mapping[str, Any], prefix: str, known: Sequence[st
         kind, description = TYPES[name]
         names = not isinstance(value, list) or all(isinstance(item, str) for item in value)
         if not isinstance(value, kind) or isinstance(value, bool) or not names:
-            raise UserError(f"'{prefix}{name}' in the grid file {path} must be {description}, found {value}.", EXAMPLE)
+            raise UserError(
+                f"'{prefix}{name}' in the grid file {path} must be {description}, found {value}.",
+                EXAMPLE,
+            )
 
 
 def _variant(name: str, grid: Mapping[str, Any], variant: Mapping[str, Any]) -> Variant:
@@ -166,9 +189,22 @@ def _variant(name: str, grid: Mapping[str, Any], variant: Mapping[str, Any]) -> 
     both = {**grid, **variant}
     benchmark = grid.get("benchmark", "")
     names = variant.get("tasks") or grid.get("tasks") or _tasks_of(benchmark)
-    tasks = [known_task(task if "/" in task or not benchmark else f"{benchmark}/{task}") for task in names]
+    tasks = [
+        known_task(task if "/" in task or not benchmark else f"{benchmark}/{task}")
+        for task in names
+    ]
     methods = both.get("methods", PAPER)
     for method in methods:
         known_method(method)
-    train, hyper = ({**grid.get(entry, {}), **variant.get(entry, {})} for entry in ("train", "hyper"))
-    return Variant(name, tuple(tasks), tuple(methods), both.get("shift", ""), train, hyper, both.get("recipe", ""))
+    train, hyper = (
+        {**grid.get(entry, {}), **variant.get(entry, {})} for entry in ("train", "hyper")
+    )
+    return Variant(
+        name,
+        tuple(tasks),
+        tuple(methods),
+        both.get("shift", ""),
+        train,
+        hyper,
+        both.get("recipe", ""),
+    )

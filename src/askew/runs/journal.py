@@ -1,4 +1,5 @@
-"""How far a long piece of work is: one line per stage in a file, and an estimate of the time that is left."""
+"""How far a long piece of work is: one line per stage in a file, and an estimate of the time that
+is left."""
 
 from __future__ import annotations
 
@@ -23,9 +24,9 @@ _GUESS = 8.0  # seconds that training takes before one has been seen; it is corr
 class Journal:
     """Sees every step of a long piece of work.
 
-    Stages are told apart by the key of their steps. Time left: what the steps so far took, for the rest of this stage;
-    and as long as a training of this kind took so far, for each that is to come. What trainings of another kind take,
-    which come later, is not known yet.
+    Stages are told apart by the key of their steps. Time left: what the steps so far took, for the
+    rest of this stage; and as long as a training of this kind took so far, for each that is to
+    come. What trainings of another kind take, which come later, is not known yet.
     """
 
     def __init__(self, folder: Path, trainings: int) -> None:
@@ -36,13 +37,17 @@ class Journal:
         self.expect(trainings)
 
     def expect(self, trainings: int, later: int = 0) -> None:
-        """So many trainings of one kind begin, none of which has been timed; so many of another kind come later."""
+        """So many trainings of one kind begin, none of which has been timed; so many of another
+        kind come later."""
         self._end_stage()  # of the kind before
         self._trainings, self._later = trainings, later
         self._times: list[float] = []
 
-    def watch(self, work: Generator[Progress, None, Returned]) -> Generator[Progress, None, Returned]:
-        """The same work, with each stage written down as it ends; the last one also where the work is stopped."""
+    def watch(
+        self, work: Generator[Progress, None, Returned]
+    ) -> Generator[Progress, None, Returned]:
+        """The same work, with each stage written down as it ends; the last one also where the work
+        is stopped."""
         self.note("start")
         try:
             while True:
@@ -82,13 +87,17 @@ class Journal:
             took = time.monotonic() - self._since
             if _trains(self._now) and self._now.step > self._first:
                 self._times.append(took)
-            self.note(f"{self._now.label}: {self._now.step} of {self._now.steps} in {took:.1f} s{how}")
+            self.note(
+                f"{self._now.label}: {self._now.step} of {self._now.steps} in {took:.1f} s{how}"
+            )
         self._now = None
 
     def note(self, line: str) -> None:
         """Write a line, with the time."""
         self._lines.append(f"{datetime.now().isoformat(' ', 'seconds')}  {line}\n")
-        if (self.folder / "runs" / MARKER).exists():  # the folder is ours once the request was found to be sound
+        if (
+            self.folder / "runs" / MARKER
+        ).exists():  # the folder is ours once the request was found to be sound
             with contextlib.suppress(OSError), open_own(self.folder / FILE, "ab") as file:
                 file.write("".join(self._lines).encode(errors="backslashreplace"))
             self._lines = []
@@ -101,7 +110,8 @@ def _trains(step: Progress) -> bool:
 def part_of(
     work: Generator[Progress, None, Returned], key: str, before: int, steps: int
 ) -> Generator[Progress, None, Returned]:
-    """The same work, whose stage of that key is a part of a longer one: so many steps were before, of so many."""
+    """The same work, whose stage of that key is a part of a longer one: so many steps were before,
+    of so many."""
     while True:
         try:
             step = next(work)

@@ -25,11 +25,15 @@ def read_settings(benchmark: str, path: Path | None = None) -> Settings:
         settings = _parsed(file.read_text(encoding="utf-8")) if file else {}
     except (FileNotFoundError, IsADirectoryError):
         raise UserError(
-            f"The settings file {path} does not exist.", "leave --settings out for the committed ones."
+            f"The settings file {path} does not exist.",
+            "leave --settings out for the committed ones.",
         ) from None
     except OSError as error:
         raise from_os_error(error) from None
-    except (ValueError, RecursionError) as error:  # not TOML, not UTF-8, or tables in tables without end
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # not TOML, not UTF-8, or tables in tables without end
         raise UserError(f"The settings file {path} is not TOML: {error}.", example) from None
     for name in settings:
         if name not in ("train", "method", "task", "recipe"):
@@ -37,7 +41,10 @@ def read_settings(benchmark: str, path: Path | None = None) -> Settings:
     for top, content in settings.items():
         for name, table in _tables(top, content):
             if not isinstance(table, dict):
-                raise UserError(f"The settings file {path} holds '{name}' = {table} where a table belongs.", example)
+                raise UserError(
+                    f"The settings file {path} holds '{name}' = {table} where a table belongs.",
+                    example,
+                )
     return settings
 
 
@@ -55,8 +62,8 @@ def _file(benchmark: str) -> Traversable | None:
 
 
 def _tables(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """What has to be a table in a settings file, by its dotted name: train, method.M, task.T, task.T.method.M; and all
-    of them within recipe.R."""
+    """What has to be a table in a settings file, by its dotted name: train, method.M, task.T,
+    task.T.method.M; and all of them within recipe.R."""
     yield name, value
     if name.rpartition(".")[2] in ("method", "task", "recipe") and isinstance(value, dict):
         for inner, table in value.items():
@@ -71,8 +78,8 @@ def merged_settings(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Hyper-parameters and training settings of a method on a task.
 
-    The task's settings override those of all tasks, and the method's those of all methods on the same tasks; a recipe's
-    override all others, in the same order.
+    The task's settings override those of all tasks, and the method's those of all methods on the
+    same tasks; a recipe's override all others, in the same order.
     """
     hyper: dict[str, Any] = {}
     training: dict[str, Any] = {}
@@ -93,7 +100,8 @@ def method_settings(settings: Settings, method: str, recipe: str = "") -> dict[s
 
 
 def _hyper(method_table: Settings) -> dict[str, Any]:
-    """The hyper-parameters in a method's table, which may hold training settings and the name of a recipe too."""
+    """The hyper-parameters in a method's table, which may hold training settings and the name of a
+    recipe too."""
     return {name: value for name, value in method_table.items() if name not in ("train", "recipe")}
 
 
@@ -115,20 +123,24 @@ def _recipe(settings: Settings, name: str) -> Settings:
 
 
 def nearest_recipe(run: Mapping[str, Any]) -> str:
-    """The recipe of its benchmark that a run, given as `Run.describe` does, shares most settings with.
+    """The recipe of its benchmark that a run, given as `Run.describe` does, shares most settings
+    with.
 
     The earlier of equally near ones; empty where the benchmark has none.
     """
     benchmark, _, task = run["task"].partition("/")
     settings = _committed(benchmark)
     method = run["plan"][-1]["method"]["id"]
-    trained = {name: merged_settings(settings, task, method, name)[1] for name in recipes_of(settings)}
+    trained = {
+        name: merged_settings(settings, task, method, name)[1] for name in recipes_of(settings)
+    }
     apart = {name: _apart(run, {"views": "none"} | training) for name, training in trained.items()}
     return min(apart, key=lambda name: apart[name], default="")
 
 
 def _apart(run: Mapping[str, Any], training: Mapping[str, Any]) -> float:
-    """The share of these training settings, among those that its description shows, in which a run differs."""
+    """The share of these training settings, among those that its description shows, in which a run
+    differs."""
     shown = {name: value for name in training if (value := _described(run, name)) is not None}
     return sum(bool(shown[name] != training[name]) for name in shown) / max(len(shown), 1)
 
@@ -144,7 +156,13 @@ def _committed(benchmark: str) -> Settings:
 def _described(run: Mapping[str, Any], name: str) -> Any:
     """The value of a training setting in a run's description; none where that does not show it."""
     last = run["plan"][-1]
-    for place in (run.get("views", {"views": "none"}), last.get("optim", {}), run.get("net", {}), run, last):
+    for place in (
+        run.get("views", {"views": "none"}),
+        last.get("optim", {}),
+        run.get("net", {}),
+        run,
+        last,
+    ):
         if name in place and not isinstance(place[name], Mapping):
             return place[name]
     return None

@@ -1,4 +1,5 @@
-"""The folder that holds run folders: marked as ours, swept of what killed processes left, and listed."""
+"""The folder that holds run folders: marked as ours, swept of what killed processes left, and
+listed."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ def check_root(path: Path) -> Path:
 
 
 def check_out(out: Path) -> None:
-    """UserError if the folder of an adaptation, whose runs are in `runs`, is somebody else's; writes nothing."""
+    """UserError if the folder of an adaptation, whose runs are in `runs`, is somebody else's;
+    writes nothing."""
     if out.exists() and not out.is_dir():
         raise UserError(f"{out} is a file, not a folder.", "choose another folder with -o.")
     runs = out / "runs"
@@ -37,13 +39,17 @@ def check_out(out: Path) -> None:
         return
     if not all(files.is_temporary(p) or (p == runs and is_unmarked(p)) for p in out.iterdir()):
         raise UserError(
-            f"The folder {out} holds other things and was not made by askew.", "choose a new or empty folder with -o."
+            f"The folder {out} holds other things and was not made by askew.",
+            "choose a new or empty folder with -o.",
         )
 
 
 def is_unmarked(path: Path) -> bool:
-    """Whether a folder is empty, but for what a process left that was killed while it marked the folder as ours."""
-    return path.is_dir() and all(files.is_temporary(p) or p.name.startswith(f".{MARKER}.") for p in path.iterdir())
+    """Whether a folder is empty, but for what a process left that was killed while it marked the
+    folder as ours."""
+    return path.is_dir() and all(
+        files.is_temporary(p) or p.name.startswith(f".{MARKER}.") for p in path.iterdir()
+    )
 
 
 def open_root(path: Path) -> Path:
@@ -62,12 +68,15 @@ def open_root(path: Path) -> Path:
 def known_root(path: Path) -> Path:
     """A folder of runs that is there already."""
     if not (path / MARKER).is_file():
-        raise UserError(f"{path} is not a folder of askew runs.", "name the folder that `askew bench` wrote to.")
+        raise UserError(
+            f"{path} is not a folder of askew runs.", "name the folder that `askew bench` wrote to."
+        )
     return path
 
 
 def finished_runs(root: Path) -> list[Path]:
-    """The folders of runs that are done and scored, without those that only serve as pre-training."""
+    """The folders of runs that are done and scored, without those that only serve as
+    pre-training."""
     known_root(root)
     found = []
     for folder, names in run_folders(root):
@@ -77,7 +86,8 @@ def finished_runs(root: Path) -> list[Path]:
 
 
 def run_folders(root: Path) -> Iterator[tuple[Path, set[str]]]:
-    """Every run's folder, and the names in it, by one listing each, since there may be ten thousand."""
+    """Every run's folder, and the names in it, by one listing each, since there may be ten
+    thousand."""
     with os.scandir(root) as entries:
         for entry in entries:
             if entry.is_dir() and entry.name != LOGS and not entry.name.startswith("."):

@@ -1,4 +1,5 @@
-"""How far the runs in a folder are, read from files alone, at any time and from any machine that sees the folder."""
+"""How far the runs in a folder are, read from files alone, at any time and from any machine that
+sees the folder."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ class Status:
 
 
 def read_status(root: Path, *, check: bool = False) -> Status:
-    """The status of every run; `check` compares each result with its hash, which reads all files. Writes nothing."""
+    """The status of every run; `check` compares each result with its hash, which reads all files.
+    Writes nothing."""
     planned = dict(_planned(known_root(root)))
     status = Status(0, 0, {}, {}, {}, {})
     done = pretrainings = 0
@@ -65,7 +67,8 @@ def _planned(root: Path) -> Iterator[tuple[str, str]]:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    """A JSON object; empty if the file is missing or damaged: the status of the other runs can still be shown."""
+    """A JSON object; empty if the file is missing or damaged: the status of the other runs can
+    still be shown."""
     try:
         require_file(file)
         values = json.loads(file.read_bytes())
@@ -77,7 +80,9 @@ def _read(file: Path) -> dict[str, Any]:
 def _label(folder: Path) -> str:
     try:
         run = _read(folder / "run.json")["run"]
-        what = "pre-training" if (folder / PRETRAINING).exists() else run["plan"][-1]["method"]["id"]
+        what = (
+            "pre-training" if (folder / PRETRAINING).exists() else run["plan"][-1]["method"]["id"]
+        )
         return run_label(run["task"], what, run["seed"])
     except (KeyError, TypeError, IndexError):
         return folder.name
@@ -89,10 +94,19 @@ def as_json(status: Status) -> dict[str, Any]:
         "done": status.done,
         "pretrainings": status.pretrainings,
         "running": [
-            {"key": key, "run": h.label, "step": h.step, "steps": h.steps, "host": h.host, "pid": h.pid}
+            {
+                "key": key,
+                "run": h.label,
+                "step": h.step,
+                "steps": h.steps,
+                "host": h.host,
+                "pid": h.pid,
+            }
             for key, h in status.running.items()
         ],
-        "failed": [{"key": key, "run": label, "reason": why} for key, (label, why) in status.failed.items()],
+        "failed": [
+            {"key": key, "run": label, "reason": why} for key, (label, why) in status.failed.items()
+        ],
         "waiting": [{"key": key, "run": label} for key, label in status.waiting.items()],
         "damaged": [{"key": key, "run": label} for key, label in status.damaged.items()],
     }

@@ -1,4 +1,5 @@
-"""Run folders: what a run wrote, each file whole or absent, with hashes by which damage is found."""
+"""Run folders: what a run wrote, each file whole or absent, with hashes by which damage is
+found."""
 
 from __future__ import annotations
 
@@ -17,11 +18,15 @@ from askew.core.files import Damaged, open_own, write_bytes, write_json, writing
 from askew.data.paths import require_file
 from askew.runs.claims import Claim, Taken, claim, holder_of
 
-if TYPE_CHECKING:  # torch takes seconds to import, and commands that count or tabulate runs need none of it
+if (
+    TYPE_CHECKING
+):  # torch takes seconds to import, and commands that count or tabulate runs need none of it
     from askew.training.snapshot import Checkpoint
     from askew.training.trainer import Resume
 
-_WRITERS = 8  # a gigabyte of tensors is on its way at a time, and more threads than that wait for the disk
+_WRITERS = (
+    8  # a gigabyte of tensors is on its way at a time, and more threads than that wait for the disk
+)
 
 Item = TypeVar("Item")
 Outcome = TypeVar("Outcome")
@@ -33,7 +38,8 @@ FAILURE = "failed.json"
 
 @dataclass(frozen=True)
 class RunFolder:
-    """One run's folder: run.json, trace.jsonl, last.safetensors, then weights, outputs, scores.json and done."""
+    """One run's folder: run.json, trace.jsonl, last.safetensors, then weights, outputs, scores.json
+    and done."""
 
     path: Path
 
@@ -44,8 +50,8 @@ class RunFolder:
     def intact(self, *, whole: bool = False) -> bool:
         """Whether the results of a run that is done are as they were written.
 
-        Tensors are large: only their sizes are compared, and one may have been removed to save room, unless the
-        `whole` is asked for.
+        Tensors are large: only their sizes are compared, and one may have been removed to save
+        room, unless the `whole` is asked for.
         """
         try:
             for name, (size, hash) in self._manifest()["files"].items():
@@ -61,7 +67,8 @@ class RunFolder:
         return True
 
     def _manifest(self) -> dict[str, Any]:
-        """The content of `done` below its own hash: size and hash of each file, and the scores in short.
+        """The content of `done` below its own hash: size and hash of each file, and the scores in
+        short.
 
         Runs of early versions have an empty one.
         """
@@ -100,7 +107,8 @@ class RunFolder:
 
     @contextlib.contextmanager
     def claimed(self, dead: Collection[str] = ()) -> Iterator[Claim]:
-        """Hold the folder alone; Taken if another process does. A process that dies releases it; see `claims`."""
+        """Hold the folder alone; Taken if another process does. A process that dies releases it;
+        see `claims`."""
         with writing(self.path / ".lock"):
             self.path.mkdir(exist_ok=True)
             held = claim(self.path, dead)
@@ -113,7 +121,8 @@ class RunFolder:
             held.release()
 
     def tidy(self, names: Collection[str]) -> None:
-        """Remove what a killed process left among these names: its claim, temporary files, a checkpoint of no use."""
+        """Remove what a killed process left among these names: its claim, temporary files, a
+        checkpoint of no use."""
         claimed = any(name.startswith("claim.") or files.is_temporary(Path(name)) for name in names)
         if (claimed or {"done", "last.safetensors"} <= set(names)) and holder_of(self.path) is None:
             with contextlib.suppress(Taken, UserError, OSError), self.claimed():
@@ -142,11 +151,13 @@ class RunFolder:
         return self._read("run.json")
 
     def reweighting(self) -> dict[str, Any]:
-        """reweighted.json, with the estimated label distribution of the target; empty where there is none."""
+        """reweighted.json, with the estimated label distribution of the target; empty where there
+        is none."""
         return self._read("reweighted.json") if (self.path / "reweighted.json").exists() else {}
 
     def summary(self, *, reweighted: bool = False) -> tuple[dict[str, Any], dict[str, Any]]:
-        """run.json of a run that is done, and its scores in short, which a table of ten thousand can afford to read."""
+        """run.json of a run that is done, and its scores in short, which a table of ten thousand
+        can afford to read."""
         manifest = self._manifest()
         record, name = self.record(), "reweighted" if reweighted else "scores"
         if name not in manifest and reweighted and "scores" in manifest:
@@ -160,7 +171,8 @@ class RunFolder:
         )
 
     def _read(self, name: str) -> dict[str, Any]:
-        """One of the small results; Damaged if it is missing, or if its hash is not the one in `done`."""
+        """One of the small results; Damaged if it is missing, or if its hash is not the one in
+        `done`."""
         try:
             value = json.loads(self._content(name))
         except (ValueError, RecursionError):
@@ -190,10 +202,16 @@ class RunFolder:
         """What `add_trace` wrote; Damaged if it is not that. Empty where there is none."""
         file = self.path / "trace.jsonl"
         try:
-            entries = [json.loads(line) for line in self._content(file.name).splitlines()] if file.exists() else []
+            entries = (
+                [json.loads(line) for line in self._content(file.name).splitlines()]
+                if file.exists()
+                else []
+            )
         except (ValueError, RecursionError):
             raise Damaged(file) from None
-        if not all(isinstance(entry, dict) and {"step", "losses"} <= entry.keys() for entry in entries):
+        if not all(
+            isinstance(entry, dict) and {"step", "losses"} <= entry.keys() for entry in entries
+        ):
             raise Damaged(file)
         return entries
 
@@ -232,7 +250,9 @@ class RunFolder:
         there = (p for p in self.path.iterdir() if p.suffix in (".json", ".jsonl", ".safetensors"))
         results = sorted(p for p in there if p.is_file())
         kept = [p for p in results if p.name not in ("last.safetensors", FAILURE)]
-        manifest: dict[str, Any] = {"files": {p.name: [p.stat().st_size, files.file_digest(p)] for p in kept}}
+        manifest: dict[str, Any] = {
+            "files": {p.name: [p.stat().st_size, files.file_digest(p)] for p in kept}
+        }
         for name in ("scores", "reweighted"):
             if (self.path / f"{name}.json").exists():
                 long = json.loads((self.path / f"{name}.json").read_bytes())
@@ -243,7 +263,8 @@ class RunFolder:
             (self.path / "last.safetensors").unlink(missing_ok=True)
 
     def reopen(self) -> None:
-        """Remove `done`, since the results are damaged, and why the run could not be finished before."""
+        """Remove `done`, since the results are damaged, and why the run could not be finished
+        before."""
         with writing(self.path / "done"):
             (self.path / "done").unlink(missing_ok=True)
             (self.path / FAILURE).unlink(missing_ok=True)
@@ -259,7 +280,8 @@ class RunFolder:
             return "its reason cannot be read"
 
     def ends(self) -> tuple[int, int]:
-        """When the run was finished, and when it failed, by the file system's clock; 0 for never."""
+        """When the run was finished, and when it failed, by the file system's clock; 0 for
+        never."""
 
         def when(name: str) -> int:
             try:
@@ -277,12 +299,17 @@ class RunFolder:
 
 
 def _in_short(scores: dict[str, Any]) -> dict[str, Any]:
-    """Scores without those that have one entry per class: the ones of 345 classes take a megabyte."""
-    return {test: {n: v for n, v in s.items() if n not in ("per_class", "confusion")} for test, s in scores.items()}
+    """Scores without those that have one entry per class: the ones of 345 classes take a
+    megabyte."""
+    return {
+        test: {n: v for n, v in s.items() if n not in ("per_class", "confusion")}
+        for test, s in scores.items()
+    }
 
 
 def side_by_side(work: Callable[[Item], Outcome], items: Sequence[Item]) -> list[Outcome]:
-    """What threads make of folders: hashing and files take a second for each run of a large network."""
+    """What threads make of folders: hashing and files take a second for each run of a large
+    network."""
     if len(items) == 1:
         return [work(items[0])]
     with ThreadPoolExecutor(_WRITERS) as pool:

@@ -15,7 +15,8 @@ from askew.training.run import Run
 
 
 def serve_run(team: Team, request: RunRequest) -> None:
-    """Serve the first process with the run that was asked for; only the first one prints warnings."""
+    """Serve the first process with the run that was asked for; only the first one prints
+    warnings."""
 
     def find(key: str) -> tuple[Run, TrainingData]:
         run, task = prepare(request)
@@ -24,7 +25,8 @@ def serve_run(team: Team, request: RunRequest) -> None:
         while stages.key != key:
             if stages.before is None:
                 raise UserError(
-                    f"Process {team.rank} has other data than the first.", "every machine needs the same files."
+                    f"Process {team.rank} has other data than the first.",
+                    "every machine needs the same files.",
                 )
             stages = stages.before
         return stages, task.training_data

@@ -1,4 +1,5 @@
-"""Choose a method's hyper-parameters on development tasks, within the ranges that the method declares."""
+"""Choose a method's hyper-parameters on development tasks, within the ranges that the method
+declares."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ MOST_TRIALS = 10_000
 
 @dataclass(frozen=True)
 class Trial:
-    """One choice of hyper-parameters, and its origin: the settings, the method's defaults, or the search."""
+    """One choice of hyper-parameters, and its origin: the settings, the method's defaults, or the
+    search."""
 
     method: str
     origin: str
@@ -58,13 +60,15 @@ class Result:
 
 
 def check_tasks(tasks: Sequence[str], draw: int) -> str:
-    """The benchmark that all tasks belong to; UserError if tuning would use the test labels of a reported task."""
+    """The benchmark that all tasks belong to; UserError if tuning would use the test labels of a
+    reported task."""
     for task in tasks:
         info = task_infos()[known_task(task)]
         if info.role == "reported" and not (info.draws_differ and draw > 0):
             development = [name for name, i in task_infos().items() if i.role == "development"]
             raise UserError(
-                f"The task {task} is reported in tables: tuning on it would choose by its test labels.",
+                f"The task {task} is reported in tables: tuning on it would choose by its test "
+                "labels.",
                 "tune on --draw 1 of it."
                 if info.draws_differ
                 else f"development tasks are {', '.join(development)}; or --draw 1 of a mini task.",
@@ -72,33 +76,49 @@ def check_tasks(tasks: Sequence[str], draw: int) -> str:
     benchmarks = {task.partition("/")[0] for task in tasks}
     if len(benchmarks) != 1:
         raise UserError(
-            f"Settings belong to one benchmark, found tasks of {', '.join(sorted(benchmarks)) or 'none'}.",
+            "Settings belong to one benchmark, found tasks of "
+            f"{', '.join(sorted(benchmarks)) or 'none'}.",
             "for example: askew tune digits/usps-uci,digits/uci-mnist",
         )
     return benchmarks.pop()
 
 
-def trials(method: str, settings: Settings, count: int, recipe: str = "", fixed: Sequence[str] = ()) -> list[Trial]:
-    """At most `count` trials: the present settings, the method's own defaults, then points of a Sobol sequence.
+def trials(
+    method: str, settings: Settings, count: int, recipe: str = "", fixed: Sequence[str] = ()
+) -> list[Trial]:
+    """At most `count` trials: the present settings, the method's own defaults, then points of a
+    Sobol sequence.
 
-    Equal points are tried once, so a method with few options may have fewer. Options that are `fixed` are not searched.
+    Equal points are tried once, so a method with few options may have fewer. Options that are
+    `fixed` are not searched.
     """
     if count > MOST_TRIALS:
         raise UserError(
-            f"The number of trials must be at most {MOST_TRIALS:,}, found {count:,}.", "tables were tuned with 8 to 32."
+            f"The number of trials must be at most {MOST_TRIALS:,}, found {count:,}.",
+            "tables were tuned with 8 to 32.",
         )
     cls = method_class(method)
-    searched = {name: option for name, option in options(cls).items() if option.search and name not in fixed}
+    searched = {
+        name: option for name, option in options(cls).items() if option.search and name not in fixed
+    }
     present = checked(cls, method_settings(settings, cls.id, recipe), f"method {cls.id}")
-    found = [Trial(method, "settings", {n: present.get(n, o.default) for n, o in searched.items()}, recipe)]
+    found = [
+        Trial(
+            method, "settings", {n: present.get(n, o.default) for n, o in searched.items()}, recipe
+        )
+    ]
     if searched:
         from torch.quasirandom import SobolEngine
 
         defaults = {name: option.default for name, option in searched.items()}
-        points = SobolEngine(len(searched), scramble=True, seed=0).draw(count).tolist()  # type: ignore[no-untyped-call]
+        # type: ignore[no-untyped-call]
+        points = SobolEngine(len(searched), scramble=True, seed=0).draw(count).tolist()
         found.append(Trial(method, "default", defaults, recipe))
         for point in points:
-            hyper = {name: _at(o, share) for (name, o), share in zip(searched.items(), point, strict=True)}
+            hyper = {
+                name: _at(o, share)
+                for (name, o), share in zip(searched.items(), point, strict=True)
+            }
             found.append(Trial(method, "searched", hyper, recipe))
     distinct = {trial.label: trial for trial in reversed(found)}  # keeps the first of equal ones
     return [trial for trial in found if distinct[trial.label] is trial][:count]
@@ -109,7 +129,9 @@ def _at(option: Option, share: float) -> Any:
     search = option.search
     assert isinstance(search, Search)
     if search.log:
-        value = math.exp(math.log(search.low) + share * (math.log(search.high) - math.log(search.low)))
+        value = math.exp(
+            math.log(search.low) + share * (math.log(search.high) - math.log(search.low))
+        )
     else:
         value = search.low + share * (search.high - search.low)
     if option.type is bool:
@@ -123,14 +145,21 @@ def _share(option: Option, value: float) -> float:
     """Where a value lies in an option's range: what `_at` turns back into it."""
     search = option.search
     assert isinstance(search, Search)
-    low, high, at = (math.log(v) if search.log else float(v) for v in (search.low, search.high, max(value, search.low)))
+    low, high, at = (
+        math.log(v) if search.log else float(v)
+        for v in (search.low, search.high, max(value, search.low))
+    )
     return min(max((at - low) / (high - low), 0.0), 1.0)
 
 
-def requests_of(trial: Trial, tasks: Sequence[str], seeds: int, base: RunRequest) -> list[RunRequest]:
+def requests_of(
+    trial: Trial, tasks: Sequence[str], seeds: int, base: RunRequest
+) -> list[RunRequest]:
     """The runs of a trial."""
     own = replace(base, method=trial.method, hyper=dict(trial.hyper))
-    return [replace(own, task=task, seed=seed) for task in tasks for seed in range(check_seeds(seeds))]
+    return [
+        replace(own, task=task, seed=seed) for task in tasks for seed in range(check_seeds(seeds))
+    ]
 
 
 def score(trial: Trial, tasks: Sequence[str], seeds: int, base: RunRequest, root: Path) -> Result:
@@ -138,7 +167,9 @@ def score(trial: Trial, tasks: Sequence[str], seeds: int, base: RunRequest, root
     scores: dict[str, list[float | None]] = {task: [] for task in tasks}
     for request in requests_of(trial, tasks, seeds, base):
         folder = RunFolder(root / prepare(request)[0].key)
-        scores[request.task].append(folder.scores()["whole"]["per_class_mean"] if folder.done else None)
+        scores[request.task].append(
+            folder.scores()["whole"]["per_class_mean"] if folder.done else None
+        )
     return Result(trial, {task: tuple(values) for task, values in scores.items()})
 
 
@@ -153,12 +184,22 @@ Ask = tuple[Sequence[str], int, RunRequest]
 def search(
     sampler: str, tried: Mapping[str, list[Trial]], ask: Ask, root: Path, train: Train
 ) -> dict[str, list[Result]]:
-    """Run the trials of each method and score them: all at once, or with `tpe` one after another."""
+    """Run the trials of each method and score them: all at once, or with `tpe` one after
+    another."""
     tasks, seeds, base = ask
-    samplers = {method: TPE(found) if sampler == "tpe" else Given(found) for method, found in tried.items()}
+    samplers = {
+        method: TPE(found) if sampler == "tpe" else Given(found) for method, found in tried.items()
+    }
     results: dict[str, list[Result]] = {method: [] for method in tried}
     while asked := {method: found for method, one in samplers.items() if (found := one.ask())}:
-        train([r for found in asked.values() for trial in found for r in requests_of(trial, tasks, seeds, base)])
+        train(
+            [
+                r
+                for found in asked.values()
+                for trial in found
+                for r in requests_of(trial, tasks, seeds, base)
+            ]
+        )
         for method, found in asked.items():
             scored = [score(trial, tasks, seeds, base, root) for trial in found]
             samplers[method].tell(scored)
@@ -182,9 +223,11 @@ class Given:
 
 
 class TPE:
-    """Optuna's tree-structured Parzen estimator (Bergstra et al. 2011): each trial is drawn where others scored well.
+    """Optuna's tree-structured Parzen estimator (Bergstra et al. 2011): each trial is drawn where
+    others scored well.
 
-    It begins with the trials that are not searched, the settings and the defaults, and makes as many as it is given.
+    It begins with the trials that are not searched, the settings and the defaults, and makes as
+    many as it is given.
     """
 
     def __init__(self, trials: list[Trial]) -> None:
@@ -192,13 +235,18 @@ class TPE:
             import optuna
         except ImportError:
             raise UserError(
-                "The sampler tpe needs Optuna, which is not installed.", "pip install 'askew[optuna]'."
+                "The sampler tpe needs Optuna, which is not installed.",
+                "pip install 'askew[optuna]'.",
             ) from None
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.library, self.count = optuna, len(trials)
         self.first = [trial for trial in trials if trial.origin != "searched"]
-        self.study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=0))
-        self.options = {n: o for n, o in options(method_class(trials[0].method)).items() if n in trials[0].hyper}
+        self.study = optuna.create_study(
+            direction="maximize", sampler=optuna.samplers.TPESampler(seed=0)
+        )
+        self.options = {
+            n: o for n, o in options(method_class(trials[0].method)).items() if n in trials[0].hyper
+        }
         self.pending: list[Any] = []
 
     def ask(self) -> list[Trial]:
@@ -214,7 +262,10 @@ class TPE:
         self.count -= 1
         drawn = self.study.ask()
         self.pending = [drawn]
-        hyper = {name: _at(option, drawn.suggest_float(name, 0, 1)) for name, option in self.options.items()}
+        hyper = {
+            name: _at(option, drawn.suggest_float(name, 0, 1))
+            for name, option in self.options.items()
+        }
         return [replace(self.like, origin="searched", hyper=hyper)]
 
     def tell(self, results: Sequence[Result]) -> None:
@@ -225,20 +276,27 @@ class TPE:
                 state = None if result.mean is not None else self.library.trial.TrialState.FAIL
                 self.study.tell(drawn, result.mean, state)
             elif result.mean is not None and self.options:
-                shares = {name: _share(option, result.trial.hyper[name]) for name, option in self.options.items()}
+                shares = {
+                    name: _share(option, result.trial.hyper[name])
+                    for name, option in self.options.items()
+                }
                 kinds: dict[str, Any] = dict.fromkeys(shares, unit)
-                known = self.library.trial.create_trial(params=shares, distributions=kinds, value=result.mean)
+                known = self.library.trial.create_trial(
+                    params=shares, distributions=kinds, value=result.mean
+                )
                 self.study.add_trial(known)
 
 
 def best(results: Sequence[Result]) -> Result | None:
-    """The highest mean; the earlier of equal ones, so that the present settings stay unless another is better."""
+    """The highest mean; the earlier of equal ones, so that the present settings stay unless another
+    is better."""
     complete = [result for result in results if result.mean is not None]
     return max(complete, key=lambda result: result.mean or 0.0, default=None)
 
 
 def tuned(settings: Settings, chosen: Sequence[Trial]) -> Settings:
-    """The settings with each method's hyper-parameters replaced by the chosen ones, in the recipe it was tried by."""
+    """The settings with each method's hyper-parameters replaced by the chosen ones, in the recipe
+    it was tried by."""
     for trial in chosen:
         id = method_class(trial.method).id
         recipe = trial.recipe or own_recipe(settings, id)
@@ -262,7 +320,13 @@ def to_toml(settings: Settings, comment: Sequence[str]) -> str:
     def table(name: str, values: Mapping[str, Any]) -> None:
         plain = {key: value for key, value in values.items() if not isinstance(value, dict)}
         if plain:
-            lines.extend(["", f"[{name}]", *(f"{_key(key)} = {_value(value)}" for key, value in plain.items())])
+            lines.extend(
+                [
+                    "",
+                    f"[{name}]",
+                    *(f"{_key(key)} = {_value(value)}" for key, value in plain.items()),
+                ]
+            )
         for key, value in values.items():
             if isinstance(value, dict):
                 table(f"{name}.{_key(key)}" if name else _key(key), value)

@@ -1,4 +1,5 @@
-"""Batches from domains that live on the device, by index tables that are pure functions of (seed, step)."""
+"""Batches from domains that live on the device, by index tables that are pure functions of (seed,
+step)."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ _BLOCK = 256  # images that go to the device at a time
 
 
 class DomainTensor:
-    """One domain's images: on the device when they fit, else on the host and fetched by the batch."""
+    """One domain's images: on the device when they fit, else on the host and fetched by the
+    batch."""
 
     def __init__(self, x: Rows, device: torch.device, resident: bool) -> None:
         self.device = device
@@ -48,7 +50,9 @@ class DomainTensor:
         domain = cls.__new__(cls)
         domain.device = domains[0].device
         domain.picks = domain.file = None
-        domain.x = torch.cat([other.x if other.picks is None else other.x[other.picks] for other in domains])
+        domain.x = torch.cat(
+            [other.x if other.picks is None else other.x[other.picks] for other in domains]
+        )
         return domain
 
     def __len__(self) -> int:
@@ -71,7 +75,8 @@ class DomainTensor:
 
 
 def taken(x: Tensor, rows: Tensor) -> Tensor:
-    """x[rows]; of images eight pixels at a time where that can be, since a GPU's threads move one number each."""
+    """x[rows]; of images eight pixels at a time where that can be, since a GPU's threads move one
+    number each."""
     if x.dtype != torch.uint8 or math.prod(x.shape[1:]) % 8:
         return x[rows]
     found = x.flatten(1).view(torch.int64).index_select(0, rows.flatten())
@@ -83,20 +88,33 @@ def class_members(y: Tensor, classes: int) -> list[Tensor]:
     return [torch.nonzero(y == k).flatten() for k in range(classes)]
 
 
-def natural_rows(seed: int, stream: str, n: int, first: int, steps: int, batch: int, device: torch.device) -> Tensor:
-    """Index table (steps, batch) of steps first … of an endless pass over n rows, each pass in a new order."""
+def natural_rows(
+    seed: int, stream: str, n: int, first: int, steps: int, batch: int, device: torch.device
+) -> Tensor:
+    """Index table (steps, batch) of steps first … of an endless pass over n rows, each pass in a
+    new order."""
     return shuffled(key(stream, seed), n, first * batch, steps * batch, device).view(steps, batch)
 
 
 def balanced_rows(
-    seed: int, stream: str, members: Sequence[Tensor], first: int, steps: int, batch: int, device: torch.device
+    seed: int,
+    stream: str,
+    members: Sequence[Tensor],
+    first: int,
+    steps: int,
+    batch: int,
+    device: torch.device,
 ) -> Tensor:
-    """Index table (steps, batch) in which any window of positions holds every class equally often, plus or minus one.
+    """Index table (steps, batch) in which any window of positions holds every class equally often,
+    plus or minus one.
 
-    Position p belongs to class order[p mod c]; its image is the next of that class's own endless shuffle.
+    Position p belongs to class order[p mod c]; its image is the next of that class's own endless
+    shuffle.
     """
     present = [k for k, rows in enumerate(members) if len(rows)]
-    order = shuffled(key(stream, seed, "classes"), len(present), 0, len(present), torch.device("cpu")).tolist()
+    order = shuffled(
+        key(stream, seed, "classes"), len(present), 0, len(present), torch.device("cpu")
+    ).tolist()
     c, start, stop = len(present), first * batch, (first + steps) * batch
     flat = torch.empty(stop - start, dtype=torch.int64, device=device)
     for slot, k in enumerate(order):
@@ -110,10 +128,18 @@ def balanced_rows(
     return flat.view(steps, batch)
 
 
-def even_rows(
-    seed: int, stream: str, labels: Tensor, classes: int, floor: float, first: int, steps: int, batch: int
+def even_rows(  # noqa: PLR0913
+    seed: int,
+    stream: str,
+    labels: Tensor,
+    classes: int,
+    floor: float,
+    first: int,
+    steps: int,
+    batch: int,
 ) -> Tensor:
-    """Index table (steps, batch), drawn with replacement: every class equally often, unless it is below the floor.
+    """Index table (steps, batch), drawn with replacement: every class equally often, unless it is
+    below the floor.
 
     An image of class k has the weight 1/max(n_k, floor·n).
     """
@@ -126,7 +152,8 @@ def even_rows(
 
 
 def with_views(batch: Batch, method: Method, key: Tensor, how: Views, picture_side: int) -> Batch:
-    """The batch as the random views that the method asks for, a function of `key`, which has one element per lane."""
+    """The batch as the random views that the method asks for, a function of `key`, which has one
+    element per lane."""
     lead = key.dim()
 
     def views(x: Tensor, domain: str, strengths: Sequence[float]) -> Iterator[Tensor]:
@@ -136,11 +163,15 @@ def with_views(batch: Batch, method: Method, key: Tensor, how: Views, picture_si
                 yield x
                 continue
             keys = draws.bits(key, f"{domain} view {number}", x.shape[lead]).flatten()
-            yield torch.unflatten(make_view(rows, keys, how, strength, picture_side), 0, x.shape[: lead + 1])
+            yield torch.unflatten(
+                make_view(rows, keys, how, strength, picture_side), 0, x.shape[: lead + 1]
+            )
 
     source = tuple(views(batch.xs, "source", method.source_views))
     target = tuple(views(batch.xt, "target", method.target_views if method.sees_target else (0.0,)))
-    return batch._replace(xs=source[0], xt=target[0], source_views=source, target_views=target, key=key)
+    return batch._replace(
+        xs=source[0], xt=target[0], source_views=source, target_views=target, key=key
+    )
 
 
 class Feed:
@@ -160,7 +191,9 @@ class Feed:
             resident = not any(isinstance(x, RowSubset) for x in parts)
         self.device = device
         self.resident = resident
-        self.source, self.target, self.source_val, self.test = (DomainTensor(x, device, resident) for x in parts)
+        self.source, self.target, self.source_val, self.test = (
+            DomainTensor(x, device, resident) for x in parts
+        )
         self.ys = torch.from_numpy(training_data.source.y).to(device)
         self.source_val_y = torch.from_numpy(training_data.source_val.y).to(device)
         self.classes = len(training_data.classes)
@@ -168,7 +201,9 @@ class Feed:
         self.answers = None if given is None else torch.from_numpy(given).to(device)
         self._members = class_members(self.ys, self.classes)
 
-    def source_rows(self, sampler: Sampler, seed: int, first: int, steps: int, batch: int) -> Tensor:
+    def source_rows(
+        self, sampler: Sampler, seed: int, first: int, steps: int, batch: int
+    ) -> Tensor:
         if sampler == "balanced":
             return balanced_rows(seed, "source", self._members, first, steps, batch, self.device)
         return natural_rows(seed, "source", len(self.source), first, steps, batch, self.device)
@@ -180,9 +215,16 @@ class Feed:
         return delivered / delivered.sum()
 
     def target_rows(
-        self, pseudo: Tensor | None, seed: int, first: int, steps: int, batch: int, floor: float | None = None
+        self,
+        pseudo: Tensor | None,
+        seed: int,
+        first: int,
+        steps: int,
+        batch: int,
+        floor: float | None = None,
     ) -> Tensor:
-        """Natural without pseudo-labels; with them balanced over the classes that they name, or even with a floor."""
+        """Natural without pseudo-labels; with them balanced over the classes that they name, or
+        even with a floor."""
         if pseudo is not None and floor is not None:
             return even_rows(seed, "target", pseudo, self.classes, floor, first, steps, batch)
         if pseudo is not None:
@@ -191,4 +233,9 @@ class Feed:
         return natural_rows(seed, "target", len(self.target), first, steps, batch, self.device)
 
     def batch(self, source_rows: Tensor, target_rows: Tensor) -> Batch:
-        return Batch(self.source.take(source_rows), self.ys[source_rows], self.target.take(target_rows), target_rows)
+        return Batch(
+            self.source.take(source_rows),
+            self.ys[source_rows],
+            self.target.take(target_rows),
+            target_rows,
+        )

@@ -32,7 +32,8 @@ class Stopwatch:
         self.restart(time.monotonic())
 
     def restart(self, since: float) -> None:
-        """Forget all, and count from a moment of `time.monotonic`, which is the same clock in every process."""
+        """Forget all, and count from a moment of `time.monotonic`, which is the same clock in every
+        process."""
         self.seconds, self.part, self.since = dict.fromkeys(PARTS, 0.0), "start-up", since
 
     def turn(self, part: str) -> str:
@@ -44,7 +45,8 @@ class Stopwatch:
 
     @contextmanager
     def on(self, part: str) -> Iterator[None]:
-        """Meanwhile one part's clock runs, and then again the one before. It decorates functions too."""
+        """Meanwhile one part's clock runs, and then again the one before. It decorates functions
+        too."""
         before = self.turn(part)
         try:
             yield
@@ -69,7 +71,8 @@ class Stopwatch:
         return taken
 
     def credit(self, spent: Mapping[str, float], processes: int) -> None:
-        """What one of several processes did while this one was waiting for them; the sum of all parts stays."""
+        """What one of several processes did while this one was waiting for them; the sum of all
+        parts stays."""
         for part, seconds in spent.items():
             self.seconds[part] += seconds / processes
             self.seconds["waiting"] -= seconds / processes

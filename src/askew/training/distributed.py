@@ -1,7 +1,9 @@
-"""One run on several processes, as torchrun starts them: the features are shared out, everything else is not.
+"""One run on several processes, as torchrun starts them: the features are shared out, everything
+else is not.
 
-Every process sees the whole batch, takes its rows of it through the features, the large network, and gathers what the
-others made of theirs. The losses are then those of one process, whatever they compare across a batch; no method knows.
+Every process sees the whole batch, takes its rows of it through the features, the large network,
+and gathers what the others made of theirs. The losses are then those of one process, whatever they
+compare across a batch; no method knows.
 """
 
 from __future__ import annotations
@@ -33,15 +35,16 @@ from askew.training.snapshot import Checkpoint, Snapshot
 from askew.training.trainer import Resume, Trainer, begin
 
 PATIENCE = timedelta(days=1)
-"""How long processes wait for the first, which may itself wait for a run that somebody else is at. One that dies is
-noticed at once all the same, by torchrun."""
+"""How long processes wait for the first, which may itself wait for a run that somebody else is at.
+One that dies is noticed at once all the same, by torchrun."""
 
 Find = Callable[[str], tuple[Run, TrainingData]]
 """The run with a key, and its training data."""
 
 
 class Team:
-    """The processes that train one run together. The first alone reads and writes run folders, and tells the others."""
+    """The processes that train one run together. The first alone reads and writes run folders, and
+    tells the others."""
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
@@ -58,16 +61,22 @@ class Team:
         return x
 
     @contextlib.contextmanager
-    def act(self, name: str, *args: Any, tensors: Mapping[str, Tensor] | None = None) -> Iterator[None]:
-        """What all processes do at the same time. The first announces it, unless it is part of something announced."""
+    def act(
+        self, name: str, *args: Any, tensors: Mapping[str, Tensor] | None = None
+    ) -> Iterator[None]:
+        """What all processes do at the same time. The first announces it, unless it is part of
+        something announced."""
         announced, self.acting = self.acting, True
         if self.rank == 0 and not announced:
             self.tell([name, *args], tensors or {})
         yield
-        self.acting = announced  # not so after an error: the others are still at it, and hear nothing
+        self.acting = (
+            announced  # not so after an error: the others are still at it, and hear nothing
+        )
 
     def tell(self, order: list[Any], tensors: Mapping[str, Tensor]) -> None:
-        """An order, and tensors that it needs, to all others; in the form of our files, which run no code when read."""
+        """An order, and tensors that it needs, to all others; in the form of our files, which run
+        no code when read."""
         from safetensors.torch import save
 
         words = torch.frombuffer(bytearray(json.dumps(order).encode()), dtype=torch.uint8)
@@ -88,7 +97,8 @@ class Team:
         return json.loads(tensors.pop("order").numpy().tobytes()), tensors
 
     def part(self) -> None:
-        """Let the others go. After an error in the middle of an act they cannot hear; then torchrun ends them."""
+        """Let the others go. After an error in the middle of an act they cannot hear; then torchrun
+        ends them."""
         if self.acting:
             return
         if self.rank == 0:
@@ -106,7 +116,9 @@ def together() -> Iterator[Team | None]:
         return
     team = Team(int(os.environ["RANK"]), size)
     # Orders go from host to host, numbers from GPU to GPU.
-    dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo", timeout=PATIENCE)
+    dist.init_process_group(
+        "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo", timeout=PATIENCE
+    )
     try:
         yield team
     finally:
@@ -117,14 +129,16 @@ def own_device(name: str) -> torch.device:
     """A GPU for each process of this machine, or the CPU for all."""
     if name not in ("auto", "cpu", "cuda"):
         raise UserError(
-            f"Under torchrun every process has a device of its own, found --device {name}.", "auto, cpu or cuda."
+            f"Under torchrun every process has a device of its own, found --device {name}.",
+            "auto, cpu or cuda.",
         )
     if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
     gpus, processes = torch.cuda.device_count(), int(os.environ["LOCAL_WORLD_SIZE"])
     if processes > gpus:
         raise UserError(
-            f"torchrun has started {processes} processes for {gpus} GPUs.", "--nproc-per-node, or askew's --device cpu."
+            f"torchrun has started {processes} processes for {gpus} GPUs.",
+            "--nproc-per-node, or askew's --device cpu.",
         )
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     torch.cuda.set_device(device)
@@ -135,9 +149,11 @@ def own_device(name: str) -> torch.device:
 
 
 def share_features(features: nn.Module, team: Team) -> None:
-    """In training, take only this process's rows through the features, and hand out those of all, in order.
+    """In training, take only this process's rows through the features, and hand out those of all,
+    in order.
 
-    All processes compute the same loss from them, so the gradient of the rows made here is all that they need.
+    All processes compute the same loss from them, so the gradient of the rows made here is all that
+    they need.
     """
     alone: Callable[[Tensor], Tensor] = features.forward
     by_row = [layer for layer in features.modules() if isinstance(layer, Dropout | Crop)]
@@ -170,11 +186,15 @@ class _Norms(TorchFunctionMode):
         self.sizes = [len(range(rows)[team.share(rows, rank)]) for rank in range(team.size)]
 
     def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         return (self.batch_norm if func is F.batch_norm else func)(*args, **(kwargs or {}))
 
-    def batch_norm(
+    def batch_norm(  # noqa: PLR0913
         self,
         x: Tensor,
         running_mean: Tensor | None,
@@ -185,7 +205,8 @@ class _Norms(TorchFunctionMode):
         momentum: float = 0.1,
         eps: float = 1e-5,
     ) -> Tensor:
-        """(x − μ)/√(σ² + ε)·γ + β, with μ and σ² from each process's: μ = Σ_r s_r μ_r, σ² = Σ_r s_r (σ_r² + (μ_r − μ)²)
+        """(x − μ)/√(σ² + ε)·γ + β, with μ and σ² from each process's: μ = Σ_r s_r μ_r, σ² = Σ_r s_r
+        (σ_r² + (μ_r − μ)²)
 
         s_r is the share of rows that process r has. (n, c, …) → (n, c, …)
         """
@@ -194,16 +215,25 @@ class _Norms(TorchFunctionMode):
         full = x.to(torch.promote_types(x.dtype, torch.float32))
         own = torch.stack(torch.var_mean(full, [d for d in range(x.dim()) if d != 1], correction=0))
         nothing = torch.zeros_like(own)
-        each = torch.stack([own if rank == self.team.rank else nothing for rank in range(self.team.size)])
-        variances, means = all_reduce(each).unbind(1)  # type: ignore[no-untyped-call]  # (processes, c) each
-        mean = sum((size / self.rows * m for size, m in zip(self.sizes, means, strict=True)), nothing[0])
+        each = torch.stack(
+            [own if rank == self.team.rank else nothing for rank in range(self.team.size)]
+        )
+        # (processes, c) each
+        variances, means = all_reduce(each).unbind(1)  # type: ignore[no-untyped-call]
+        mean = sum(
+            (size / self.rows * m for size, m in zip(self.sizes, means, strict=True)), nothing[0]
+        )
         apart = variances + (means - mean).square()
-        var = sum((size / self.rows * v for size, v in zip(self.sizes, apart, strict=True)), nothing[0])
+        var = sum(
+            (size / self.rows * v for size, v in zip(self.sizes, apart, strict=True)), nothing[0]
+        )
         if running_mean is not None and running_var is not None:
             count = x.numel() // x.shape[1] // self.sizes[self.team.rank] * self.rows
             with torch.no_grad():
                 running_mean.lerp_(mean, momentum)
-                running_var.lerp_(var * (count / (count - 1)), momentum)  # unbiased, as torch keeps it
+                running_var.lerp_(
+                    var * (count / (count - 1)), momentum
+                )  # unbiased, as torch keeps it
         scale = (var + eps).rsqrt() if weight is None else (var + eps).rsqrt() * weight
         shift = -mean * scale if bias is None else bias - mean * scale
         along = (-1, *[1] * (x.dim() - 2))
@@ -214,7 +244,8 @@ class _Norms(TorchFunctionMode):
 
 
 class DistributedTrainer(Trainer):
-    """One stage of a run on several processes. No graph is captured: a step waits for the others in its middle."""
+    """One stage of a run on several processes. No graph is captured: a step waits for the others in
+    its middle."""
 
     def __init__(self, team: Team, run: Run, number: int, feed: Feed, net: Net) -> None:
         super().__init__(run, number, feed, net, graph=False)
@@ -238,13 +269,18 @@ class DistributedTrainer(Trainer):
         return super().portions(domain)[self.team.rank :: self.team.size]
 
     def agreed(self, names: list[str], grads: Sequence[Gradient]) -> Sequence[Gradient]:
-        """Of the features: the sum, since each process has the gradient of its rows. Of the rest, which all processes
-        have alike: the first one's, so that no rounding on a GPU lets their weights drift apart."""
-        there = {name: grad for name, grad in zip(names, grads, strict=True) if isinstance(grad, Tensor)}
+        """Of the features: the sum, since each process has the gradient of its rows. Of the rest,
+        which all processes have alike: the first one's, so that no rounding on a GPU lets their
+        weights drift apart."""
+        there = {
+            name: grad for name, grad in zip(names, grads, strict=True) if isinstance(grad, Tensor)
+        }
         if not there:
             return grads
         counts = {name: self.team.rank == 0 or name.startswith("features.") for name in there}
-        flat = torch.cat([(g if counts[name] else torch.zeros_like(g)).flatten() for name, g in there.items()])
+        flat = torch.cat(
+            [(g if counts[name] else torch.zeros_like(g)).flatten() for name, g in there.items()]
+        )
         sums = self.team.sum(flat).split_with_sizes([g.numel() for g in there.values()])
         agreed = {name: s.view(g.shape) for (name, g), s in zip(there.items(), sums, strict=True)}
         return [agreed.get(name) for name in names]
@@ -262,17 +298,21 @@ def fit_together(
     """`trainer.fit` in the first of several processes, while the others `serve`."""
     if isinstance(run.method, ClosedForm):
         raise UserError(
-            f"The method {run.method.id} is computed at once, which several processes cannot share.",
+            f"The method {run.method.id} is computed at once, which several processes cannot "
+            "share.",
             "start it without torchrun.",
         )
     if run.batch < team.size:
         raise UserError(
-            f"{team.size} processes cannot share batches of {run.batch} images.", f"-t batch={team.size}, or more."
+            f"{team.size} processes cannot share batches of {run.batch} images.",
+            f"-t batch={team.size}, or more.",
         )
     resumed = [resume.step, resume.loss_names] if resume else []
     tensors = resume.tensors if resume else start
     with team.act("begin", run.key, device.type, *resumed, tensors=tensors):
-        trainer = begin(run, training_data, device, start, resume, partial(DistributedTrainer, team))
+        trainer = begin(
+            run, training_data, device, start, resume, partial(DistributedTrainer, team)
+        )
     yield from trainer.train(resume.step if resume else 0)
 
 
@@ -286,8 +326,19 @@ def serve(team: Team, find: Find) -> None:
         if what == "begin":
             key, device, *resumed = args
             run, training_data = find(key)
-            start, resume = (None, Resume(resumed[0], tensors, resumed[1])) if resumed else (tensors or None, None)
-            trainer = begin(run, training_data, own_device(device), start, resume, partial(DistributedTrainer, team))
+            start, resume = (
+                (None, Resume(resumed[0], tensors, resumed[1]))
+                if resumed
+                else (tensors or None, None)
+            )
+            trainer = begin(
+                run,
+                training_data,
+                own_device(device),
+                start,
+                resume,
+                partial(DistributedTrainer, team),
+            )
             continue
         assert trainer is not None
         match what:

@@ -1,4 +1,5 @@
-"""Which runs can be trained as lanes of one step, how many of them pay, and how their tensors lie together."""
+"""Which runs can be trained as lanes of one step, how many of them pay, and how their tensors lie
+together."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ def lane_shape(run: Run) -> str:
 
 
 def lanes_that_pay(run: Run, device: torch.device) -> int:
-    """How many runs to train in one step: small networks leave most of a GPU idle, large ones and CPUs gain nothing."""
+    """How many runs to train in one step: small networks leave most of a GPU idle, large ones and
+    CPUs gain nothing."""
     if device.type != "cuda" or run.net.name not in OWN or isinstance(run.method, ClosedForm):
         return 1
     return 16 if run.net.name == "digits-32" else 64
@@ -66,7 +68,9 @@ class Block:
 
 def stacked(named: Sequence[dict[str, Tensor]], device: torch.device) -> dict[str, Tensor]:
     """The lanes' tensors of each name as one, lanes first."""
-    return {name: torch.stack([own[name].detach() for own in named]).to(device) for name in named[0]}
+    return {
+        name: torch.stack([own[name].detach() for own in named]).to(device) for name in named[0]
+    }
 
 
 def inside(params: State, buffers: State) -> dict[str, Tensor]:
@@ -81,7 +85,11 @@ def blocks(feeds: Sequence[Feed]) -> list[Block]:
         members = list(same)
         feed = members[0]
         blocks.append(Block(feed, slice(lane, lane + len(members)), source, target))
-        lane, source, target = lane + len(members), source + len(feed.source), target + len(feed.target)
+        lane, source, target = (
+            lane + len(members),
+            source + len(feed.source),
+            target + len(feed.target),
+        )
     return blocks
 
 

@@ -1,4 +1,5 @@
-"""Lanes: runs of equal shape trained together, one step for all, under `torch.func.vmap` with stacked weights."""
+"""Lanes: runs of equal shape trained together, one step for all, under `torch.func.vmap` with
+stacked weights."""
 
 from __future__ import annotations
 
@@ -33,7 +34,9 @@ class Lane:
     def outputs(self) -> NetworkOutputs:
         predict = self.lanes.shared_predictions(self.block)
         place = self.number - self.block.lanes.start
-        return NetworkOutputs(lambda domain: predict(domain)[place], self.block.feed, self.run.sampler)
+        return NetworkOutputs(
+            lambda domain: predict(domain)[place], self.block.feed, self.run.sampler
+        )
 
     @property
     def state(self) -> dict[str, Tensor]:
@@ -41,13 +44,16 @@ class Lane:
         return {n: v[self.number][: sizes[n][self.number]] for n, v in self.lanes.state.items()}
 
     def training_prior(self) -> Tensor:
-        return self.run.method.training_prior(self.block.feed.source_prior(self.run.sampler), self.state)
+        return self.run.method.training_prior(
+            self.block.feed.source_prior(self.run.sampler), self.state
+        )
 
     def weights(self) -> Checkpoint:
         return {name: self.lanes.tensor(name)[self.number].detach() for name in self.lanes.saved}
 
     def tensors(self) -> Checkpoint:
-        """The same names and shapes as a run by itself saves, so that either can go on from the other's."""
+        """The same names and shapes as a run by itself saves, so that either can go on from the
+        other's."""
         lanes, i = self.lanes, self.number
         named = {f"net.{n}": v for n, v in self.weights().items()}
         for name, value in lanes.optimiser.tensors().items():
@@ -64,17 +70,22 @@ class Lane:
 class Lanes(Loop[list[Snapshot | NotFinite]]):
     """One stage of many runs: everything of theirs has one more dimension, the first."""
 
-    def __init__(self, runs: Sequence[Run], feeds: Sequence[Feed], nets: Sequence[Net], graph: bool) -> None:
+    def __init__(
+        self, runs: Sequence[Run], feeds: Sequence[Feed], nets: Sequence[Net], graph: bool
+    ) -> None:
         self.runs, self.number = list(runs), len(runs[0].plan) - 1
         self.method = runs[0].method
         device = feeds[0].device
         resident = all(feed.resident for feed in feeds)
-        super().__init__(runs[0], self.number, device, graph and resident, picture_side(runs[0], feeds[0]))
+        super().__init__(
+            runs[0], self.number, device, graph and resident, picture_side(runs[0], feeds[0])
+        )
         self.call = Call(nets[0])
         self.call.train()
         for module in self.call.modules():
             if hasattr(module, "in_lanes"):
-                setattr(module, "in_lanes", True)  # noqa: B010  modules' attributes are Tensor or Module to mypy
+                # Modules' attributes are Tensor or Module to mypy.
+                setattr(module, "in_lanes", True)  # noqa: B010
         self.params = stacked([dict(net.named_parameters()) for net in nets], device)
         for value in self.params.values():
             value.requires_grad_()
@@ -92,9 +103,13 @@ class Lanes(Loop[list[Snapshot | NotFinite]]):
         self.pseudo: list[Tensor] | None = None
         self.predictions: dict[tuple[int, int, int], Tensor] = {}
         self.blocks = blocks(feeds)
-        self.lanes = [Lane(self, i, b) for b in self.blocks for i in range(b.lanes.start, b.lanes.stop)]
+        self.lanes = [
+            Lane(self, i, b) for b in self.blocks for i in range(b.lanes.start, b.lanes.stop)
+        ]
         self._lay_out(runs[0].batch)
-        self.averaged = {its: (self.tensor(own), self.tensor(its)) for own, its in nets[0].averaged()}
+        self.averaged = {
+            its: (self.tensor(own), self.tensor(its)) for own, its in nets[0].averaged()
+        }
         self.copied = [(self.tensor(own), self.tensor(its)) for own, its in nets[0].copied()]
 
     def _lay_out(self, batch: int) -> None:
@@ -108,7 +123,9 @@ class Lanes(Loop[list[Snapshot | NotFinite]]):
         shape = (self.window, count)
         self.source_table = torch.zeros((*shape, batch), dtype=torch.int64, device=device)
         self.target_table = torch.zeros((*shape, batch), dtype=torch.int64, device=device)
-        self.step_key_table = torch.zeros((self.window, self.turns, count), dtype=torch.int64, device=device)
+        self.step_key_table = torch.zeros(
+            (self.window, self.turns, count), dtype=torch.int64, device=device
+        )
         self.view_key_table = torch.zeros(shape, dtype=torch.int64, device=device)
 
     def tensor(self, name: str) -> Tensor:
@@ -119,7 +136,12 @@ class Lanes(Loop[list[Snapshot | NotFinite]]):
 
     def batch(self, source: Tensor, target: Tensor) -> Batch:
         rows = source + self.offsets[:, 0]
-        return Batch(self.source.take(rows), self.ys[rows], self.target.take(target + self.offsets[:, 1]), target)
+        return Batch(
+            self.source.take(rows),
+            self.ys[rows],
+            self.target.take(target + self.offsets[:, 1]),
+            target,
+        )
 
     def set_step_key(self, step_key: Tensor) -> None:
         self.step_key.copy_(step_key)
@@ -129,7 +151,9 @@ class Lanes(Loop[list[Snapshot | NotFinite]]):
 
         def one(params: State, buffers: State, hyper: State, batch: Batch, state: State) -> Losses:
             own = dataclasses.replace(self.method, **hyper).phases()[phase]
-            losses: Losses = functional_call(self.call, inside(params, buffers), (own.losses, batch, state, t))
+            losses: Losses = functional_call(
+                self.call, inside(params, buffers), (own.losses, batch, state, t)
+            )
             return losses
 
         every: Losses = vmap(one)(self.params, self.buffers, self.hyper, batch, self.state)
@@ -148,7 +172,8 @@ class Lanes(Loop[list[Snapshot | NotFinite]]):
         self.pseudo = pseudo or None
 
     def keep(self, fresh: Sequence[dict[str, Tensor]]) -> None:
-        """Take over what the lanes' refreshes computed; targets of several sizes lie in the room of the largest."""
+        """Take over what the lanes' refreshes computed; targets of several sizes lie in the room of
+        the largest."""
         for name in fresh[0]:
             values = [one[name] for one in fresh]
             if name not in self.state:
@@ -170,21 +195,26 @@ class Lanes(Loop[list[Snapshot | NotFinite]]):
 
     def look(self, done: int, steps: int) -> list[Snapshot | NotFinite]:
         means = (self.sums / steps).T.tolist()
-        sizes = torch.stack([value.detach().flatten(1).norm(dim=1) for value in self.params.values()]).sum(dim=0)
+        sizes = torch.stack(
+            [value.detach().flatten(1).norm(dim=1) for value in self.params.values()]
+        ).sum(dim=0)
         sound = torch.isfinite(sizes + self.sums.sum(dim=0)).tolist()
         seen: list[Snapshot | NotFinite] = []
         for lane, values, fine in zip(self.lanes, means, sound, strict=True):
             losses = dict(zip(self.names, values, strict=True))
             ends = done % self.stage.round_steps == 0
             seen.append(
-                Snapshot(self.number, done, losses, ends, lane) if fine else NotFinite(self.number, done, losses)
+                Snapshot(self.number, done, losses, ends, lane)
+                if fine
+                else NotFinite(self.number, done, losses)
             )
         return seen
 
     # --- looking ---
 
     def shared_predictions(self, block: Block) -> Callable[[DomainTensor], Tensor]:
-        """Logits of whole domains by all lanes of a block, computed together when the first of them asks."""
+        """Logits of whole domains by all lanes of a block, computed together when the first of them
+        asks."""
         kept = self.predictions
         clock = (int(self.clock), block.lanes.start)
 
@@ -200,7 +230,9 @@ class Lanes(Loop[list[Snapshot | NotFinite]]):
 
     def predict(self, block: Block, domain: DomainTensor) -> Tensor:
         """Logits of a whole domain by all lanes of a block. (lanes, n, c)"""
-        params, buffers = ({n: v[block.lanes] for n, v in named.items()} for named in (self.params, self.buffers))
+        params, buffers = (
+            {n: v[block.lanes] for n, v in named.items()} for named in (self.params, self.buffers)
+        )
 
         def predict(net: Net, x: Tensor) -> Tensor:
             with net.source_statistics() if domain is block.feed.source_val else nullcontext():
@@ -235,7 +267,12 @@ class Lanes(Loop[list[Snapshot | NotFinite]]):
 
     def load(self, resumes: Sequence[Resume]) -> None:
         """Go on from the checkpoints of all lanes, which are of the same step."""
-        self.keep([{n[6:]: v for n, v in resume.tensors.items() if n.startswith("state.")} for resume in resumes])
+        self.keep(
+            [
+                {n[6:]: v for n, v in resume.tensors.items() if n.startswith("state.")}
+                for resume in resumes
+            ]
+        )
         for lane, resume in zip(self.lanes, resumes, strict=True):
             saved = {name: value.to(self.device) for name, value in resume.tensors.items()}
             if resume.loss_names and not self.names:
@@ -261,7 +298,9 @@ def _begin(
     for training_data in training_datas:
         if id(training_data) not in feeds:
             feeds[id(training_data)] = Feed(training_data, device)
-    nets = [run_net(run, training_data) for run, training_data in zip(runs, training_datas, strict=True)]
+    nets = [
+        run_net(run, training_data) for run, training_data in zip(runs, training_datas, strict=True)
+    ]
     fresh = [{name: value.clone() for name, value in net.state_dict().items()} for net in nets]
     for net, own, start in zip(nets, fresh, starts, strict=True):
         if start is not None:
@@ -286,10 +325,11 @@ def fit_lanes(
     resumes: Sequence[Resume] | None = None,
     graph: bool = True,
 ) -> Iterator[list[Snapshot | NotFinite]]:
-    """Train the last stage of runs of equal `lane_shape` together: what `fit` does for one, a snapshot a lane.
+    """Train the last stage of runs of equal `lane_shape` together: what `fit` does for one, a
+    snapshot a lane.
 
-    A lane whose numbers are no longer finite is reported as such and harms no other. Lanes with the same training data
-    should be neighbours; all resume from the same step.
+    A lane whose numbers are no longer finite is reported as such and harms no other. Lanes with the
+    same training data should be neighbours; all resume from the same step.
     """
     lanes = _begin(runs, training_datas, device, starts, resumes, graph)
     yield from lanes.train(resumes[0].step if resumes else 0)

@@ -23,9 +23,11 @@ from askew.training.snapshot import Checkpoint, Precision
 CHUNK = 400
 """Steps between two looks at the losses on a GPU, where each look waits for the device."""
 CPU_CHUNK = 20
-"""The same on a CPU, where steps are slow, looks are free, and a person waits for the bar to move."""
+"""The same on a CPU, where steps are slow, looks are free, and a person waits for the bar to
+move."""
 
-_LARGE = 1 << 22  # weights from which on a kernel of their own pays: one pass instead of three, and one launch more
+_LARGE = 1 << 22
+"""Weights from which on a kernel of their own pays: one pass instead of three, one launch more."""
 
 WINDOW = 4096
 """Most steps whose batches are drawn at once: a draw costs the same for few steps and for many."""
@@ -39,7 +41,8 @@ Seen = TypeVar("Seen")
 
 
 class Loop(ABC, Generic[Seen]):
-    """Rounds of refresh and training on one device. A step reads nothing from the host, so it can be captured.
+    """Rounds of refresh and training on one device. A step reads nothing from the host, so it can
+    be captured.
 
     What is trained, one run or many, is the subclass's matter; it hands out what it sees as `Seen`.
     """
@@ -55,17 +58,22 @@ class Loop(ABC, Generic[Seen]):
     copied: list[tuple[Tensor, Tensor]]
     """Likewise those that it takes as they are."""
 
-    def __init__(self, run: Run, number: int, device: torch.device, graph: bool, picture_side: int) -> None:
+    def __init__(
+        self, run: Run, number: int, device: torch.device, graph: bool, picture_side: int
+    ) -> None:
         stage = run.plan[number]
         self.stage, self.device, self.precision = stage, device, run.precision
         self.views, self.picture_side = run.views, picture_side
         self.draws_by_round = run.target_sampler != "natural"
-        """Whether batches depend on the last refresh's pseudo-labels, so that no draw may reach past a round's end."""
+        """Whether batches depend on the last refresh's pseudo-labels, so that no draw may reach
+        past a round's end."""
         self.phases = stage.method.phases()
         self.turns = sum(phase.repeat for phase in self.phases)
         self.chunk = min(CHUNK if device.type == "cuda" else CPU_CHUNK, stage.round_steps)
         self.clock = torch.zeros(1, dtype=torch.int64, device=device)  # steps done in this stage
-        self.first = torch.zeros(1, dtype=torch.int64, device=device)  # the step of the tables' first row
+        self.first = torch.zeros(
+            1, dtype=torch.int64, device=device
+        )  # the step of the tables' first row
         self.window = min(WINDOW, stage.steps)
         self.drawn = range(0)  # the steps whose batches the tables hold
         self.names: list[str] = []
@@ -87,11 +95,13 @@ class Loop(ABC, Generic[Seen]):
 
     @abstractmethod
     def refresh(self, round: int) -> None:
-        """What the method, and a target sampler that goes by pseudo-labels, want to know before a round."""
+        """What the method, and a target sampler that goes by pseudo-labels, want to know before a
+        round."""
 
     @abstractmethod
     def draw(self, first: int, steps: int) -> None:
-        """Fill the tables with the batches and keys of the steps first … first+steps−1, `window` at most."""
+        """Fill the tables with the batches and keys of the steps first … first+steps−1, `window` at
+        most."""
 
     @abstractmethod
     def live(self) -> Checkpoint:
@@ -111,7 +121,9 @@ class Loop(ABC, Generic[Seen]):
     def step(self) -> None:
         """Take one step, from the clock to the sums of the losses."""
         row = self.clock - self.first
-        batch = self.batch(self.source_table.index_select(0, row)[0], self.target_table.index_select(0, row)[0])
+        batch = self.batch(
+            self.source_table.index_select(0, row)[0], self.target_table.index_select(0, row)[0]
+        )
         key = self.view_key_table.index_select(0, row)[0]
         batch = with_views(batch, self.stage.method, key, self.views, self.picture_side)
         t = (self.clock / self.stage.steps)[0]
@@ -120,10 +132,16 @@ class Loop(ABC, Generic[Seen]):
         averages, left = self.averages(), self.turns
         moved: set[str] = set()
         for number, phase in enumerate(self.phases):
-            names = [n for n in self.params if phase.trains is None or n.partition(".")[0] in phase.trains]
+            names = [
+                n
+                for n in self.params
+                if phase.trains is None or n.partition(".")[0] in phase.trains
+            ]
             for _ in range(phase.repeat):
                 self.set_step_key(next(step_keys))
-                with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
+                with torch.autocast(
+                    self.device.type, torch.bfloat16, enabled=self.precision == "bf16"
+                ):
                     losses = self.losses(number, batch, t)
                     total = torch.stack([value.float() for value in losses.values()]).sum()
                 grads = self.agreed(names, gradients(total, [self.params[n] for n in names]))
@@ -138,7 +156,8 @@ class Loop(ABC, Generic[Seen]):
         self.clock += 1
 
     def averages(self) -> Averages | None:
-        """A teacher's weights, which follow the student's by 1/min(i + 1, memory), i being the step's number."""
+        """A teacher's weights, which follow the student's by 1/min(i + 1, memory), i being the
+        step's number."""
         if not self.averaged:
             return None
         share = 1 / (self.clock[0] + 1).clamp(max=self.stage.method.teacher_memory()).float()
@@ -165,10 +184,12 @@ class Loop(ABC, Generic[Seen]):
 
     @stopwatch.on("capture")
     def capture(self) -> None:
-        """Record one step as a CUDA graph, if it can be; the warm-up steps that this needs are taken back."""
+        """Record one step as a CUDA graph, if it can be; the warm-up steps that this needs are
+        taken back."""
         live = self.live()
         kept = {name: value.clone() for name, value in live.items()}
-        here, stream = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        # type: ignore[no-untyped-call]
+        here, stream = torch.cuda.current_stream(), torch.cuda.Stream()
         stream.wait_stream(here)
         with torch.cuda.stream(stream):
             for _ in range(3):
@@ -182,12 +203,17 @@ class Loop(ABC, Generic[Seen]):
             self.captured = graph
         except RuntimeError as error:  # somebody's method waits for the device, perhaps
             self.use_graph = False
-            # A capture that failed keeps the stream, and until one succeeds torch's generator waits for its end.
+            # A capture that failed keeps the stream, and until one succeeds torch's generator waits
+            # for its end.
             torch.cuda.set_stream(here)
             with torch.cuda.graph(torch.cuda.CUDAGraph()):
                 self.sums.add(0)
             reason = str(error).splitlines()[0]
-            warnings.warn(f"The step cannot be captured as a CUDA graph ({reason}).", NoGraphWarning, stacklevel=2)
+            warnings.warn(
+                f"The step cannot be captured as a CUDA graph ({reason}).",
+                NoGraphWarning,
+                stacklevel=2,
+            )
         for name, value in live.items():
             value.copy_(kept[name])
         if "sums" not in kept:
@@ -197,7 +223,9 @@ class Loop(ABC, Generic[Seen]):
         """Take the steps first … first+steps−1, all of one round."""
         if first not in self.drawn or first + steps > self.drawn.stop:
             within = first % self.stage.round_steps
-            most = self.stage.round_steps - within if self.draws_by_round else self.stage.steps - first
+            most = (
+                self.stage.round_steps - within if self.draws_by_round else self.stage.steps - first
+            )
             self.drawn = range(first, first + min(self.window, most))
             self.draw(first, len(self.drawn))
             self.first.fill_(first)
@@ -228,7 +256,8 @@ class Loop(ABC, Generic[Seen]):
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """No garbage is collected meanwhile: an earlier run's graph, were it let go of now, would spoil a capture."""
+    """No garbage is collected meanwhile: an earlier run's graph, were it let go of now, would spoil
+    a capture."""
     gc.collect()
     enabled = gc.isenabled()
     gc.disable()
@@ -252,9 +281,12 @@ def arithmetic(precision: Precision, device: torch.device) -> Iterator[None]:
 
 
 def gradients(total: Tensor, params: list[Tensor]) -> Sequence[Gradient]:
-    """Of a loss; none for a phase whose parts have no weights, such as the features of embeddings."""
+    """Of a loss; none for a phase whose parts have no weights, such as the features of
+    embeddings."""
     if not params:
         return ()
     with factored_gradients(params) as found:
         others = torch.autograd.grad(total, params, allow_unused=True)
-    return [found.with_others(weight, gradient) for weight, gradient in zip(params, others, strict=True)]
+    return [
+        found.with_others(weight, gradient) for weight, gradient in zip(params, others, strict=True)
+    ]

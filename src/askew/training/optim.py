@@ -1,7 +1,9 @@
-"""SGD, Adam and AdamW by torch's own fused kernels, one pass over the weights each; they equal torch.optim's.
+"""SGD, Adam and AdamW by torch's own fused kernels, one pass over the weights each; they equal
+torch.optim's.
 
-The schedule is computed on the device from the step counter, so that a whole step can be captured as one graph, and
-gradients are handed over rather than kept in `.grad`, so that lanes and phases share one code.
+The schedule is computed on the device from the step counter, so that a whole step can be captured
+as one graph, and gradients are handed over rather than kept in `.grad`, so that lanes and phases
+share one code.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ Averages = tuple[Tensor, Mapping[str, Tensor]]
 """Averages of weights over the steps, by the weights' names, and the share of a step in them."""
 
 BETA2, EPS = 0.999, 1e-8
-_LARGE = 1 << 22  # weights from which on a launch of their own pays, as their gradient then need not be written
+_LARGE = (
+    1 << 22
+)  # weights from which on a launch of their own pays, as their gradient then need not be written
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,8 +61,12 @@ def rate(schedule: str, t: Tensor) -> Tensor:
 
 
 def _laid_out(params: Tensors, grads: Sequence[Tensor]) -> Tensors:
-    """Gradients that lie in memory as their weights do: torch's fused kernels walk memory and not indices."""
-    return [g if g.stride() == p.stride() else torch.empty_like(p).copy_(g) for p, g in zip(params, grads, strict=True)]
+    """Gradients that lie in memory as their weights do: torch's fused kernels walk memory and not
+    indices."""
+    return [
+        g if g.stride() == p.stride() else torch.empty_like(p).copy_(g)
+        for p, g in zip(params, grads, strict=True)
+    ]
 
 
 def sgd_(
@@ -85,7 +93,7 @@ def sgd_(
     )
 
 
-def adam_(
+def adam_(  # noqa: PLR0913
     params: Tensors,
     grads: Sequence[Tensor],
     first: Tensors,
@@ -96,7 +104,8 @@ def adam_(
     decay: float,
     decoupled: bool = False,
 ) -> None:
-    """m ← β₁m + (1−β₁)g;  s ← β₂s + (1−β₂)g²;  w ← w − η·m̂/(√ŝ + ε), with m̂ = m/(1−β₁ⁿ), ŝ = s/(1−β₂ⁿ)
+    """m ← β₁m + (1−β₁)g;  s ← β₂s + (1−β₂)g²;  w ← w − η·m̂/(√ŝ + ε), with m̂ = m/(1−β₁ⁿ), ŝ =
+    s/(1−β₂ⁿ)
 
     The decay is part of the gradient, or (AdamW) w ← (1 − ηλ)w beforehand.
     """
@@ -119,7 +128,8 @@ def adam_(
 
 
 def _part(parameter: str, network: str) -> str:
-    """Which part of a network a parameter belongs to; in `resnet50+mlp`, the layers put on the backbone are one."""
+    """Which part of a network a parameter belongs to; in `resnet50+mlp`, the layers put on the
+    backbone are one."""
     if on_backbone(network) and parameter.startswith("features.1."):
         return "top"
     return parameter.partition(".")[0]
@@ -132,15 +142,24 @@ class Optimiser:
         self.optim = optim
         slots = 1 if optim.optimiser == "sgd" else 2
         self.params = params
-        self.slots = [{name: torch.zeros_like(p) for name, p in params.items()} for _ in range(slots)]
+        self.slots = [
+            {name: torch.zeros_like(p) for name, p in params.items()} for _ in range(slots)
+        ]
         self.parts = {name: _part(name, network) for name in params}
         device = next(iter(params.values())).device
         # Adam's bias correction counts a part's own steps, since phases may train parts in turn
-        counts = {part: torch.zeros((), dtype=wide(device), device=device) for part in set(self.parts.values())}
+        counts = {
+            part: torch.zeros((), dtype=wide(device), device=device)
+            for part in set(self.parts.values())
+        }
         self.counts = {} if optim.optimiser == "sgd" else counts
 
     def step(
-        self, names: Sequence[str], grads: Sequence[Gradient], t: Tensor, averages: Averages | None = None
+        self,
+        names: Sequence[str],
+        grads: Sequence[Gradient],
+        t: Tensor,
+        averages: Averages | None = None,
     ) -> set[str]:
         """Update the named parameters in place; one without a gradient stays as it is.
 
@@ -163,21 +182,40 @@ class Optimiser:
                 moved |= picked.keys() - left.keys()
         return moved
 
-    def _by_gradients(self, picked: Mapping[str, Tensor | Factors], lr: Tensor, count: Tensor | None) -> None:
+    def _by_gradients(
+        self, picked: Mapping[str, Tensor | Factors], lr: Tensor, count: Tensor | None
+    ) -> None:
         if not picked:
             return
         o, params = self.optim, [self.params[name] for name in picked]
-        first, second = ([slot[name] for name in picked] for slot in (self.slots[0], self.slots[-1]))
+        first, second = (
+            [slot[name] for name in picked] for slot in (self.slots[0], self.slots[-1])
+        )
         values = [grad.product() if isinstance(grad, Factors) else grad for grad in picked.values()]
         if count is None:
             sgd_(params, values, first, lr, o.momentum, o.weight_decay, o.nesterov)
         else:
-            adam_(params, values, first, second, count, lr, o.momentum, o.weight_decay, o.optimiser == "adamw")
+            adam_(
+                params,
+                values,
+                first,
+                second,
+                count,
+                lr,
+                o.momentum,
+                o.weight_decay,
+                o.optimiser == "adamw",
+            )
 
     def _by_factors(
-        self, picked: Mapping[str, Tensor | Factors], lr: Tensor, count: Tensor | None, averages: Averages | None
+        self,
+        picked: Mapping[str, Tensor | Factors],
+        lr: Tensor,
+        count: Tensor | None,
+        averages: Averages | None,
     ) -> dict[str, Tensor | Factors]:
-        """Steps of large weights by a kernel that multiplies factors where it uses the outcome; the others are left."""
+        """Steps of large weights by a kernel that multiplies factors where it uses the outcome; the
+        others are left."""
         o, left = self.optim, dict(picked)
         share, followers = averages or (None, {})
         numbers: Tensor | None = None
@@ -194,11 +232,25 @@ class Optimiser:
                 numbers = torch.stack([lr, *done]).float()
             variant = o.nesterov if count is None else o.optimiser == "adamw"
             factors = grad.left, grad.right, numbers, share
-            update(weight, slots, followers.get(name), *factors, o.momentum, o.weight_decay, variant, BETA2, EPS)
+            update(
+                weight,
+                slots,
+                followers.get(name),
+                *factors,
+                o.momentum,
+                o.weight_decay,
+                variant,
+                BETA2,
+                EPS,
+            )
             del left[name]
         return left
 
     def tensors(self) -> dict[str, Tensor]:
         """All that a checkpoint needs, by name."""
-        named = {f"slot{i}.{name}": value for i, slot in enumerate(self.slots) for name, value in slot.items()}
+        named = {
+            f"slot{i}.{name}": value
+            for i, slot in enumerate(self.slots)
+            for name, value in slot.items()
+        }
         return named | {f"count.{name}": value for name, value in self.counts.items()}

@@ -36,7 +36,8 @@ class Stage:
 
 @dataclass(frozen=True)
 class Run:
-    """One training: a task's data, a network, and a plan of stages; the last stage is the method under test."""
+    """One training: a task's data, a network, and a plan of stages; the last stage is the method
+    under test."""
 
     task: str
     shift: str
@@ -61,11 +62,16 @@ class Run:
 
     @cached_property
     def before(self) -> Run | None:
-        """The run that this one continues: the same without its last stage, and blind to the target."""
+        """The run that this one continues: the same without its last stage, and blind to the
+        target."""
         if len(self.plan) == 1:
             return None
         return dataclasses.replace(
-            self, plan=self.plan[:-1], target_sampler="natural", target_floor=TARGET_FLOOR, answers=""
+            self,
+            plan=self.plan[:-1],
+            target_sampler="natural",
+            target_floor=TARGET_FLOOR,
+            answers="",
         )
 
     def describe(self) -> dict[str, Any]:
@@ -79,8 +85,11 @@ class Run:
                 "options": {f.name: getattr(method, f.name) for f in dataclasses.fields(method)},
             }
         if values["net"]["weights_hash"]:
-            values["net"]["weights"] = "file"  # a path says nothing about what is in it, its hash does
-        # what has no effect must not split equal runs, and what came later must not rename earlier ones
+            values["net"]["weights"] = (
+                "file"  # a path says nothing about what is in it, its hash does
+            )
+        # what has no effect must not split equal runs, and what came later must not rename earlier
+        # ones
         values["views"] = self.views.describe()
         if self.views.views == "none":
             del values["views"]
@@ -98,12 +107,14 @@ class Run:
 
     @cached_property
     def key(self) -> str:
-        """Names the run's folder: a hash of `describe`. Kept, since planning asks for it again and again."""
+        """Names the run's folder: a hash of `describe`. Kept, since planning asks for it again and
+        again."""
         return _key(self.describe())
 
 
 def key_before(described: Mapping[str, Any]) -> str | None:
-    """The key of the run that one continues, from what `describe` gave for it; None for a first stage."""
+    """The key of the run that one continues, from what `describe` gave for it; None for a first
+    stage."""
     if len(described["plan"]) == 1:
         return None
     values = {**described, "plan": described["plan"][:-1], "target_sampler": "natural"}

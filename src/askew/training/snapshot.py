@@ -15,7 +15,8 @@ from askew.training.batches import DomainTensor, Feed
 
 Checkpoint = dict[str, Tensor]
 Precision = Literal["float32", "tf32", "bf16"]
-"""On a GPU: float32 as torch has it (convolutions in TF32, products not); products in TF32 too; or bfloat16."""
+"""On a GPU: float32 as torch has it (convolutions in TF32, products not); products in TF32 too; or
+bfloat16."""
 
 
 class NotFinite(Exception):
@@ -31,7 +32,9 @@ class NotFinite(Exception):
 class NetworkOutputs:
     """The present network's outputs for all of the training data; computed when first read."""
 
-    def __init__(self, predict: Callable[[DomainTensor], Tensor], feed: Feed, sampler: Sampler) -> None:
+    def __init__(
+        self, predict: Callable[[DomainTensor], Tensor], feed: Feed, sampler: Sampler
+    ) -> None:
         self._predict, self._feed, self._sampler = predict, feed, sampler
 
     @cached_property
@@ -92,7 +95,8 @@ class Snapshot:
         return self._trained.training_prior()
 
     def checkpoint(self) -> Checkpoint:
-        """All that is needed to go on from here, bit for bit. The tensors are live: save them before going on."""
+        """All that is needed to go on from here, bit for bit. The tensors are live: save them
+        before going on."""
         return self._trained.tensors()
 
     def weights(self) -> Checkpoint:

@@ -1,4 +1,5 @@
-"""The one training loop: rounds of refresh and training, as an iterator that never prints and never calls back."""
+"""The one training loop: rounds of refresh and training, as an iterator that never prints and never
+calls back."""
 
 from __future__ import annotations
 
@@ -28,8 +29,11 @@ from askew.training.snapshot import Checkpoint, NetworkOutputs, NotFinite, Snaps
 
 
 def portions(domain: DomainTensor, device: torch.device, share: int = 1) -> Sequence[Tensor]:
-    """All rows of a domain, in portions whose activations fit; smaller ones where `share` networks predict at once."""
-    return torch.split(torch.arange(len(domain), device=device), chunk_rows(domain.x.shape[1:], share))
+    """All rows of a domain, in portions whose activations fit; smaller ones where `share` networks
+    predict at once."""
+    return torch.split(
+        torch.arange(len(domain), device=device), chunk_rows(domain.x.shape[1:], share)
+    )
 
 
 def picture_side(run: Run, feed: Feed) -> int:
@@ -39,7 +43,8 @@ def picture_side(run: Run, feed: Feed) -> int:
 
 
 def keep(state: dict[str, Tensor], fresh: dict[str, Tensor]) -> None:
-    """Take over what a refresh computed: in place, since a captured graph reads from the same memory."""
+    """Take over what a refresh computed: in place, since a captured graph reads from the same
+    memory."""
     for name, value in fresh.items():
         if name in state:
             state[name].copy_(value)
@@ -55,14 +60,18 @@ class Trainer(Loop[Snapshot]):
         self.run, self.number, self.feed, self.net = run, number, feed, net
         self.method: Method = self.stage.method
         device = feed.device
-        self.params: dict[str, Tensor] = {n: p for n, p in net.named_parameters() if p.requires_grad}
+        self.params: dict[str, Tensor] = {
+            n: p for n, p in net.named_parameters() if p.requires_grad
+        }
         self.optimiser = Optimiser(self.stage.optim, self.params, run.net.name)
         self.state: dict[str, Tensor] = {}
         self.pseudo: Tensor | None = None
         shape = (self.window, run.batch)
         self.source_table = torch.zeros(shape, dtype=torch.int64, device=device)
         self.target_table = torch.zeros(shape, dtype=torch.int64, device=device)
-        self.step_key_table = torch.zeros((self.window, self.turns), dtype=torch.int64, device=device)
+        self.step_key_table = torch.zeros(
+            (self.window, self.turns), dtype=torch.int64, device=device
+        )
         self.view_key_table = torch.zeros(self.window, dtype=torch.int64, device=device)
         named = dict(net.named_parameters()) | dict(net.named_buffers())
         self.averaged = {its: (named[own], named[its]) for own, its in net.averaged()}
@@ -119,11 +128,14 @@ class Trainer(Loop[Snapshot]):
         return portions(domain, self.device)
 
     def predict(self, domain: DomainTensor) -> Tensor:
-        """Logits of a whole domain; held-out source images by the source's batch statistics, if there are any."""
+        """Logits of a whole domain; held-out source images by the source's batch statistics, if
+        there are any."""
         with self.net.source_statistics() if domain is self.feed.source_val else nullcontext():
             return self.forward(domain, self.method.predict, self.feed.classes)
 
-    def forward(self, domain: DomainTensor, function: Callable[[Net, Tensor], Tensor], width: int) -> Tensor:
+    def forward(
+        self, domain: DomainTensor, function: Callable[[Net, Tensor], Tensor], width: int
+    ) -> Tensor:
         """What a function of the network returns for a whole domain, in evaluation. (n, width)"""
         was_training = self.net.training
         self.net.eval()
@@ -131,7 +143,9 @@ class Trainer(Loop[Snapshot]):
         with (
             torch.no_grad(),
             arithmetic(self.precision, self.device),
-            torch.autocast(self.feed.device.type, torch.bfloat16, enabled=self.run.precision == "bf16"),
+            torch.autocast(
+                self.feed.device.type, torch.bfloat16, enabled=self.run.precision == "bf16"
+            ),
         ):
             for rows in self.portions(domain):
                 values[rows] = function(self.net, domain.take(rows)).float()
@@ -211,7 +225,9 @@ class Tables(NamedTuple):
     """What keys random views, and numbers that a method draws. (steps,)"""
 
 
-def tables(run: Run, number: int, feed: Feed, pseudo: Tensor | None, first: int, steps: int, turns: int) -> Tables:
+def tables(
+    run: Run, number: int, feed: Feed, pseudo: Tensor | None, first: int, steps: int, turns: int
+) -> Tables:
     """What the steps first … first+steps−1 of a stage draw."""
     offset = sum(stage.steps for stage in run.plan[:number]) + first
     source = feed.source_rows(run.sampler, run.seed, offset, steps, run.batch)
@@ -220,23 +236,30 @@ def tables(run: Run, number: int, feed: Feed, pseudo: Tensor | None, first: int,
     update = torch.arange(first * turns, (first + steps) * turns, device=feed.device)
     step_keys = random.hash64(random.key("noise", run.seed, number), update).view(steps, turns)
     step = torch.arange(first, first + steps, device=feed.device)
-    return Tables(source, target, step_keys, random.hash64(random.key("views", run.seed, number), step))
+    return Tables(
+        source, target, step_keys, random.hash64(random.key("views", run.seed, number), step)
+    )
 
 
 def built_on(start: Checkpoint, fresh: Checkpoint) -> Checkpoint:
-    """A network's tensors, those of the stages before it where they have them; a method's own parts begin fresh."""
+    """A network's tensors, those of the stages before it where they have them; a method's own parts
+    begin fresh."""
     strange = [n for n in start if n.partition(".")[0] in ("features", "head") and n not in fresh]
     if strange:
         raise UserError(
-            f"The network has no {strange[0]}, as its pre-trained weights do: another askew made them.",
+            f"The network has no {strange[0]}, as its pre-trained weights do: another askew made "
+            "them.",
             "choose another folder with --out, so that pre-training is done again.",
         )
-    return {name: next((start[n] for n in _origins(name) if n in start), value) for name, value in fresh.items()}
+    return {
+        name: next((start[n] for n in _origins(name) if n in start), value)
+        for name, value in fresh.items()
+    }
 
 
 def _origins(name: str) -> tuple[str, ...]:
-    """Where a tensor's value may come from: its own name; a teacher starts as the student, and source statistics as
-    those of a network that has seen the source alone."""
+    """Where a tensor's value may come from: its own name; a teacher starts as the student, and
+    source statistics as those of a network that has seen the source alone."""
     student = name.removeprefix("teacher.")
     return name, student, student.replace(".source_running_", ".running_")
 
@@ -244,7 +267,14 @@ def _origins(name: str) -> tuple[str, ...]:
 def run_net(run: Run, training_data: TrainingData) -> Net:
     """The network of a run's last stage, with the weights that its seed gives it."""
     shape, classes = tuple(training_data.source.x.shape[1:]), len(training_data.classes)
-    return new_net(run.net, run.method, shape, classes, run.seed, random.key("parts", run.seed, len(run.plan) - 1))
+    return new_net(
+        run.net,
+        run.method,
+        shape,
+        classes,
+        run.seed,
+        random.key("parts", run.seed, len(run.plan) - 1),
+    )
 
 
 @stopwatch.on("start-up")
@@ -285,8 +315,8 @@ def fit(
 ) -> Iterator[Snapshot]:
     """Train the run's last stage, yielding snapshots.
 
-    It begins from `start`, the weights that the stages before it left (none for a single stage), or goes on from
-    `resume`. It holds no target label: the training data has none.
+    It begins from `start`, the weights that the stages before it left (none for a single stage), or
+    goes on from `resume`. It holds no target label: the training data has none.
 
     >>> run, task = askew.prepare(askew.RunRequest("mini/syn-uci", "source", training=short))
     >>> *_, last = askew.fit(run.before, task.training_data, torch.device("cpu"))

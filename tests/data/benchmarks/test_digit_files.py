@@ -18,7 +18,9 @@ Y = np.arange(30) % 10
 
 
 def idx(x: np.ndarray) -> bytes:
-    return bytes((0, 0, 8, x.ndim)) + np.array(x.shape, ">u4").tobytes() + x.astype(np.uint8).tobytes()
+    return (
+        bytes((0, 0, 8, x.ndim)) + np.array(x.shape, ">u4").tobytes() + x.astype(np.uint8).tobytes()
+    )
 
 
 def put(path: Path, content: bytes) -> Path:
@@ -31,9 +33,13 @@ MNIST = RNG.integers(0, 255, (30, 28, 28), dtype=np.uint8)
 SVHN = RNG.integers(0, 255, (30, 32, 32, 3), dtype=np.uint8)
 
 
-@pytest.mark.parametrize("folder", ["digits/mnist", "MNIST/raw", "digits/MNIST/raw", "digits/mnist/MNIST/raw"])
+@pytest.mark.parametrize(
+    "folder", ["digits/mnist", "MNIST/raw", "digits/MNIST/raw", "digits/mnist/MNIST/raw"]
+)
 @pytest.mark.parametrize("packed", [True, False])
-def test_mnist_is_read_from_its_own_files_packed_or_not(tmp_path: Path, folder: str, packed: bool) -> None:
+def test_mnist_is_read_from_its_own_files_packed_or_not(
+    tmp_path: Path, folder: str, packed: bool
+) -> None:
     for name, x in (("t10k-images-idx3-ubyte", MNIST), ("t10k-labels-idx1-ubyte", Y)):
         content = gzip.compress(idx(x)) if packed else idx(x)
         put(tmp_path / folder / (f"{name}.gz" if packed else name), content)
@@ -44,8 +50,12 @@ def test_mnist_is_read_from_its_own_files_packed_or_not(tmp_path: Path, folder: 
 
 
 def libsvm(x: np.ndarray, y: np.ndarray) -> bytes:
-    rows = (" ".join(f"{i + 1}:{v:.6f}" for i, v in enumerate(row)) for row in x.reshape(len(x), -1))
-    return bz2.compress("".join(f"{label + 1} {row} \n" for label, row in zip(y, rows, strict=True)).encode())
+    rows = (
+        " ".join(f"{i + 1}:{v:.6f}" for i, v in enumerate(row)) for row in x.reshape(len(x), -1)
+    )
+    return bz2.compress(
+        "".join(f"{label + 1} {row} \n" for label, row in zip(y, rows, strict=True)).encode()
+    )
 
 
 @pytest.mark.parametrize("folder", ["digits/usps", "digits", "."])
@@ -59,10 +69,16 @@ def test_usps_is_read_from_libsvm_s_file_to_the_byte(tmp_path: Path, folder: str
 
 
 @pytest.mark.parametrize("folder", ["digits/svhn", "."])
-def test_svhn_is_read_from_its_matlab_file_in_which_ten_is_zero(tmp_path: Path, folder: str) -> None:
+def test_svhn_is_read_from_its_matlab_file_in_which_ten_is_zero(
+    tmp_path: Path, folder: str
+) -> None:
     (tmp_path / folder).mkdir(parents=True, exist_ok=True)
     labels = np.where(Y == 0, 10, Y).astype(np.uint8)[:, None]
-    savemat(tmp_path / folder / "train_32x32.mat", {"X": SVHN.transpose(1, 2, 3, 0), "y": labels}, do_compression=True)
+    savemat(
+        tmp_path / folder / "train_32x32.mat",
+        {"X": SVHN.transpose(1, 2, 3, 0), "y": labels},
+        do_compression=True,
+    )
     found = read_part(tmp_path, "svhn", "train")
     assert (found.x == SVHN.transpose(0, 3, 1, 2)).all()
     assert found.y.tolist() == Y.tolist() == read_labels(tmp_path, "svhn", "train").tolist()

@@ -19,7 +19,9 @@ def test_a_frame_centres_the_resized_image_on_black() -> None:
 
 
 @pytest.mark.parametrize("found", [True, False])
-def test_the_handwritten_digits_are_those_that_scikit_learn_loads(monkeypatch: pytest.MonkeyPatch, found: bool) -> None:
+def test_the_handwritten_digits_are_those_that_scikit_learn_loads(
+    monkeypatch: pytest.MonkeyPatch, found: bool
+) -> None:
     from sklearn.datasets import load_digits
 
     if not found:
@@ -42,11 +44,11 @@ def test_a_task_of_the_paper_has_the_sizes_of_its_rule(
 ) -> None:
     task = load_task(f"digits/{name}")
     training_data = task.training_data
-    assert (len(training_data.source), len(training_data.target), len(training_data.test_images)) == (
-        source,
-        target,
-        test,
-    )
+    assert (
+        len(training_data.source),
+        len(training_data.target),
+        len(training_data.test_images),
+    ) == (source, target, test)
     assert task.test.paper is not None
     assert len(task.test.paper) == paper
     assert set(np.unique(training_data.source_val.y)) == set(range(10))

@@ -73,14 +73,17 @@ def test_label_numbers_that_disagree_are_said_and_classes_go_by_folder(data: Pat
     assert after.training_data.classes == ("airplane", "bee", "cat")
 
     def by_name(task: object) -> dict[str, int]:
-        return dict(zip(task.training_data.classes, task.test.target_sizes.tolist(), strict=True))  # type: ignore[attr-defined]
+        # type: ignore[attr-defined]
+        return dict(zip(task.training_data.classes, task.test.target_sizes.tolist(), strict=True))
 
     assert by_name(before) == by_name(after)
 
 
 def test_a_picture_that_is_in_both_parts_is_refused(data: Path) -> None:
     root = data / "domainnet"
-    lines = (root / "sketch_test_mini.txt").read_text() + (root / "sketch_train_mini.txt").read_text().splitlines()[0]
+    lines = (root / "sketch_test_mini.txt").read_text() + (
+        root / "sketch_train_mini.txt"
+    ).read_text().splitlines()[0]
     (root / "sketch_test_mini.txt").write_text(lines)
     with pytest.raises(UserError, match="is in both"):
         load_task("domainnet/r-s", data=data)
@@ -106,25 +109,45 @@ def test_a_shift_that_domainnet_does_not_have_is_refused(cli: Command, data: Pat
     assert "--shift natural" in answer.err
 
 
-def test_a_run_goes_from_lists_and_pictures_to_scores(cli: Command, data: Path, tmp_path: Path) -> None:
+def test_a_run_goes_from_lists_and_pictures_to_scores(
+    cli: Command, data: Path, tmp_path: Path
+) -> None:
     settings = tmp_path / "own.toml"
     settings.write_text("[train]\n")
     own = ("--shift", "natural", "--settings", settings, "--data", data, "--json")
-    quick = ("-t", "net=shufflenet_v2_x0_5", "-t", "pretrain=0", "-t", "rounds=1", "-t", "round=2", "-t", "batch=4")
+    quick = (
+        "-t",
+        "net=shufflenet_v2_x0_5",
+        "-t",
+        "pretrain=0",
+        "-t",
+        "rounds=1",
+        "-t",
+        "round=2",
+        "-t",
+        "batch=4",
+    )
     answer = cli("run", "domainnet/r-s", *own, *TINY, *quick)
     assert answer.code == 0, answer.err
     assert json.loads(answer.out)["scores"]["whole"]["images"] == 12
 
 
-# The published lists, where they are: ASKEW_LISTS names a folder with `domainnet/<domain>_train_mini.txt`.
+# The published lists, where they are: ASKEW_LISTS names a folder with
+# `domainnet/<domain>_train_mini.txt`.
 
-published = pytest.mark.skipif(not os.environ.get("ASKEW_LISTS"), reason="needs published lists: set ASKEW_LISTS")
+published = pytest.mark.skipif(
+    not os.environ.get("ASKEW_LISTS"), reason="needs published lists: set ASKEW_LISTS"
+)
 
 
 @published
 def test_the_published_lists_have_the_paper_s_sizes_and_one_numbering() -> None:
     folder = Path(os.environ["ASKEW_LISTS"])
-    entries = {(d, p): read_list(find_part(folder, d, p)) for d in DOMAINNET.domains for p in ("train", "test")}
+    entries = {
+        (d, p): read_list(find_part(folder, d, p))
+        for d in DOMAINNET.domains
+        for p in ("train", "test")
+    }
     assert [len(entries[d, "train"]) for d in "rpcs"] == [16_141, 6_727, 3_707, 5_537]
     assert [len(entries[d, "test"]) for d in "rpcs"] == [6_943, 2_909, 1_616, 2_399]
     numbers = numbering(entry for own in entries.values() for entry in own)

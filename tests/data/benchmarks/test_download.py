@@ -1,4 +1,5 @@
-"""Files come whole, checked by their hash, and go on where they were interrupted; from a server on this machine."""
+"""Files come whole, checked by their hash, and go on where they were interrupted; from a server on
+this machine."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ MD5 = hashlib.md5(CONTENT).hexdigest()
 
 
 class Server(ThreadingHTTPServer):
-    """Serves `files`; `break_after` ends the first answer early, `ranges` is whether it can go on in the middle."""
+    """Serves `files`; `break_after` ends the first answer early, `ranges` is whether it can go on
+    in the middle."""
 
     daemon_threads = True
 
@@ -84,7 +86,9 @@ def server() -> Iterator[Server]:
         thread.join()
 
 
-def test_a_file_comes_whole_and_a_second_time_nothing_is_asked_for(server: Server, tmp_path: Path) -> None:
+def test_a_file_comes_whole_and_a_second_time_nothing_is_asked_for(
+    server: Server, tmp_path: Path
+) -> None:
     steps: list[tuple[int, int | None]] = []
     assert fetch(server.remote(), tmp_path / "new", lambda *at: steps.append(at)) == "fetched"
     assert (tmp_path / "new/file.bin").read_bytes() == CONTENT
@@ -96,7 +100,9 @@ def test_a_file_comes_whole_and_a_second_time_nothing_is_asked_for(server: Serve
 
 def test_an_interrupted_file_goes_on_where_it_stopped(server: Server, tmp_path: Path) -> None:
     server.break_after = 100_000
-    with pytest.raises(UserError, match="the connection broke after 100,000 of 300,000 bytes") as caught:
+    with pytest.raises(
+        UserError, match="the connection broke after 100,000 of 300,000 bytes"
+    ) as caught:
         fetch(server.remote(), tmp_path)
     assert "100,000 bytes of it are kept" in caught.value.sentence
     assert [p.name for p in tmp_path.iterdir()] == ["file.bin.part"], "nothing that looks finished"
@@ -125,14 +131,18 @@ def test_a_file_with_another_hash_is_thrown_away(server: Server, tmp_path: Path)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_part_of_another_file_is_thrown_away_and_the_next_try_succeeds(server: Server, tmp_path: Path) -> None:
+def test_a_part_of_another_file_is_thrown_away_and_the_next_try_succeeds(
+    server: Server, tmp_path: Path
+) -> None:
     (tmp_path / "file.bin.part").write_bytes(b"x" * 1_000)
     with pytest.raises(UserError, match="another file"):
         fetch(server.remote(), tmp_path)
     assert fetch(server.remote(), tmp_path) == "fetched"
 
 
-def test_the_next_address_is_tried_and_goes_on_from_what_there_is(server: Server, tmp_path: Path) -> None:
+def test_the_next_address_is_tried_and_goes_on_from_what_there_is(
+    server: Server, tmp_path: Path
+) -> None:
     server.break_after = 100_000
     remote = Remote("file.bin", (server.url("no such file"[:2]), server.url(), server.url()), MD5)
     assert fetch(remote, tmp_path) == "fetched"
@@ -156,7 +166,9 @@ def test_a_file_of_the_same_name_is_never_overwritten(server: Server, tmp_path: 
 
 
 def test_addresses_and_hashes_are_torchvision_s() -> None:
-    files = {remote.name: remote for name in ("mnist", "usps", "svhn") for remote in digit_files(name)}
+    files = {
+        remote.name: remote for name in ("mnist", "usps", "svhn") for remote in digit_files(name)
+    }
     assert len(files) == 4 + 2 + 1
     assert all(len(remote.md5) == 32 and remote.urls for remote in files.values())
     assert all(url.endswith(remote.name) for remote in files.values() for url in remote.urls)
@@ -167,11 +179,15 @@ def test_the_command_fetches_what_the_readers_read(
     cli: Command, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def idx(x: np.ndarray) -> bytes:
-        return gzip.compress(bytes((0, 0, 8, x.ndim)) + np.array(x.shape, ">u4").tobytes() + x.tobytes())
+        return gzip.compress(
+            bytes((0, 0, 8, x.ndim)) + np.array(x.shape, ">u4").tobytes() + x.tobytes()
+        )
 
     x, y = np.zeros((10, 28, 28), np.uint8), np.arange(10, dtype=np.uint8)
     server.files = {"t10k-images-idx3-ubyte.gz": idx(x), "t10k-labels-idx1-ubyte.gz": idx(y)}
-    remotes = tuple(Remote(n, (server.url(n),), hashlib.md5(c).hexdigest()) for n, c in server.files.items())
+    remotes = tuple(
+        Remote(n, (server.url(n),), hashlib.md5(c).hexdigest()) for n, c in server.files.items()
+    )
     monkeypatch.setattr(fetching, "digit_files", lambda name: remotes)
     answer = cli("data", "fetch", "mnist", "--data", tmp_path / "fresh", "--json")
     assert answer.code == 0, answer.err
@@ -231,5 +247,7 @@ def test_a_mirror_that_answers_with_nonsense_is_followed_by_the_next(
 
 def test_a_server_that_cannot_be_reached_leaves_no_folder(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="could not be fetched"):
-        fetch(Remote("file.bin", ("http://127.0.0.1:9/file.bin",), MD5), tmp_path / "data" / "digits")
+        fetch(
+            Remote("file.bin", ("http://127.0.0.1:9/file.bin",), MD5), tmp_path / "data" / "digits"
+        )
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,5 @@
-"""Office-Home and PACS from folders of pictures: the rule's counts, published lists, and a run from end to end."""
+"""Office-Home and PACS from folders of pictures: the rule's counts, published lists, and a run from
+end to end."""
 
 from __future__ import annotations
 
@@ -47,8 +48,11 @@ def unspoilt(kept: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return kept
 
 
-def lists(data: Path, source: str = "Real World", target: str = "Clipart", first: int = 0) -> tuple[list[str], ...]:
-    """Lists of the first pictures of each class, RS three times as many of the last class as of the first."""
+def lists(
+    data: Path, source: str = "Real World", target: str = "Clipart", first: int = 0
+) -> tuple[list[str], ...]:
+    """Lists of the first pictures of each class, RS three times as many of the last class as of the
+    first."""
     names = {"RS": (source, (4, 5, 6, 8, 12)), "UT": (target, (12, 8, 6, 5, 4))}
     made = []
     for side, (domain, counts) in names.items():
@@ -66,10 +70,14 @@ def test_the_tasks_are_the_paper_s() -> None:
     names = [name for name in task_infos() if name.startswith("office-home/")]
     assert names == [f"office-home/{s}-{t}" for s, t in permutations(("rw", "pr", "cl"), 2)]
     assert len([name for name in task_infos() if name.startswith("pacs/")]) == 12
-    assert {i.network for n, i in task_infos().items() if n.startswith(("office-home", "pacs"))} == {"resnet50"}
+    assert {
+        i.network for n, i in task_infos().items() if n.startswith(("office-home", "pacs"))
+    } == {"resnet50"}
 
 
-def test_the_rule_draws_source_and_target_in_the_order_of_names_whatever_their_case(unspoilt: Path) -> None:
+def test_the_rule_draws_source_and_target_in_the_order_of_names_whatever_their_case(
+    unspoilt: Path,
+) -> None:
     task = load_task("office-home/rw-cl", data=unspoilt)
     training_data = task.training_data
     assert training_data.classes == CLASSES
@@ -83,7 +91,9 @@ def test_the_rule_draws_source_and_target_in_the_order_of_names_whatever_their_c
     assert any("5 classes were found where office-home has 65" in note for note in task.notes)
 
 
-def test_the_paper_s_exam_is_what_was_adapted_on_and_the_whole_is_the_domain(unspoilt: Path) -> None:
+def test_the_paper_s_exam_is_what_was_adapted_on_and_the_whole_is_the_domain(
+    unspoilt: Path,
+) -> None:
     task = load_task("office-home/pr-rw", data=unspoilt)
     assert task.test.paper is not None
     assert len(task.test.y) == SIZES.sum()
@@ -94,7 +104,12 @@ def test_the_paper_s_exam_is_what_was_adapted_on_and_the_whole_is_the_domain(uns
 
 def test_training_data_hold_row_numbers_of_a_memory_map_and_no_pictures(unspoilt: Path) -> None:
     training_data = load_task("office-home/rw-pr", data=unspoilt).training_data
-    for view in (training_data.source, training_data.source_val, training_data.target, training_data.test_images):
+    for view in (
+        training_data.source,
+        training_data.source_val,
+        training_data.target,
+        training_data.test_images,
+    ):
         assert isinstance(view.x, RowSubset)
         assert isinstance(view.x.base, np.memmap)
 
@@ -120,7 +135,11 @@ def test_published_lists_are_draw_0_and_other_draws_are_ours(data: Path) -> None
     task = load_task("office-home/rw-cl", data=data)
     wanted = listed(data, "Clipart", target)
     assert seen(task, "target") == wanted
-    assert seen(task, "source") <= listed(data, "Real World", source) <= seen(task, "source") | seen(task, "source_val")
+    assert (
+        seen(task, "source")
+        <= listed(data, "Real World", source)
+        <= seen(task, "source") | seen(task, "source_val")
+    )
     assert task.test.paper is not None
     assert len(task.test.paper) == len(target)
     assert "images of the published lists" in task.notes
@@ -144,7 +163,8 @@ def test_a_picture_that_a_list_names_and_is_missing_is_named(data: Path) -> None
     lists(data)
     (data / "office_home/Clipart/TV/00000.jpg").unlink()
     with pytest.raises(
-        UserError, match=r"1 of the 35 pictures in .*Clipart_UT\.txt are missing, the first is TV/00000"
+        UserError,
+        match=r"1 of the 35 pictures in .*Clipart_UT\.txt are missing, the first is TV/00000",
     ):
         load_task("office-home/rw-cl", data=data)
 
@@ -164,7 +184,9 @@ def test_a_broken_picture_stops_the_task_until_it_may_be_skipped(cli: Command, d
 
 def test_a_missing_domain_or_class_is_named(data: Path) -> None:
     shutil.rmtree(data / "office_home/Product/TV")
-    with pytest.raises(UserError, match=r"The class TV has pictures in .*Clipart and none in .*Product"):
+    with pytest.raises(
+        UserError, match=r"The class TV has pictures in .*Clipart and none in .*Product"
+    ):
         load_task("office-home/cl-pr", data=data)
     shutil.rmtree(data / "office_home/Product")
     with pytest.raises(UserError, match=r"office_home/Product are missing") as caught:
@@ -180,7 +202,9 @@ def test_files_that_are_no_pictures_are_passed_over(tmp_path: Path) -> None:
     assert class_files(tmp_path) == {"A": ["1.JPG"]}
 
 
-def test_an_archive_s_own_folder_is_looked_into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_archive_s_own_folder_is_looked_into(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     generated_trees.own_cache(tmp_path, monkeypatch)
     for domain in ("photo", "art_painting"):
         for name in ("dog", "horse"):
@@ -192,7 +216,9 @@ def test_an_archive_s_own_folder_is_looked_into(tmp_path: Path, monkeypatch: pyt
     assert not any("published lists" in note for note in task.notes)
 
 
-def test_a_run_goes_from_folders_of_pictures_to_scores(cli: Command, unspoilt: Path, tmp_path: Path) -> None:
+def test_a_run_goes_from_folders_of_pictures_to_scores(
+    cli: Command, unspoilt: Path, tmp_path: Path
+) -> None:
     settings = tmp_path / "own.toml"
     settings.write_text("[train]\nbatch = 2\n")
     quick = ("-t", "net=shufflenet_v2_x0_5", "-t", "pretrain=0")
@@ -204,14 +230,19 @@ def test_a_run_goes_from_folders_of_pictures_to_scores(cli: Command, unspoilt: P
     assert scores["paper"]["images"] == label_shift.ut_counts(SIZES, TAIL).sum()
 
 
-# The published lists, where they are: ASKEW_LISTS names a folder with `office_home/<Domain>_RS.txt` and so on.
+# The published lists, where they are: ASKEW_LISTS names a folder with `office_home/<Domain>_RS.txt`
+# and so on.
 
-published = pytest.mark.skipif(not os.environ.get("ASKEW_LISTS"), reason="needs published lists: set ASKEW_LISTS")
+published = pytest.mark.skipif(
+    not os.environ.get("ASKEW_LISTS"), reason="needs published lists: set ASKEW_LISTS"
+)
 LISTS = Path(os.environ.get("ASKEW_LISTS", "."))
 
 
 @published
-@pytest.mark.parametrize(("domain", "rs", "ut"), [("rw", 1253, 1253), ("pr", 1984, 1985), ("cl", 1017, 1017)])
+@pytest.mark.parametrize(
+    ("domain", "rs", "ut"), [("rw", 1253, 1253), ("pr", 1984, 1985), ("cl", 1017, 1017)]
+)
 def test_the_published_lists_follow_the_rule_s_order(domain: str, rs: int, ut: int) -> None:
     for side, n in (("RS", rs), ("UT", ut)):
         names = [f"{name}_{side}" for name in OFFICE_HOME.domains[domain]]
@@ -222,4 +253,6 @@ def test_the_published_lists_follow_the_rule_s_order(domain: str, rs: int, ut: i
         assert (len(entries), len(classes)) == (n, 65)
         assert all(classes.index(entry.folder) == entry.label for entry in entries)
         counts = np.bincount([entry.label for entry in entries], minlength=65)
-        assert (np.diff(counts if side == "RS" else counts[::-1]) >= 0).mean() > 0.9, "four classes run out"
+        assert (np.diff(counts if side == "RS" else counts[::-1]) >= 0).mean() > 0.9, (
+            "four classes run out"
+        )

@@ -58,7 +58,9 @@ def test_a_script_without_a_main_guard_runs_once(tmp_path: Path) -> None:
         "from askew.data.benchmarks.synthetic_digits import syn\n"
         f"print(len(syn([150] * 10, cache=__import__('pathlib').Path({str(tmp_path)!r}))[0]))\n"
     )
-    done = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
     assert (done.stdout, done.stderr) == ("1500\n", "")
     assert (tmp_path / "runs.txt").read_text() == "x"
 
@@ -67,12 +69,18 @@ def test_a_script_without_a_main_guard_runs_once(tmp_path: Path) -> None:
 def test_the_blur_is_pillow_s_gaussian_one(sigma: tuple[float, float]) -> None:
     noise = Image.fromarray(np.random.default_rng(0).integers(0, 255, (32, 32), dtype=np.uint8))
     expected = np.asarray(noise.filter(ImageFilter.GaussianBlur(sigma)), np.int64)
-    found = np.asarray(noise.filter(module._Blur(*module._box_radius(np.array(sigma)).tolist())), np.int64)
-    assert np.abs(found - expected).max() <= 1, "equal on x86; elsewhere Pillow may round differently, and we do not"
+    found = np.asarray(
+        noise.filter(module._Blur(*module._box_radius(np.array(sigma)).tolist())), np.int64
+    )
+    assert np.abs(found - expected).max() <= 1, (
+        "equal on x86; elsewhere Pillow may round differently, and we do not"
+    )
 
 
 def test_no_two_pictures_are_equal() -> None:
-    x = np.concatenate([drawn(200)[0], drawn(200, seed=1)[0], drawn(200, seed=-1)[0], drawn(200, start=20)[0]])
+    x = np.concatenate(
+        [drawn(200)[0], drawn(200, seed=1)[0], drawn(200, seed=-1)[0], drawn(200, start=20)[0]]
+    )
     assert len(np.unique(x.reshape(len(x), -1), axis=0)) == len(x)
 
 
@@ -89,7 +97,9 @@ def test_every_face_has_ten_different_digits() -> None:
 @pytest.mark.skipif(bool(draw_glyphs.missing()), reason=f"needs {', '.join(draw_glyphs.missing())}")
 def test_the_stored_glyphs_are_those_of_the_fonts() -> None:
     made = json.loads(INDEX.read_text())
-    known = {"pillow": made["pillow"]} | {name: release for name, (release, _) in made["packages"].items()}
+    known = {"pillow": made["pillow"]} | {
+        name: release for name, (release, _) in made["packages"].items()
+    }
     other = {name: version(name) for name, release in known.items() if version(name) != release}
     if other:
         pytest.skip(f"drawn with other versions than {other}")
@@ -150,7 +160,9 @@ def test_the_cache_is_reused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     np.testing.assert_array_equal(syn([2, 2])[0], x)
 
 
-@pytest.mark.parametrize("content", [b"", b"not a cache", b"PK\x03\x04 cut short", "shape", "dtype", "name", "npy"])
+@pytest.mark.parametrize(
+    "content", [b"", b"not a cache", b"PK\x03\x04 cut short", "shape", "dtype", "name", "npy"]
+)
 def test_a_broken_cache_is_drawn_again(tmp_path: Path, content: bytes | str) -> None:
     x, _ = syn([2, 1], cache=tmp_path)
     (file,) = tmp_path.iterdir()

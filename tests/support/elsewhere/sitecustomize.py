@@ -1,4 +1,5 @@
-"""Put this folder on PYTHONPATH, and every Python process lacks what Windows lacks: fcntl, fork, POSIX signals.
+"""Put this folder on PYTHONPATH, and every Python process lacks what Windows lacks: fcntl, fork,
+POSIX signals.
 
 With ASKEW_TEST_SPAWN_ONLY, processes can only be spawned, and all else is there.
 """
@@ -22,7 +23,14 @@ if not os.environ.get("ASKEW_TEST_SPAWN_ONLY"):
     _WINDOWS = {"SIGABRT", "SIGFPE", "SIGILL", "SIGINT", "SIGSEGV", "SIGTERM"}
     for name in dir(signal):
         posix = name.startswith("SIG") and name[3:].isalpha() and name not in _WINDOWS
-        if posix or name in ("pthread_sigmask", "pthread_kill", "sigwait", "alarm", "setitimer", "pause"):
+        if posix or name in (
+            "pthread_sigmask",
+            "pthread_kill",
+            "sigwait",
+            "alarm",
+            "setitimer",
+            "pause",
+        ):
             delattr(signal, name)
 
 for method in ("fork", "forkserver"):

@@ -22,4 +22,7 @@ class EntropyMinimisation(Method):
 
     def losses(self, net: Net, batch: Batch, state: State, t: Tensor) -> Losses:
         fs, ft = both(net, batch)
-        return {"label": cross_entropy(net["head"](fs), batch.ys), "entropy": self.weight * entropy(net["head"](ft))}
+        return {
+            "label": cross_entropy(net["head"](fs), batch.ys),
+            "entropy": self.weight * entropy(net["head"](ft)),
+        }

@@ -14,7 +14,9 @@ class Journal:
         self._write(f"started {run.label}")
 
     def round(self, step: int, values: Values) -> None:
-        self._write(" ".join([f"step {step}", *(f"{name}={value:.4g}" for name, value in values.items())]))
+        self._write(
+            " ".join([f"step {step}", *(f"{name}={value:.4g}" for name, value in values.items())])
+        )
 
     def finished(self, scores: Values, failure: str = "") -> None:
         self._write(failure or "finished")

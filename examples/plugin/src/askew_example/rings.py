@@ -1,4 +1,5 @@
-"""A benchmark of another package: three noisy rings in the plane, of which the target's are turned and shifted."""
+"""A benchmark of another package: three noisy rings in the plane, of which the target's are turned
+and shifted."""
 
 from __future__ import annotations
 
@@ -21,9 +22,15 @@ _NOISE = {"plain": 0.1, "noisy": 0.25}
 def load(name: str, shift: Shift, draw: int, data: Path | None) -> Task:
     """A task of this benchmark under a label shift; `data` is not needed."""
     info, tail = TASKS[name], label_shift.DIGITS_TAIL[: len(_CLASSES)]
-    source, target = (Pool.of(_rings(n, 200, draw), len(_CLASSES)) for n in (info.source, info.target))
-    test = _rings(info.target, 100, draw + 1_000_000)  # another seed, so that no test row is adapted on
-    return make_task(f"rings/{name}", _CLASSES, tail / tail.sum(), shift, draw, source, target, test)
+    source, target = (
+        Pool.of(_rings(n, 200, draw), len(_CLASSES)) for n in (info.source, info.target)
+    )
+    test = _rings(
+        info.target, 100, draw + 1_000_000
+    )  # another seed, so that no test row is adapted on
+    return make_task(
+        f"rings/{name}", _CLASSES, tail / tail.sum(), shift, draw, source, target, test
+    )
 
 
 def _rings(domain: str, n: int, seed: int) -> Labeled:

@@ -16,7 +16,8 @@ from askew.data.task import Info, Shift, Task
 
 
 class Benchmark(Protocol):
-    """What a benchmark's module offers; one of another package may have its settings too, in the file SETTINGS."""
+    """What a benchmark's module offers; one of another package may have its settings too, in the
+    file SETTINGS."""
 
     @property
     def TASKS(self) -> Mapping[str, Info]: ...
@@ -50,7 +51,11 @@ def benchmark_named(name: str) -> Benchmark:
 
 def task_infos() -> dict[str, Info]:
     """Every task by its full name."""
-    return {f"{b}/{name}": info for b, module in benchmarks().items() for name, info in module.TASKS.items()}
+    return {
+        f"{b}/{name}": info
+        for b, module in benchmarks().items()
+        for name, info in module.TASKS.items()
+    }
 
 
 def known_task(name: str) -> str:
@@ -62,7 +67,8 @@ def known_task(name: str) -> str:
 
 @functools.lru_cache(maxsize=4)
 def load_task(name: str, shift: str = "", draw: int = 0, data: Path | None = None) -> Task:
-    """Load a task by name, such as "mini/syn-uci", under the label shift that it was published with, or another.
+    """Load a task by name, such as "mini/syn-uci", under the label shift that it was published
+    with, or another.
 
     >>> len(askew.load_task("mini/syn-uci", shift="few:50").training_data.target)
     50
@@ -71,4 +77,6 @@ def load_task(name: str, shift: str = "", draw: int = 0, data: Path | None = Non
     whole_number("draw", draw)
     if data is not None:
         data_folder(data)  # a wrong one is a mistake also where no images are needed
-    return benchmarks()[benchmark].load(short, Shift.parse(shift or task_infos()[name].shift), draw, data)
+    return benchmarks()[benchmark].load(
+        short, Shift.parse(shift or task_infos()[name].shift), draw, data
+    )

@@ -1,6 +1,7 @@
 """MNIST, USPS and SVHN from their files: torchvision's own downloads, or one .npz per part.
 
-Looked for in `<data>/digits/<name>`, then where torchvision puts them when its root is `<data>` or `<data>/digits`:
+Looked for in `<data>/digits/<name>`, then where torchvision puts them when its root is `<data>` or
+`<data>/digits`:
 
     train.npz, test.npz                         x: uint8 (n, h, w[, 3]), y: digits
     train-images-idx3-ubyte[.gz] …              MNIST, also in MNIST/raw
@@ -75,7 +76,8 @@ def read_part(data: Path, name: str, part: Part) -> Labeled:
                 x, y = _mat(files[0])
     except Exception as error:  # a damaged archive can raise almost anything
         raise UserError(
-            f"{files[0]} cannot be read: {error}.", f"remove it and run `askew data fetch {name}` again."
+            f"{files[0]} cannot be read: {error}.",
+            f"remove it and run `askew data fetch {name}` again.",
         ) from None
     return _checked(files[0], x, y)
 
@@ -104,14 +106,19 @@ def read_npz(path: Path, name: str = "") -> Labeled:
 
 def _checked(path: Path, x: Bytes, y: NDArray[np.integer]) -> Labeled:
     if len(x) != len(y):
-        raise UserError(f"{path} holds {len(x)} images for {len(y)} labels.", "get the files again.")
+        raise UserError(
+            f"{path} holds {len(x)} images for {len(y)} labels.", "get the files again."
+        )
     if len(y) and not 0 <= int(y.min()) <= int(y.max()) <= 9:
-        raise UserError(f"{path} holds labels from {y.min()} to {y.max()}.", "digits run from 0 to 9.")
+        raise UserError(
+            f"{path} holds labels from {y.min()} to {y.max()}.", "digits run from 0 to 9."
+        )
     return Labeled(x[:, None] if x.ndim == 3 else x.transpose(0, 3, 1, 2), y.astype(np.int64))
 
 
 def _idx(path: Path, dimensions: int) -> Bytes:
-    """An array of bytes in the form of MNIST: 0, 0, 8 (bytes), how many sizes, each in four bytes, then the values."""
+    """An array of bytes in the form of MNIST: 0, 0, 8 (bytes), how many sizes, each in four bytes,
+    then the values."""
     content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     if content[:4] != bytes((0, 0, 8, dimensions)):
         raise ValueError(f"it does not begin as an idx file of {dimensions} dimensions does")
@@ -128,7 +135,8 @@ def _lines(path: Path) -> Iterator[str]:
 def _libsvm(path: Path) -> tuple[Bytes, NDArray[np.int64]]:
     """USPS: lines `label index:value …`, labels 1 … 10, values from -1 to 1 in 16 x 16.
 
-    Values are rounded to the nearest byte; torchvision cuts them off, which takes a grey level from half of them.
+    Values are rounded to the nearest byte; torchvision cuts them off, which takes a grey level from
+    half of them.
     """
     images, labels = [], []
     for line in _lines(path):
@@ -143,7 +151,8 @@ def _libsvm(path: Path) -> tuple[Bytes, NDArray[np.int64]]:
 
 
 def _mat(path: Path) -> tuple[Bytes, NDArray[np.int64]]:
-    """SVHN: X (32, 32, 3, n), and y in which 10 is the digit 0. MATLAB's version 5 holds arrays alone, no code."""
+    """SVHN: X (32, 32, 3, n), and y in which 10 is the digit 0. MATLAB's version 5 holds arrays
+    alone, no code."""
     from scipy.io import loadmat
 
     arrays = loadmat(path, variable_names=["X", "y"])
@@ -164,7 +173,10 @@ def read_labels(data: Path, name: str, part: Part) -> NDArray[np.int64]:
         if files and name == "mnist":
             return _idx(files[1], 1).astype(np.int64)
         if files and name == "usps":
-            return np.array([round(float(line.split(maxsplit=1)[0])) - 1 for line in _lines(files[0])], dtype=np.int64)
+            return np.array(
+                [round(float(line.split(maxsplit=1)[0])) - 1 for line in _lines(files[0])],
+                dtype=np.int64,
+            )
     except Exception as error:  # a damaged archive can raise almost anything
         raise UserError(f"{files[0]} cannot be read: {error}.", "get it again.") from None
     return read_part(data, name, part).y

@@ -1,8 +1,10 @@
-"""The ten digits of 84 typefaces as small images, so that digits are rendered without any font or font library.
+"""The ten digits of 84 typefaces as small images, so that digits are rendered without any font or
+font library.
 
-`digit_glyphs.png` has one row per face with its digits side by side. `digit_glyphs.json` names the faces with the
-packages and licences that they come from, and gives width, height, left, top and advance of each digit.
-FreeType, whose versions draw outlines a little differently, was used once, when these files were made.
+`digit_glyphs.png` has one row per face with its digits side by side. `digit_glyphs.json` names the
+faces with the packages and licences that they come from, and gives width, height, left, top and
+advance of each digit. FreeType, whose versions draw outlines a little differently, was used once,
+when these files were made.
 """
 
 from __future__ import annotations
@@ -35,14 +37,20 @@ class Glyph(NamedTuple):
 
 @lru_cache(maxsize=1)
 def load_glyphs() -> tuple[tuple[Glyph, ...], ...]:
-    """Ten glyphs per face; faces are in the order of their names, which a seed's choice of a face relies on."""
+    """Ten glyphs per face; faces are in the order of their names, which a seed's choice of a face
+    relies on."""
     index = json.loads(INDEX.read_text(encoding="utf-8"))
     with Image.open(SHEET, formats=("PNG",)) as sheet:
         sheet.load()
-        return tuple(_face(sheet, row * index["row"], face["digits"]) for row, face in enumerate(index["faces"]))
+        return tuple(
+            _face(sheet, row * index["row"], face["digits"])
+            for row, face in enumerate(index["faces"])
+        )
 
 
-def _face(sheet: Image.Image, y: int, digits: list[tuple[int, int, int, int, float]]) -> tuple[Glyph, ...]:
+def _face(
+    sheet: Image.Image, y: int, digits: list[tuple[int, int, int, int, float]]
+) -> tuple[Glyph, ...]:
     glyphs, x = [], 0
     for width, height, left, top, advance in digits:
         glyphs.append(Glyph(sheet.crop((x, y, x + width, y + height)), left, top, advance))

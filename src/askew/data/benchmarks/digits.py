@@ -1,4 +1,5 @@
-"""The digits benchmark: MNIST, USPS, SVHN and rendered digits, as in the paper, and the development tasks.
+"""The digits benchmark: MNIST, USPS, SVHN and rendered digits, as in the paper, and the development
+tasks.
 
 Real images are read from `<data>/digits/<mnist|usps|svhn>`; see `digit_files` for the formats.
 """
@@ -26,13 +27,17 @@ MNIST_DROPPED = 5_000
 """The first images of MNIST's train part, left out: only then the rule gives the paper's 12,144."""
 
 SYN_SIZE = 47_941
-"""Rendered digits per class to draw from: the smallest number with which the rule gives the paper's 107,005."""
+"""Rendered digits per class to draw from: the smallest number with which the rule gives the paper's
+107,005."""
 
 SYN_DEVELOPMENT_SIZE = 4_659
 """The same for the development task, where the source is to be as large as SVHN's."""
 
 
-_USPS = "USPS: the standard 7,291 / 2,007 split; the paper's 1,550 / 459 come from another, unpublished one"
+_USPS = (
+    "USPS: the standard 7,291 / 2,007 split; the paper's 1,550 / 459 come from another, "
+    "unpublished one"
+)
 _SYN = "SYN: our rendering of Ganin's recipe, not the original images"
 
 TASKS = {
@@ -64,7 +69,10 @@ def shaped(images: Labeled, size: int, channels: int) -> Labeled:
     x = np.asarray(images.x)
     if x.shape[2] > size or x.shape[2] != x.shape[3]:
         found = f"{x.shape[2]} x {x.shape[3]}"
-        raise UserError(f"Square images of at most {size} x {size} were expected, found {found}.", "resize them first.")
+        raise UserError(
+            f"Square images of at most {size} x {size} were expected, found {found}.",
+            "resize them first.",
+        )
     low, high = (size - x.shape[2]) // 2, (size - x.shape[2] + 1) // 2
     x = np.pad(x, ((0, 0), (0, 0), (low, high), (low, high)))
     if x.shape[1] < channels:
@@ -74,14 +82,20 @@ def shaped(images: Labeled, size: int, channels: int) -> Labeled:
 
 @lru_cache(maxsize=8)
 def _real(name: str, folder: Path) -> tuple[Labeled, Labeled | None]:
-    """A real domain's training and test split, digits as large as MNIST's in a 28 x 28 frame (SVHN: 32 x 32)."""
+    """A real domain's training and test split, digits as large as MNIST's in a 28 x 28 frame (SVHN:
+    32 x 32)."""
     train = read_part(folder, name, "train")
     # SVHN is only ever a source here, so its test split is not needed.
-    test = read_part(folder, name, "test") if name != "svhn" or find_part(folder, name, "test") else None
+    test = (
+        read_part(folder, name, "test")
+        if name != "svhn" or find_part(folder, name, "test")
+        else None
+    )
     if name == "mnist":
         train = train.take(np.arange(MNIST_DROPPED, len(train)))
     if name == "usps":
-        # USPS digits fill their 16 x 16 frame, MNIST's a 20 x 20 box: stretching the frame costs 30 points.
+        # USPS digits fill their 16 x 16 frame, MNIST's a 20 x 20 box: stretching the frame costs 30
+        # points.
         assert test is not None
         train = Labeled(framed(np.asarray(train.x), 20, 28), train.y)
         test = Labeled(framed(np.asarray(test.x), 20, 28), test.y)
@@ -90,16 +104,22 @@ def _real(name: str, folder: Path) -> tuple[Labeled, Labeled | None]:
 
 @lru_cache(maxsize=2)
 def uci(box: int = 20, size: int = 28) -> Labeled:
-    """scikit-learn's 1,797 handwritten digits of 8 x 8, `box` pixels tall in a black frame; by default as MNIST's."""
+    """scikit-learn's 1,797 handwritten digits of 8 x 8, `box` pixels tall in a black frame; by
+    default as MNIST's."""
     table = _uci_table()
     grey = np.round(table[:, :64].reshape(-1, 1, 8, 8) * (255 / 16)).astype(np.uint8)
     return Labeled(framed(grey, box, size), table[:, 64].astype(np.int64))
 
 
 def _uci_table() -> NDArray[np.float64]:
-    """64 pixels and a label per digit. The file is read without importing scikit-learn, which takes a second or two."""
+    """64 pixels and a label per digit. The file is read without importing scikit-learn, which takes
+    a second or two."""
     package = find_spec("sklearn")
-    file = Path(package.origin or "").parent / "datasets" / "data" / "digits.csv.gz" if package else None
+    file = (
+        Path(package.origin or "").parent / "datasets" / "data" / "digits.csv.gz"
+        if package
+        else None
+    )
     if file and file.exists():
         return np.loadtxt(file, delimiter=",")
     from sklearn.datasets import load_digits  # a version that keeps it elsewhere
@@ -149,6 +169,13 @@ def load(name: str, shift: Shift, draw: int, data: Path | None) -> Task:
         assert held is not None, "only SVHN may lack its test split, and it is never a target"
         test = held
     task = make_task(
-        f"digits/{name}", CLASSES, label_shift.DIGITS_TAIL, shift, draw, source, Pool.of(target, len(CLASSES)), test
+        f"digits/{name}",
+        CLASSES,
+        label_shift.DIGITS_TAIL,
+        shift,
+        draw,
+        source,
+        Pool.of(target, len(CLASSES)),
+        test,
     )
     return Task(task.name, task.training_data, task.test, (*info.notes, *task.notes))

@@ -1,8 +1,10 @@
-"""DomainNet (Peng et al., ICCV 2019) as in the paper: 40 classes of real, clipart, painting and sketch.
+"""DomainNet (Peng et al., ICCV 2019) as in the paper: 40 classes of real, clipart, painting and
+sketch.
 
-`<data>/domainnet/<domain>/<class>/*` and the lists `<domain>_train_mini.txt` and `<domain>_test_mini.txt`. The label
-shift is the domains' own: the lists are taken as they are, the target is adapted on its train part and scored on its
-test split, and the source's test split serves for validation.
+`<data>/domainnet/<domain>/<class>/*` and the lists `<domain>_train_mini.txt` and
+`<domain>_test_mini.txt`. The label shift is the domains' own: the lists are taken as they are, the
+target is adapted on its train part and scored on its test split, and the source's test split serves
+for validation.
 """
 
 from __future__ import annotations
@@ -13,7 +15,14 @@ from pathlib import Path
 import numpy as np
 
 from askew.core.errors import UserError
-from askew.data.benchmarks.image_trees import DataSet, Domain, cache_name, class_files, load_domain, missing_pictures
+from askew.data.benchmarks.image_trees import (
+    DataSet,
+    Domain,
+    cache_name,
+    class_files,
+    load_domain,
+    missing_pictures,
+)
 from askew.data.benchmarks.split_lists import Entry, find_list, list_folders, numbering, read_list
 from askew.data.domains import Labeled
 from askew.data.image_lists import in_order
@@ -21,11 +30,17 @@ from askew.data.paths import data_folder, plain
 from askew.data.task import Info, Pool, Shift, Task, make_task
 
 DOMAINNET = DataSet(
-    "domainnet", ("domainnet",), {"r": ("real",), "c": ("clipart",), "p": ("painting",), "s": ("sketch",)}, 40
+    "domainnet",
+    ("domainnet",),
+    {"r": ("real",), "c": ("clipart",), "p": ("painting",), "s": ("sketch",)},
+    40,
 )
 PARTS = ("train", "test")
 
-TASKS = {f"{s}-{t}": Info(s, t, "resnet50", shift="natural") for s, t in permutations(DOMAINNET.domains, 2)}
+TASKS = {
+    f"{s}-{t}": Info(s, t, "resnet50", shift="natural")
+    for s, t in permutations(DOMAINNET.domains, 2)
+}
 
 
 def find_part(data: Path, short: str, part: str) -> Path:
@@ -36,7 +51,8 @@ def find_part(data: Path, short: str, part: str) -> Path:
     if found is None:
         raise UserError(
             f"The list {names[0]}.txt is missing.",
-            f"put the DomainNet-40 lists into {data / DOMAINNET.folders[0]}, or name their folder in ASKEW_LISTS; "
+            f"put the DomainNet-40 lists into {data / DOMAINNET.folders[0]}, or name their "
+            "folder in ASKEW_LISTS; "
             "`askew data fetch domainnet` tells where to get them.",
         )
     return found
@@ -57,7 +73,10 @@ def load_parts(data: Path, short: str, classes: tuple[str, ...]) -> tuple[Labele
     lists = [find_part(data, short, part) for part in PARTS]
     paths = [listed_paths(folder, read_list(path), path) for path in lists]
     if twice := set(paths[0]) & set(paths[1]):
-        raise UserError(f"{min(twice)} is in both {lists[0]} and {lists[1]}.", "a test picture must not be trained on.")
+        raise UserError(
+            f"{min(twice)} is in both {lists[0]} and {lists[1]}.",
+            "a test picture must not be trained on.",
+        )
     domain = load_domain(cache_name(DOMAINNET.name, short), folder, classes, [*paths[0], *paths[1]])
     test = np.isin(domain.paths, paths[1])
     train, held = (domain.images.take(np.flatnonzero(rows)) for rows in (~test, test))
@@ -69,7 +88,8 @@ def load(name: str, shift: Shift, draw: int, data: Path | None) -> Task:
     info, data = TASKS[name], data_folder(data)
     if shift.kind not in ("natural", "dirichlet"):
         raise UserError(
-            f"DomainNet's domains have a label shift by themselves; '{shift}' is not defined for them.",
+            f"DomainNet's domains have a label shift by themselves; '{shift}' is not defined for "
+            "them.",
             "use --shift natural, or dirichlet:S to draw the target's label distribution.",
         )
     entries = [
@@ -82,7 +102,9 @@ def load(name: str, shift: Shift, draw: int, data: Path | None) -> Task:
     numbers = numbering(entries)
     if numbers is None:  # an order is still needed: that of the names
         classes = tuple(in_order(list(spelled.values())))
-        notes: tuple[str, ...] = ("label numbers of the lists disagree: classes go by their folders' names",)
+        notes: tuple[str, ...] = (
+            "label numbers of the lists disagree: classes go by their folders' names",
+        )
     else:
         classes, notes = tuple(spelled[c] for c in sorted(numbers, key=lambda c: numbers[c])), ()
     if len(classes) != DOMAINNET.classes:
@@ -92,6 +114,15 @@ def load(name: str, shift: Shift, draw: int, data: Path | None) -> Task:
     c = len(classes)
     uniform = np.full(c, 1 / c)  # neither shift has a tail
     made = make_task(
-        f"domainnet/{name}", classes, uniform, shift, draw, Pool.of(train, c, spare), Pool.of(target, c), test
+        f"domainnet/{name}",
+        classes,
+        uniform,
+        shift,
+        draw,
+        Pool.of(train, c, spare),
+        Pool.of(target, c),
+        test,
     )
-    return Task(made.name, made.training_data, made.test, (*notes, *source.notes, *own.notes, *made.notes))
+    return Task(
+        made.name, made.training_data, made.test, (*notes, *source.notes, *own.notes, *made.notes)
+    )

@@ -1,4 +1,5 @@
-"""Downloads: files, checked by their MD5, and pictures from a data set of the Hub, checked by their number.
+"""Downloads: files, checked by their MD5, and pictures from a data set of the Hub, checked by their
+number.
 
 A file that was interrupted is resumed: until it is complete it is kept as `<name>.part`.
 """
@@ -58,7 +59,9 @@ def md5_of(path: Path) -> str:
         return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
 
-def fetch(remote: Remote, folder: Path, progress: Progress = lambda done, size: None) -> Literal["there", "fetched"]:
+def fetch(
+    remote: Remote, folder: Path, progress: Progress = lambda done, size: None
+) -> Literal["there", "fetched"]:
     """Bring a file into a folder, from the first address that answers."""
     target = folder / remote.name
     if target.is_file():
@@ -73,12 +76,20 @@ def fetch(remote: Remote, folder: Path, progress: Progress = lambda done, size: 
     for url in remote.urls:
         try:
             _download(url, part, progress)
-        except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError, ValueError) as error:
+        except (
+            urllib.error.URLError,
+            http.client.HTTPException,
+            TimeoutError,
+            ConnectionError,
+            ValueError,
+        ) as error:
             # A redirection that is no address is a ValueError.
             reasons.append(f"{url}: {getattr(error, 'reason', '') or error}")
             continue
         except OSError as error:
-            raise cannot_write(error, part, "free some space or choose another folder with --data.") from error
+            raise cannot_write(
+                error, part, "free some space or choose another folder with --data."
+            ) from error
         found = md5_of(part)
         if found == remote.md5:
             _flush(part)
@@ -106,17 +117,27 @@ def _download(url: str, part: Path, progress: Progress) -> None:
         answer = urllib.request.urlopen(request, timeout=_TIMEOUT)
     except urllib.error.HTTPError as error:
         error.close()
-        if error.code == 416 and have:  # there is nothing after what we have: it is whole, or it is of another file
+        if (
+            error.code == 416 and have
+        ):  # there is nothing after what we have: it is whole, or it is of another file
             return
         raise
     with answer:
-        going_on = answer.status == 206 and str(answer.headers.get("Content-Range", "")).startswith(f"bytes {have}-")
+        going_on = answer.status == 206 and str(answer.headers.get("Content-Range", "")).startswith(
+            f"bytes {have}-"
+        )
         if have and answer.status == 206 and not going_on:
-            raise http.client.HTTPException("it answered with another part than the one that was asked for")
+            raise http.client.HTTPException(
+                "it answered with another part than the one that was asked for"
+            )
         done = have if going_on else 0
         length = answer.headers.get("Content-Length")
-        size = done + int(length) if length is not None and length.isdecimal() else None  # some send nonsense
-        part.parent.mkdir(parents=True, exist_ok=True)  # only now: a server that cannot be reached leaves nothing
+        size = (
+            done + int(length) if length is not None and length.isdecimal() else None
+        )  # some send nonsense
+        part.parent.mkdir(
+            parents=True, exist_ok=True
+        )  # only now: a server that cannot be reached leaves nothing
         with open_own(part, "ab" if going_on else "wb") as file:
             for chunk in _chunks(answer):
                 file.write(chunk)
@@ -145,31 +166,42 @@ _SUFFIXES = {b"\xff\xd8": ".jpg", b"\x89P": ".png", b"BM": ".bmp", b"GI": ".gif"
 def fetch_images(
     repository: str, folder: Path, published: Mapping[str, int], progress: Callable[[int], None]
 ) -> dict[str, int]:
-    """Unpack a data set with the columns `image`, `domain` and `label` into folder/<Domain>/<Class>.
+    """Unpack a data set with the columns `image`, `domain` and `label` into
+    folder/<Domain>/<Class>.
 
-    The number of pictures per domain must be the published one; until it is, nothing appears in the folder.
+    The number of pictures per domain must be the published one; until it is, nothing appears in the
+    folder.
     """
     if find_spec("pyarrow") is None:
-        raise UserError("The Hub's data sets are Parquet files, which need pyarrow.", "pip install 'askew[hub]'")
+        raise UserError(
+            "The Hub's data sets are Parquet files, which need pyarrow.", "pip install 'askew[hub]'"
+        )
     if folder.exists():
         raise UserError(
-            f"{folder} is there already.", "move it away to fetch it again; `askew data check` looks at it."
+            f"{folder} is there already.",
+            "move it away to fetch it again; `askew data check` looks at it.",
         )
     files = sorted(hub.download(repository, "dataset", ["data/*.parquet"]).rglob("*.parquet"))
     if not files:
-        raise UserError(f"{hub.endpoint()} has no Parquet files in {repository}.", "get it from its authors' page.")
+        raise UserError(
+            f"{hub.endpoint()} has no Parquet files in {repository}.",
+            "get it from its authors' page.",
+        )
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder.parent) as scratch:
             found = _unpack(files, Path(scratch) / "tree", progress)
             if found != dict(published):
                 raise UserError(
-                    f"{repository} holds {_listed(found)}, where {_listed(published)} were published.",
+                    f"{repository} holds {_listed(found)}, where {_listed(published)} were "
+                    "published.",
                     "it has changed: get the data set from its authors' page.",
                 )
             shutil.move(Path(scratch) / "tree", folder)
     except OSError as error:
-        raise cannot_write(error, folder, "free some space or choose another folder with --data.") from error
+        raise cannot_write(
+            error, folder, "free some space or choose another folder with --data."
+        ) from error
     return found
 
 
@@ -179,7 +211,10 @@ def _unpack(files: list[Path], tree: Path, progress: Callable[[int], None]) -> d
     for domain, label, image in _rows(files):
         counts[domain] = counts.get(domain, 0) + 1
         content = image["bytes"]
-        name = Path(image.get("path") or "").name or f"{counts[domain]:05}{_SUFFIXES.get(content[:2], '.jpg')}"
+        name = (
+            Path(image.get("path") or "").name
+            or f"{counts[domain]:05}{_SUFFIXES.get(content[:2], '.jpg')}"
+        )
         place = tree / _one_folder(domain) / _one_folder(label)
         place.mkdir(parents=True, exist_ok=True)
         with (place / name).open("xb") as file:
@@ -205,7 +240,8 @@ def _rows(files: list[Path]) -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 
 def _class_names(metadata: Mapping[bytes, bytes]) -> dict[str, list[str]]:
-    """The names of each column's classes, which the Hub's library keeps in a Parquet file's metadata."""
+    """The names of each column's classes, which the Hub's library keeps in a Parquet file's
+    metadata."""
     features = json.loads(metadata.get(b"huggingface", b"{}")).get("info", {}).get("features", {})
     return {column: feature["names"] for column, feature in features.items() if "names" in feature}
 
@@ -213,7 +249,10 @@ def _class_names(metadata: Mapping[bytes, bytes]) -> dict[str, list[str]]:
 def _one_folder(name: str) -> str:
     """A name that stays in its folder, whatever a stranger's file says."""
     if not name or name.startswith(".") or "/" in name or "\\" in name:
-        raise UserError(f"The data set holds the name '{name}', which is no name of a folder.", "it has changed.")
+        raise UserError(
+            f"The data set holds the name '{name}', which is no name of a folder.",
+            "it has changed.",
+        )
     return name
 
 

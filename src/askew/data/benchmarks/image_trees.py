@@ -1,4 +1,5 @@
-"""Domains as folders of pictures, `<domain>/<class>/<picture>`, and the tasks between two of them."""
+"""Domains as folders of pictures, `<domain>/<class>/<picture>`, and the tasks between two of
+them."""
 
 from __future__ import annotations
 
@@ -42,7 +43,9 @@ class DataSet:
         if folder and not any(find_folder(folder, names) for names in self.domains.values()):
             # Archives often unpack into a folder of their own, such as PACS/kfold.
             inner = [p for p in sorted(folder.iterdir()) if p.is_dir()]
-            return next((p for p in inner if any(find_folder(p, n) for n in self.domains.values())), folder)
+            return next(
+                (p for p in inner if any(find_folder(p, n) for n in self.domains.values())), folder
+            )
         return folder
 
     def domain(self, data: Path, short: str) -> Path:
@@ -52,17 +55,21 @@ class DataSet:
         if folder is None:
             raise UserError(
                 f"The pictures {data / self.folders[0] / names[0]} are missing.",
-                f"expected {self.folders[0]}/{names[0]}/<class>/<picture>; `askew data fetch {self.name}` "
+                f"expected {self.folders[0]}/{names[0]}/<class>/<picture>; `askew data fetch "
+                f"{self.name}` "
                 "tells where to get them.",
             )
         return folder
 
 
 def class_files(folder: Path) -> dict[str, list[str]]:
-    """The picture files of a domain by class folder; hidden files and files of other kinds are ignored."""
+    """The picture files of a domain by class folder; hidden files and files of other kinds are
+    ignored."""
     found: dict[str, list[str]] = {}
     for sub in sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith(".")):
-        files = (p for p in sub.iterdir() if p.suffix.lower() in SUFFIXES and not p.name.startswith("."))
+        files = (
+            p for p in sub.iterdir() if p.suffix.lower() in SUFFIXES and not p.name.startswith(".")
+        )
         found[sub.name] = sorted(p.name for p in files)
     return found
 
@@ -73,7 +80,8 @@ def all_paths(files: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def hash_order(paths: Sequence[str]) -> list[str]:
-    """Paths in the order of their hashes, so that an image's row index does not reveal its class."""
+    """Paths in the order of their hashes, so that an image's row index does not reveal its
+    class."""
     return sorted(paths, key=lambda path: hashlib.sha256(path.encode()).digest())
 
 
@@ -95,10 +103,15 @@ class Domain:
     @property
     def notes(self) -> tuple[str, ...]:
         n = len(self.broken)
-        return (f"{n} broken picture{'s' if n > 1 else ''} of {self.folder.name} left out",) if n else ()
+        return (
+            (f"{n} broken picture{'s' if n > 1 else ''} of {self.folder.name} left out",)
+            if n
+            else ()
+        )
 
     def rows(self, list_file: Path, entries: Sequence[Entry]) -> Rows:
-        """The row indices of a list's pictures, in rising order; UserError if some are not there."""
+        """The row indices of a list's pictures, in rising order; UserError if some are not
+        there."""
         row_of = {_key(*path.split("/")): row for row, path in enumerate(self.paths)}
         broken = {_key(*path.split("/")) for path in self.broken}
         wanted = {_key(e.folder, e.file): e for e in entries}
@@ -130,15 +143,21 @@ def load_domain(name: str, folder: Path, classes: Sequence[str], paths: Sequence
     return Domain(folder, Labeled(decoded.x, y), tuple(kept), tuple(decoded.broken))
 
 
-SAME_IMAGES = "a domain has no test split: the unbalanced test images are those adapted on, as in related work"
+SAME_IMAGES = (
+    "a domain has no test split: the unbalanced test images are those adapted on, as in "
+    "related work"
+)
 
 
-def load_pair(data_set: DataSet, name: str, info: Info, shift: Shift, draw: int, data: Path | None) -> Task:
+def load_pair(
+    data_set: DataSet, name: str, info: Info, shift: Shift, draw: int, data: Path | None
+) -> Task:
     """A task between two domains that have no test split.
 
-    Adapted on is the target under the shift (UT), which is also the paper's test split; `whole` is all of the target
-    domain, which has the same classes and more images. Draw 0 is the published lists where they are found, under the
-    shifts that have some (rs-ut: `<Domain>_RS.txt` and `_UT.txt`, bs-bt: `_BS` and `_BT`); else the rule draws.
+    Adapted on is the target under the shift (UT), which is also the paper's test split; `whole` is
+    all of the target domain, which has the same classes and more images. Draw 0 is the published
+    lists where they are found, under the shifts that have some (rs-ut: `<Domain>_RS.txt` and
+    `_UT.txt`, bs-bt: `_BS` and `_BT`); else the rule draws.
     """
     data, pair = data_folder(data), (info.source, info.target)
     folders = [data_set.domain(data, short) for short in pair]
@@ -153,25 +172,42 @@ def load_pair(data_set: DataSet, name: str, info: Info, shift: Shift, draw: int,
         lists = find_lists(data_set, data, pair, LIST_SUFFIXES[shift.kind])
         listed = lists and published_rows(lists, (source, target))
         notes += _list_notes(lists, classes)
-    if len(classes) != data_set.classes:  # as in a part of the data set; the tail then runs over these
-        notes.append(f"{len(classes)} classes were found where {data_set.name} has {data_set.classes}")
+    if (
+        len(classes) != data_set.classes
+    ):  # as in a part of the data set; the tail then runs over these
+        notes.append(
+            f"{len(classes)} classes were found where {data_set.name} has {data_set.classes}"
+        )
     c = len(classes)
     pools = Pool.of(source.images, c), Pool.of(target.images, c)
     tail = label_shift.picture_tail(c)
-    made = make_task(f"{data_set.name}/{name}", classes, tail, shift, draw, *pools, target.images, listed)
-    return Task(made.name, made.training_data, made.test, (*notes, *source.notes, *target.notes, *made.notes))
+    made = make_task(
+        f"{data_set.name}/{name}", classes, tail, shift, draw, *pools, target.images, listed
+    )
+    return Task(
+        made.name,
+        made.training_data,
+        made.test,
+        (*notes, *source.notes, *target.notes, *made.notes),
+    )
 
 
-def _common_classes(folders: Sequence[Path], files: Sequence[Mapping[str, Sequence[str]]]) -> tuple[str, ...]:
+def _common_classes(
+    folders: Sequence[Path], files: Sequence[Mapping[str, Sequence[str]]]
+) -> tuple[str, ...]:
     names = [{plain(c): c for c, own in of.items() if own} for of in files]
     for here, there in ((0, 1), (1, 0)):
         for name in names[here].keys() - names[there].keys():
             raise UserError(
-                f"The class {names[here][name]} has pictures in {folders[here]} and none in {folders[there]}.",
+                f"The class {names[here][name]} has pictures in {folders[here]} and none in "
+                f"{folders[there]}.",
                 "both domains need the same class folders.",
             )
     if len(names[0]) < 2:
-        raise UserError(f"There are no class folders with pictures in {folders[0]}.", "expected <class>/<picture>.")
+        raise UserError(
+            f"There are no class folders with pictures in {folders[0]}.",
+            "expected <class>/<picture>.",
+        )
     return tuple(in_order(list(names[0].values())))
 
 
@@ -182,7 +218,9 @@ Lists = tuple[tuple[Path, list[Entry]], tuple[Path, list[Entry]]]
 """The published lists of source and target, and their lines."""
 
 
-def find_lists(data_set: DataSet, data: Path, pair: tuple[str, str], suffixes: tuple[str, str]) -> Lists | None:
+def find_lists(
+    data_set: DataSet, data: Path, pair: tuple[str, str], suffixes: tuple[str, str]
+) -> Lists | None:
     """The published lists of two domains; None if one is not found."""
     places = list_folders(data, data_set.root(data), data_set.folders[0])
     source, target = (
@@ -206,5 +244,8 @@ def _list_notes(lists: Lists | None, classes: Sequence[str]) -> list[str]:
     numbers = numbering(entry for _, entries in lists for entry in entries)
     notes = ["images of the published lists"]
     if numbers != {plain(c): k for k, c in enumerate(classes) if plain(c) in (numbers or {})}:
-        notes.append("label numbers of the lists differ from the classes' order: classes go by their folders' names")
+        notes.append(
+            "label numbers of the lists differ from the classes' order: classes go by their "
+            "folders' names"
+        )
     return notes

@@ -16,7 +16,13 @@ from askew.data.benchmarks.digit_files import Part as DigitPart
 from askew.data.benchmarks.digit_files import find_part, places, read_labels
 from askew.data.benchmarks.domainnet import DOMAINNET, PARTS
 from askew.data.benchmarks.domainnet import find_part as find_list_of
-from askew.data.benchmarks.image_trees import DataSet, all_paths, cache_name, class_files, hash_order
+from askew.data.benchmarks.image_trees import (
+    DataSet,
+    all_paths,
+    cache_name,
+    class_files,
+    hash_order,
+)
 from askew.data.benchmarks.office_home import OFFICE_HOME
 from askew.data.benchmarks.pacs import PACS
 from askew.data.benchmarks.split_lists import find_list, list_folders, read_list
@@ -24,7 +30,8 @@ from askew.data.image_cache import pictures
 from askew.data.paths import find_folder, plain
 
 State = Literal["complete", "enough", "short", "missing", "unreadable"]
-"""complete: as published; enough: images are missing, but tasks are the same; short: tasks would differ."""
+"""complete: as published; enough: images are missing, but tasks are the same; short: tasks would
+differ."""
 
 UNTRIED = "not tried: askew was written where no such address can be reached"
 
@@ -100,11 +107,17 @@ def _digit_part(data: Path, name: str, part: DigitPart, published: int) -> Part:
         y = read_labels(data, name, part)
         drawn = y[5_000:] if (name, part) == ("mnist", "train") else y
         sizes = np.bincount(drawn, minlength=10)
-        by_rule = int(label_shift.rs_counts(sizes, label_shift.DIGITS_TAIL).sum()) if min(sizes[0], sizes[9]) else 0
+        by_rule = (
+            int(label_shift.rs_counts(sizes, label_shift.DIGITS_TAIL).sum())
+            if min(sizes[0], sizes[9])
+            else 0
+        )
     except UserError as error:
         return Part(part, str(files[0]), 0, published, "unreadable", error.sentence)
     wanted = _RULE[name, part]
-    note = f"the rule draws {by_rule:,}" + ("" if by_rule == wanted else f" where the whole gives {wanted:,}")
+    note = f"the rule draws {by_rule:,}" + (
+        "" if by_rule == wanted else f" where the whole gives {wanted:,}"
+    )
     state: State = "complete" if len(y) == published else "enough" if by_rule == wanted else "short"
     return Part(part, str(files[0]), len(y), published, state, note)
 
@@ -121,7 +134,9 @@ def _tree(data_set: DataSet, published: dict[str, int], data: Path) -> Iterator[
             continue
         files = class_files(folder)
         found, classes = sum(map(len, files.values())), sum(map(bool, files.values()))
-        state: State = "complete" if found == n else "enough" if classes == data_set.classes else "short"
+        state: State = (
+            "complete" if found == n else "enough" if classes == data_set.classes else "short"
+        )
         note = f"{classes} of {data_set.classes} classes"
         yield Part(domain, str(folder), found, n, state, note, plain(domain) in needed)
     if data_set.lists:
@@ -130,9 +145,16 @@ def _tree(data_set: DataSet, published: dict[str, int], data: Path) -> Iterator[
 
 def _draw_lists(data_set: DataSet, data: Path) -> Iterator[Part]:
     places = list_folders(data, data_set.root(data), data_set.folders[0])
-    names = [(domain, side) for names in data_set.domains.values() for domain in names for side in ("RS", "UT")]
+    names = [
+        (domain, side)
+        for names in data_set.domains.values()
+        for domain in names
+        for side in ("RS", "UT")
+    ]
     found = [path for domain, side in names if (path := find_list(places, [f"{domain}_{side}"]))]
-    note = "" if len(found) == len(names) else "without them the rule draws as many images, but others"
+    note = (
+        "" if len(found) == len(names) else "without them the rule draws as many images, but others"
+    )
     where = str(found[0].parent if found else places[0])
     state: State = "complete" if len(found) == len(names) else "missing"
     yield Part("lists RS, UT", where, len(found), len(names), state, note, needed=False)
@@ -143,7 +165,11 @@ def _listed(data: Path) -> Iterator[Part]:
     for short, (domain, *_) in DOMAINNET.domains.items():
         root = DOMAINNET.root(data)
         folder = root and find_folder(root, [domain])
-        there = {(plain(c), f) for c, names in class_files(folder).items() for f in names} if folder else set()
+        there = (
+            {(plain(c), f) for c, names in class_files(folder).items() for f in names}
+            if folder
+            else set()
+        )
         for part in PARTS:
             n, name = _DOMAINNET[domain, part], f"{domain} {part}"
             state: State = "missing"
@@ -155,18 +181,32 @@ def _listed(data: Path) -> Iterator[Part]:
                 yield Part(name, f"{domain}_{part}_mini.txt", 0, n, state, error.sentence)
                 continue
             found = sum((plain(e.folder), e.file) in there for e in entries)
-            note = f"the list names {len(entries):,}" + ("" if len(entries) == n else ", not as published")
+            note = f"the list names {len(entries):,}" + (
+                "" if len(entries) == n else ", not as published"
+            )
             whole = found == len(entries)
-            state = "complete" if whole and found == n else "enough" if whole else "short" if found else "missing"
+            state = (
+                "complete"
+                if whole and found == n
+                else "enough"
+                if whole
+                else "short"
+                if found
+                else "missing"
+            )
             yield Part(name, str(path), found, n, state, note)
 
 
 _LISTS_AT = "https://github.com/LeoXinhaoLee/Imbalanced-Source-free-Domain-Adaptation"
 
 SOURCES = {
-    "mnist": Source("MNIST", "digits/mnist", "askew data fetch mnist", partial(_digits, "mnist"), True),
+    "mnist": Source(
+        "MNIST", "digits/mnist", "askew data fetch mnist", partial(_digits, "mnist"), True
+    ),
     "usps": Source("USPS", "digits/usps", "askew data fetch usps", partial(_digits, "usps"), True),
-    "svhn": Source("SVHN, cropped", "digits/svhn", "askew data fetch svhn", partial(_digits, "svhn"), True),
+    "svhn": Source(
+        "SVHN, cropped", "digits/svhn", "askew data fetch svhn", partial(_digits, "svhn"), True
+    ),
     "office-home": Source(
         "Office-Home",
         "office_home/<Domain>/<Class>/*.jpg",
@@ -206,7 +246,8 @@ def overall(parts: list[Part]) -> State:
 
 
 def decode_all(name: str, data: Path, skip_broken: bool) -> dict[str, dict[str, str]]:
-    """Decode all pictures that tasks use, compare cached ones with their index, and return broken ones by domain."""
+    """Decode all pictures that tasks use, compare cached ones with their index, and return broken
+    ones by domain."""
     broken: dict[str, dict[str, str]] = {}
     data_set = {"office-home": OFFICE_HOME, "domainnet": DOMAINNET, "pacs": PACS}[name]
     root = data_set.root(data)
@@ -219,6 +260,8 @@ def decode_all(name: str, data: Path, skip_broken: bool) -> dict[str, dict[str, 
             entries = [e for part in PARTS for e in read_list(find_list_of(data, short, part))]
             wanted = {(plain(e.folder), e.file) for e in entries}
             paths = [p for p in paths if (plain(p.split("/")[0]), p.split("/")[1]) in wanted]
-        done = pictures(cache_name(name, short), folder, hash_order(paths), skip_broken=skip_broken, whole=True)
+        done = pictures(
+            cache_name(name, short), folder, hash_order(paths), skip_broken=skip_broken, whole=True
+        )
         broken[folder.name] = done.broken
     return broken

@@ -1,4 +1,5 @@
-"""The mini benchmark: handwritten digits (scikit-learn's) and rendered ones; nothing to download."""
+"""The mini benchmark: handwritten digits (scikit-learn's) and rendered ones; nothing to
+download."""
 
 from __future__ import annotations
 
@@ -34,5 +35,9 @@ def load(name: str, shift: Shift, draw: int, data: Path | None) -> Task:
     else:
         source, target = Pool.of(written, len(CLASSES)), rendered
         # Another seed, so that no test image is adapted on.
-        test = syn_pool(SYN_TEST_SIZE, seed=draw + 1_000_000).images(np.full(len(CLASSES), SYN_TEST_SIZE))
-    return make_task(f"mini/{name}", CLASSES, label_shift.DIGITS_TAIL, shift, draw, source, target, test)
+        test = syn_pool(SYN_TEST_SIZE, seed=draw + 1_000_000).images(
+            np.full(len(CLASSES), SYN_TEST_SIZE)
+        )
+    return make_task(
+        f"mini/{name}", CLASSES, label_shift.DIGITS_TAIL, shift, draw, source, target, test
+    )

@@ -1,6 +1,8 @@
-"""Office-Home (Venkateswara et al., CVPR 2017) as in the paper: Real World, Product and Clipart, 65 classes.
+"""Office-Home (Venkateswara et al., CVPR 2017) as in the paper: Real World, Product and Clipart, 65
+classes.
 
-`<data>/office_home/<Domain>/<Class>/*.jpg`. Art is left out, as in the paper: too small to draw from.
+`<data>/office_home/<Domain>/<Class>/*.jpg`. Art is left out, as in the paper: too small to draw
+from.
 """
 
 from __future__ import annotations

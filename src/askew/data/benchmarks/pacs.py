@@ -1,8 +1,10 @@
-"""PACS (Li et al., ICCV 2017), not in the paper: photo, art painting, cartoon and sketch, 7 classes.
+"""PACS (Li et al., ICCV 2017), not in the paper: photo, art painting, cartoon and sketch, 7
+classes.
 
-`<data>/pacs/<domain>/<class>/*.jpg`. The protocol does not cover PACS; it is treated like Office-Home: the same tail
-(shape 100 from 1 to 5, about 5 : 1) over classes in alphabetical order, and no test split. `natural` takes all images
-of both domains, whose label distributions differ by themselves.
+`<data>/pacs/<domain>/<class>/*.jpg`. The protocol does not cover PACS; it is treated like
+Office-Home: the same tail (shape 100 from 1 to 5, about 5 : 1) over classes in alphabetical order,
+and no test split. `natural` takes all images of both domains, whose label distributions differ by
+themselves.
 """
 
 from __future__ import annotations
@@ -16,7 +18,12 @@ from askew.data.task import Info, Shift, Task
 PACS = DataSet(
     "pacs",
     ("pacs",),
-    {"photo": ("photo",), "art_painting": ("art_painting", "art"), "cartoon": ("cartoon",), "sketch": ("sketch",)},
+    {
+        "photo": ("photo",),
+        "art_painting": ("art_painting", "art"),
+        "cartoon": ("cartoon",),
+        "sketch": ("sketch",),
+    },
     7,
 )
 

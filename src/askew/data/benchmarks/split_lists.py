@@ -1,7 +1,8 @@
 """List files of pictures, `path label` a line, as benchmarks publish them.
 
-Only the last two parts of a path count, class folder and file, whatever stands before them and whichever slashes;
-a picture's class is its folder's name, because the label numbers of published lists do not agree with each other.
+Only the last two parts of a path count, class folder and file, whatever stands before them and
+whichever slashes; a picture's class is its folder's name, because the label numbers of published
+lists do not agree with each other.
 """
 
 from __future__ import annotations
@@ -46,9 +47,11 @@ def read_list(path: Path) -> list[Entry]:
 
 
 def list_folders(data: Path, root: Path | None, name: str) -> list[Path]:
-    """Where lists of a data set are looked for: ASKEW_LISTS, the data set's folder, then `lists` in the data folder.
+    """Where lists of a data set are looked for: ASKEW_LISTS, the data set's folder, then `lists` in
+    the data folder.
 
-    A folder of lists may have sub-folders that begin with the data set's name, such as office-home-RSUT.
+    A folder of lists may have sub-folders that begin with the data set's name, such as
+    office-home-RSUT.
     """
     own = os.environ.get("ASKEW_LISTS", "")
     places = _with_inner(Path(own).expanduser(), name) if own else []
@@ -65,14 +68,19 @@ def find_list(places: Iterable[Path], names: Sequence[str]) -> Path | None:
     """The first list that has one of the names, however it is spelled."""
     wanted = {plain(name) for name in names}
     for place in places:
-        found = sorted(p for p in place.glob("*.txt") if plain(p.stem) in wanted) if place.is_dir() else []
+        found = (
+            sorted(p for p in place.glob("*.txt") if plain(p.stem) in wanted)
+            if place.is_dir()
+            else []
+        )
         if found:
             return found[0]
     return None
 
 
 def numbering(entries: Iterable[Entry]) -> dict[str, int] | None:
-    """The label number of each class by its plain name; None if the numbers disagree with each other."""
+    """The label number of each class by its plain name; None if the numbers disagree with each
+    other."""
     numbers: dict[str, int] = {}
     for entry in entries:
         if numbers.setdefault(plain(entry.folder), entry.label) != entry.label:

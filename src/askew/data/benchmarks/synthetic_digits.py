@@ -1,11 +1,12 @@
 """Rendered digits after the recipe of Synthetic Digits (Ganin & Lempitsky, ICML 2015).
 
-One to three digits of one face in a 32×32 image, the labelled one in the middle; position, orientation,
-ground and stroke colours and the amount of blur are random.
+One to three digits of one face in a 32×32 image, the labelled one in the middle; position,
+orientation, ground and stroke colours and the amount of blur are random.
 
-The same pixels on every machine: glyphs are stored images (`digit_glyphs`), Pillow turns and blurs them with integer
-or unambiguous arithmetic, and the rest is elementwise NumPy. What could round differently elsewhere, the width of
-Pillow's Gaussian blur (one fused multiply-add on ARM), is computed here.
+The same pixels on every machine: glyphs are stored images (`digit_glyphs`), Pillow turns and blurs
+them with integer or unambiguous arithmetic, and the rest is elementwise NumPy. What could round
+differently elsewhere, the width of Pillow's Gaussian blur (one fused multiply-add on ARM), is
+computed here.
 """
 
 from __future__ import annotations
@@ -45,7 +46,17 @@ _THREADS = 4  # more of them wait for each other: half of the work holds Python'
 _UNIFORMS = (
     *("face", "length", "place", "first", "second", "gap"),
     *("height", "width", "across", "down", "turn", "slant", "blur", "smear"),
-    *("kind", "ground", "ground_hue", "ground_tint", "side", "stroke", "stroke_hue", "stroke_tint", "grain"),
+    *(
+        "kind",
+        "ground",
+        "ground_hue",
+        "ground_tint",
+        "side",
+        "stroke",
+        "stroke_hue",
+        "stroke_tint",
+        "grain",
+    ),
 )
 
 
@@ -75,7 +86,8 @@ def _between(u: Floats, low: float, high: float) -> Floats:
 
 
 def _affine(u: dict[str, Floats]) -> Floats:
-    """Where each pixel of the fine image lies in the strip: Pillow's (a, b, c, d, e, f) per image."""
+    """Where each pixel of the fine image lies in the strip: Pillow's (a, b, c, d, e, f) per
+    image."""
     tall = _between(u["height"], 18, 28) * _FINE / LINE
     wide = tall * _between(u["width"], 0.85, 1.25)
     turn, slant = np.radians(_between(u["turn"], -9, 9)), _between(u["slant"], -0.1, 0.15)
@@ -84,15 +96,20 @@ def _affine(u: dict[str, Floats]) -> Floats:
     d, e = -sin / tall, cos / tall
     x = (SIDE / 2 + _between(u["across"], -4, 4)) * _FINE
     y = (SIDE / 2 + _between(u["down"], -4, 4)) * _FINE
-    return np.stack([a, b, _STRIP[0] / 2 - a * x - b * y, d, e, _STRIP[1] / 2 - d * x - e * y], axis=1)
+    return np.stack(
+        [a, b, _STRIP[0] / 2 - a * x - b * y, d, e, _STRIP[1] / 2 - d * x - e * y], axis=1
+    )
 
 
 def _box_radius(sigma: Floats) -> NDArray[np.float32]:
-    """Half the width of the box whose third power is nearest to a Gaussian (Gwosdek et al., SSVM 2011).
+    """Half the width of the box whose third power is nearest to a Gaussian (Gwosdek et al., SSVM
+    2011).
 
-    r = l + a,  l = ⌊(√(12 σ²/3 + 1) − 1) / 2⌋,  a = (2l + 1)(l(l + 1) − 3 σ²/3) / (6 (σ²/3 − (l + 1)²))
+    r = l + a,  l = ⌊(√(12 σ²/3 + 1) − 1) / 2⌋,  a = (2l + 1)(l(l + 1) − 3 σ²/3) / (6 (σ²/3 − (l +
+    1)²))
 
-    In the single precision and the order of operations that Pillow has on x86, without fused multiply-adds.
+    In the single precision and the order of operations that Pillow has on x86, without fused
+    multiply-adds.
     """
     one_pass = sigma.astype(np.float32) ** 2 / np.float32(_PASSES)
     length = np.sqrt(12 * one_pass.astype(np.float64) + 1).astype(np.float32)
@@ -134,7 +151,8 @@ def _cover(labels: Ints, u: dict[str, Floats]) -> NDArray[np.float32]:
         strip = _strip(faces[at], number, where, space)
         fine = strip.transform(size, Image.Transform.AFFINE, affine, Image.Resampling.BILINEAR)
         cover[i] = np.asarray(fine.reduce(_FINE).filter(_Blur(across, down)))
-    # Thin blurred strokes keep their contrast in the original too: the densest point of each is full ink.
+    # Thin blurred strokes keep their contrast in the original too: the densest point of each is
+    # full ink.
     peak: NDArray[np.float32] = cover.max(axis=(1, 2), keepdims=True)
     return cover / peak
 
@@ -146,9 +164,11 @@ def _colour(light: Floats, tint: Floats, hue: Floats) -> NDArray[np.float32]:
 
 
 def _colours(u: dict[str, Floats]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Ground and stroke colours, (n, 1, 1, 3): near-black, middling or pale grounds, strokes far from them.
+    """Ground and stroke colours, (n, 1, 1, 3): near-black, middling or pale grounds, strokes far
+    from them.
 
-    A stroke may lie outside 0 … 255; clipping then leaves a plain core in a coloured halo, as in theirs.
+    A stroke may lie outside 0 … 255; clipping then leaves a plain core in a coloured halo, as in
+    theirs.
     """
     dark, middling = u["kind"] < 0.47, u["kind"] > 0.92
     light = np.where(dark, _between(u["ground"], 0, 62), _between(u["ground"], 165, 245))
@@ -169,7 +189,8 @@ def _batch(seed: int, labels: Ints, occurrence: Ints) -> Bytes:
     u = {name: b.astype(np.float64) * 2.0**-53 for name, b in zip(_UNIFORMS, bits, strict=True)}
     ground, stroke = _colours(u)
     x = ground + _cover(labels, u)[..., None] * (stroke - ground)
-    # One hash holds eight bytes of grain, so an image needs an eighth as many hashes as it has values.
+    # One hash holds eight bytes of grain, so an image needs an eighth as many hashes as it has
+    # values.
     number = np.arange(len(_UNIFORMS), len(_UNIFORMS) + SIDE * SIDE * 3 // 8, dtype=np.uint64)
     grain = _hash(key[:, None], number).astype("<u8").view(np.int8).reshape(x.shape)
     x += grain * (u["grain"] ** 2 * 3 / 128).astype(np.float32)[:, None, None, None]
@@ -179,13 +200,17 @@ def _batch(seed: int, labels: Ints, occurrence: Ints) -> Bytes:
 def render(labels: np.ndarray, occurrence: np.ndarray, seed: int) -> Bytes:
     """Draw the digits `labels` as uint8 (n, 32, 32, 3).
 
-    Image i is a pure function of (seed, labels[i], occurrence[i]), whatever else is rendered with it.
+    Image i is a pure function of (seed, labels[i], occurrence[i]), whatever else is rendered with
+    it.
     """
     columns = [np.asarray(column, np.int64) for column in (labels, occurrence)]
     parts = [[column[i : i + _BATCH] for i in range(0, len(labels), _BATCH)] for column in columns]
-    # Threads, because processes would have to be spawned, and that runs a script without a main guard again.
+    # Threads, because processes would have to be spawned, and that runs a script without a main
+    # guard again.
     with ThreadPoolExecutor(_THREADS) as pool:
-        return np.concatenate([np.empty((0, SIDE, SIDE, 3), np.uint8), *pool.map(partial(_batch, seed), *parts)])
+        return np.concatenate(
+            [np.empty((0, SIDE, SIDE, 3), np.uint8), *pool.map(partial(_batch, seed), *parts)]
+        )
 
 
 def _load(path: Path, n: int) -> Bytes | None:
@@ -199,14 +224,21 @@ def _load(path: Path, n: int) -> Bytes | None:
 
 def _store(path: Path, x: Bytes) -> None:
     # A read-only home or a full disk costs time at the next call, nothing else.
-    with contextlib.suppress(UserError), whole_file(path, "") as temporary, temporary.open("wb") as file:
+    with (
+        contextlib.suppress(UserError),
+        whole_file(path, "") as temporary,
+        temporary.open("wb") as file,
+    ):
         np.savez(file, x=x)
 
 
 def syn(counts: Sequence[int], seed: int = 0, cache: Path | None = None) -> tuple[Bytes, Bytes]:
-    """counts[k] images of digit k, sorted by class and cached: x uint8 (n, 32, 32, 3), y uint8 (n,)."""
+    """counts[k] images of digit k, sorted by class and cached: x uint8 (n, 32, 32, 3), y uint8
+    (n,)."""
     if len(counts) > 10 or min(counts, default=0) < 0:
-        raise UserError(f"There are no digits in the counts {list(counts)}.", "give up to ten, none negative.")
+        raise UserError(
+            f"There are no digits in the counts {list(counts)}.", "give up to ten, none negative."
+        )
     each = [int(count) for count in counts]
     y = np.repeat(np.arange(len(each), dtype=np.uint8), np.array(each, int))
     sizes = [path.stat().st_size for path in (SHEET, INDEX)]

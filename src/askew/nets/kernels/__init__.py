@@ -1,1 +1,2 @@
-"""Kernels of single networks, and what chooses between them and torch; those of lanes are in `askew.nets.lanes`."""
+"""Kernels of single networks, and what chooses between them and torch; those of lanes are in
+`askew.nets.lanes`."""

@@ -1,4 +1,5 @@
-"""`bits`, `uniform` and `normal` of askew.core.random, by one kernel on a GPU: views draw a number for every pixel."""
+"""`bits`, `uniform` and `normal` of askew.core.random, by one kernel on a GPU: views draw a number
+for every pixel."""
 
 from __future__ import annotations
 

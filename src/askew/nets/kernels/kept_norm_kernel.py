@@ -18,7 +18,8 @@ PIXELS, CHANNELS = 32, 64
 
 @triton.jit
 def backward(g, x, dx, parts, scale, mean, rstd, M, C, ROWS, BM: tl.constexpr, BC: tl.constexpr):
-    """dx = g·scale of ROWS pixels, and their sums Σ g·x̂ and Σ g as parts[t, 0 and 1, c]. (M, C), channels last."""
+    """dx = g·scale of ROWS pixels, and their sums Σ g·x̂ and Σ g as parts[t, 0 and 1, c]. (M, C),
+    channels last."""
     t = tl.program_id(0)
     c = tl.program_id(1) * BC + tl.arange(0, BC)
     known = c < C
@@ -44,7 +45,9 @@ class KeptNorm(torch.autograd.Function):
     """y = (x − mean)/√(var + ε)·weight + bias of images that lie channels last in memory."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, var: Tensor, eps: float) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, var: Tensor, eps: float
+    ) -> Tensor:
         ctx.save_for_backward(x, weight, mean, var)
         ctx.eps = eps
         return F.batch_norm(x, mean, var, weight, bias, False, 0.0, eps)
@@ -61,6 +64,8 @@ class KeptNorm(torch.autograd.Function):
         rows = PIXELS * triton.cdiv(pixels, PIXELS * max(1, PROGRAMS // across))
         grid = triton.cdiv(pixels, rows), across
         parts = x.new_empty((grid[0], 2, channels), dtype=torch.float32)
-        backward[grid](g, x, dx, parts, weight * rstd, mean, rstd, pixels, channels, rows, PIXELS, CHANNELS)
+        backward[grid](
+            g, x, dx, parts, weight * rstd, mean, rstd, pixels, channels, rows, PIXELS, CHANNELS
+        )
         dweight, dbias = parts.sum(dim=0)
         return dx, dweight, dbias, None, None, None

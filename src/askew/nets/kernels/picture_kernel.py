@@ -1,4 +1,5 @@
-"""Picture views, as two Triton kernels that read and write every pixel once: torch takes some 25 passes over them.
+"""Picture views, as two Triton kernels that read and write every pixel once: torch takes some 25
+passes over them.
 
 Sides of images are not `constexpr`, for the reason that `askew.nets.lanes.norm_kernels` gives.
 """
@@ -25,7 +26,8 @@ def _around(u):
 
 @triton.jit
 def _place(index, scale, shift, S, SIDE):
-    """Where the index-th of S samples lies among SIDE pixels; beyond the border its pixels are repeated."""
+    """Where the index-th of S samples lies among SIDE pixels; beyond the border its pixels are
+    repeated."""
     at = scale * (tl.div_rn((2 * index + 1).to(tl.float32), S * 1.0) - 1) + shift
     return tl.minimum(tl.maximum(((at + 1) * SIDE - 1) * 0.5, 0.0), SIDE - 1.0)
 
@@ -45,10 +47,24 @@ def _sample(x, column, row, H, W):
 
 @triton.jit
 def _crop(
-    x, crops, styles, out, sums, H, W, S, TILES, shrink, stretch, grey,
-    STYLED: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """out = the crop, grey or not; sums[i, t] over the t-th tile of image i. (n, C, H, W) → (n, S, S, C), (n, TILES)"""
+    x,
+    crops,
+    styles,
+    out,
+    sums,
+    H,
+    W,
+    S,
+    TILES,
+    shrink,
+    stretch,
+    grey,
+    STYLED: tl.constexpr,
+    C: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """out = the crop, grey or not; sums[i, t] over the t-th tile of image i. (n, C, H, W) → (n, S,
+    S, C), (n, TILES)"""
     program = tl.program_id(0)
     i = (program // TILES).to(tl.int64)
     crops += 5 * i
@@ -85,9 +101,20 @@ def _crop(
 
 @triton.jit
 def _style(
-    x, styles, sums, out, S, TILES, BLOCKS, style, sharper, negative,
-    C: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr,
-):  # fmt: skip
+    x,
+    styles,
+    sums,
+    out,
+    S,
+    TILES,
+    BLOCKS,
+    style,
+    sharper,
+    negative,
+    C: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PARTS: tl.constexpr,
+):
     """`pictures.styled`, but for grey. (n, S, S, C), (n, TILES) → (n, S, S, C)"""
     program = tl.program_id(0)
     i = (program // BLOCKS).to(tl.int64)
@@ -112,7 +139,12 @@ def _style(
         count = tl.zeros((BLOCK,), dtype=tl.float32)
         for down in tl.static_range(-1, 2):
             for across in tl.static_range(-1, 2):
-                inside = (row + down >= 0) & (row + down < S) & (column + across >= 0) & (column + across < S)
+                inside = (
+                    (row + down >= 0)
+                    & (row + down < S)
+                    & (column + across >= 0)
+                    & (column + across < S)
+                )
                 around += tl.load(x + (down * S + across) * C, mask=inside, other=0.0)
                 count += inside.to(tl.float32)
         value -= around / count * (scale * sharp)
@@ -120,7 +152,13 @@ def _style(
 
 
 def picture_view(
-    x: Tensor, crops: Tensor, styles: Tensor | None, shrink: float, stretch: float, style: float, side: int
+    x: Tensor,
+    crops: Tensor,
+    styles: Tensor | None,
+    shrink: float,
+    stretch: float,
+    style: float,
+    side: int,
 ) -> Tensor:
     """`askew.nets.kernels.pictures.picture_view`, channels last in memory."""
     n, c, height, width = x.shape
@@ -128,16 +166,41 @@ def picture_view(
     out = torch.empty((n, side, side, c), device=x.device)
     tiles, blocks = triton.cdiv(side * side, BLOCK), triton.cdiv(c * side * side, BLOCK)
     sums = torch.empty((n, tiles), device=x.device)
-    # Shares are multiplied here, as torch's form does: a number that is drawn must be on the same side of them.
+    # Shares are multiplied here, as torch's form does: a number that is drawn must be on the same
+    # side of them.
     if n:
         _crop[(n * tiles,)](
-            x, crops, styles, out, sums, height, width, side, tiles, shrink, stretch, pictures.GREY * style,
-            STYLED=styles is not None, C=c, BLOCK=BLOCK,
-        )  # fmt: skip
+            x,
+            crops,
+            styles,
+            out,
+            sums,
+            height,
+            width,
+            side,
+            tiles,
+            shrink,
+            stretch,
+            pictures.GREY * style,
+            STYLED=styles is not None,
+            C=c,
+            BLOCK=BLOCK,
+        )
     if n and styles is not None:
         cropped, out = out, torch.empty_like(out)
         _style[(n * blocks,)](
-            cropped, styles, sums, out, side, tiles, blocks, style, pictures.SHARPER * style, pictures.NEGATIVE * style,
-            C=c, BLOCK=BLOCK, PARTS=triton.next_power_of_2(tiles),
-        )  # fmt: skip
+            cropped,
+            styles,
+            sums,
+            out,
+            side,
+            tiles,
+            blocks,
+            style,
+            pictures.SHARPER * style,
+            pictures.NEGATIVE * style,
+            C=c,
+            BLOCK=BLOCK,
+            PARTS=triton.next_power_of_2(tiles),
+        )
     return out.permute(0, 3, 1, 2)

@@ -1,4 +1,5 @@
-"""Picture views by torch's own functions: what a processor uses, and what kernels are held to on a GPU."""
+"""Picture views by torch's own functions: what a processor uses, and what kernels are held to on a
+GPU."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ def along(values: Tensor) -> Tensor:
 
 
 def sampled(x: Tensor, theta: Tensor, side: tuple[int, int]) -> Tensor:
-    """Bilinear samples at θ·(column, row, 1), coordinates in −1 … 1, borders repeated. (n, k, h, w), (n, 2, 3)
+    """Bilinear samples at θ·(column, row, 1), coordinates in −1 … 1, borders repeated. (n, k, h,
+    w), (n, 2, 3)
 
     The grid is written out: F.affine_grid multiplies matrices, which a GPU may do in TF32.
     """
@@ -39,17 +41,27 @@ def sampled(x: Tensor, theta: Tensor, side: tuple[int, int]) -> Tensor:
 
 
 def picture_view(
-    x: Tensor, crops: Tensor, styles: Tensor | None, shrink: float, stretch: float, style: float, side: int
+    x: Tensor,
+    crops: Tensor,
+    styles: Tensor | None,
+    shrink: float,
+    stretch: float,
+    style: float,
+    side: int,
 ) -> Tensor:
-    """A random resized crop, flipped half the time, then style: from numbers in 0 … 1 that are drawn.
+    """A random resized crop, flipped half the time, then style: from numbers in 0 … 1 that are
+    drawn.
 
-    A crop keeps 1 − `shrink` of the area at least, and the logarithm of its sides' ratio is ± `stretch` at most.
-    (n, k, h, w), (n, 5), (n, 12) → (n, k, side, side)
+    A crop keeps 1 − `shrink` of the area at least, and the logarithm of its sides' ratio is ±
+    `stretch` at most. (n, k, h, w), (n, 5), (n, 12) → (n, k, side, side)
     """
     area = 1 - shrink * crops[:, 0]
     ratio = torch.exp(stretch * between(crops[:, 1], -1, 1))
     wide, high = (area * ratio).sqrt().clamp(max=1), (area / ratio).sqrt().clamp(max=1)
-    across, down = (1 - wide) * between(crops[:, 2], -1, 1), (1 - high) * between(crops[:, 3], -1, 1)
+    across, down = (
+        (1 - wide) * between(crops[:, 2], -1, 1),
+        (1 - high) * between(crops[:, 3], -1, 1),
+    )
     flip = torch.where(crops[:, 4] < 0.5, -1.0, 1.0)
     nothing = torch.zeros_like(wide)
     theta = torch.stack([flip * wide, nothing, across, nothing, high, down], dim=1).view(-1, 2, 3)
@@ -60,7 +72,8 @@ def picture_view(
 def styled(x: Tensor, u: Tensor, style: float) -> Tensor:
     """Grey, contrast, sharper or blurred, colour, inverted; `style` scales all.
 
-    All but the blur are linear in a pixel, so that they are one product and one sum: passes over the pixels take time.
+    All but the blur are linear in a pixel, so that they are one product and one sum: passes over
+    the pixels take time.
     """
     x = torch.lerp(x, x.mean(dim=1, keepdim=True), along((u[:, 0] < GREY * style).float()))
     contrast = along(1 + style * between(u[:, 1], -CONTRAST, CONTRAST))

@@ -1,6 +1,8 @@
-"""Triton kernels for stacked convolutions of many channels, whose activations lie in memory channels last.
+"""Triton kernels for stacked convolutions of many channels, whose activations lie in memory
+channels last.
 
-There a kernel's position is one product of pixels and weights, of rows that lie together: no patches, few addresses.
+There a kernel's position is one product of pixels and weights, of rows that lie together: no
+patches, few addresses.
 """
 
 from __future__ import annotations
@@ -19,11 +21,30 @@ from askew.nets.lanes.planes import SPLITS
 
 @triton.jit
 def _convolve(
-    x, weight, unit, out, parts, M, H, W, HO, WO, PAD, ROWS,
-    C: tl.constexpr, CO: tl.constexpr, KS: tl.constexpr, PARTS: tl.constexpr, HALF: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, HOW: tl.constexpr,
-):  # fmt: skip
-    """out[l, m, co] = Σ_(k, c) x[l, pixel k of the patch m, c]·weight[l, k, co, c]; with HALF, times the unit of x.
+    x,
+    weight,
+    unit,
+    out,
+    parts,
+    M,
+    H,
+    W,
+    HO,
+    WO,
+    PAD,
+    ROWS,
+    C: tl.constexpr,
+    CO: tl.constexpr,
+    KS: tl.constexpr,
+    PARTS: tl.constexpr,
+    HALF: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    BK: tl.constexpr,
+    HOW: tl.constexpr,
+):
+    """out[l, m, co] = Σ_(k, c) x[l, pixel k of the patch m, c]·weight[l, k, co, c]; with HALF,
+    times the unit of x.
 
     With PARTS, of each block of pixels also what `planes.merged` needs.
     """
@@ -44,28 +65,51 @@ def _convolve(
         inside = (m < M) & (y + i >= 0) & (y + i < H) & (z + j >= 0) & (z + j < W)
         a = tl.load(
             x + (place + (i * W + j) * C)[:, None] + (c0 + c)[None, :],
-            mask=inside[:, None] & (c0 + c < C)[None, :], other=0.0,
-        )  # fmt: skip
+            mask=inside[:, None] & (c0 + c < C)[None, :],
+            other=0.0,
+        )
         b = tl.load(
             weight + (k * CO + co)[None, :] * C + (c0 + c)[:, None],
-            mask=(co < CO)[None, :] & (c0 + c < C)[:, None], other=0.0,
-        )  # fmt: skip
+            mask=(co < CO)[None, :] & (c0 + c < C)[:, None],
+            other=0.0,
+        )
         acc = tl.dot(a, b, acc, input_precision=HOW)
     if HALF:
         acc *= tl.load(unit + lane)
     here = (m < M)[:, None] & (co < CO)[None, :]
-    tl.store(out + lane * M * CO + m[:, None] * CO + co[None, :], acc.to(out.dtype.element_ty), mask=here)
+    tl.store(
+        out + lane * M * CO + m[:, None] * CO + co[None, :], acc.to(out.dtype.element_ty), mask=here
+    )
     if PARTS:
         store_part(parts, acc, here, M, lane * CO + co, co < CO, ROWS, BM, 0)
 
 
 @triton.jit
 def _weigh(
-    x, g, unit, dweight, M, H, W, HO, WO, PAD, LANES, CHUNK,
-    C: tl.constexpr, CO: tl.constexpr, KS: tl.constexpr, HALF: tl.constexpr, WHOLE: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BC: tl.constexpr, HOW: tl.constexpr,
-):  # fmt: skip
-    """dweight[s, l, co, (k, c)] = Σ_m g[l, m, co]·x[l, pixel k of the patch m, c] over the s-th chunk.
+    x,
+    g,
+    unit,
+    dweight,
+    M,
+    H,
+    W,
+    HO,
+    WO,
+    PAD,
+    LANES,
+    CHUNK,
+    C: tl.constexpr,
+    CO: tl.constexpr,
+    KS: tl.constexpr,
+    HALF: tl.constexpr,
+    WHOLE: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    BC: tl.constexpr,
+    HOW: tl.constexpr,
+):
+    """dweight[s, l, co, (k, c)] = Σ_m g[l, m, co]·x[l, pixel k of the patch m, c] over the s-th
+    chunk.
 
     WHOLE: a block of pixels is whole rows of one image.
     """
@@ -87,9 +131,13 @@ def _weigh(
         else:
             n = m // (HO * WO)
             y, z = (m % (HO * WO)) // WO, m % WO
-        v = tl.load(g + m[:, None] * CO + co[None, :], mask=(m < M)[:, None] & (co < CO)[None, :], other=0.0)
+        v = tl.load(
+            g + m[:, None] * CO + co[None, :], mask=(m < M)[:, None] & (co < CO)[None, :], other=0.0
+        )
         sy, sz = y[:, None] + i[None, :], z[:, None] + j[None, :]
-        inside = (m < M)[:, None] & (k < KS * KS)[None, :] & (sy >= 0) & (sy < H) & (sz >= 0) & (sz < W)
+        inside = (
+            (m < M)[:, None] & (k < KS * KS)[None, :] & (sy >= 0) & (sy < H) & (sz >= 0) & (sz < W)
+        )
         place = ((n * H + y) * W + z)[:, None] * C + ((i * W + j) * C + c)[None, :]
         p = tl.load(x + place, mask=inside, other=0.0)
         acc = tl.dot(tl.trans(v), p, acc, input_precision=HOW)
@@ -97,11 +145,16 @@ def _weigh(
         acc *= tl.load(unit + lane)
     K = C * KS * KS
     here = (split * LANES + lane) * CO
-    tl.store(dweight + here * K + co[:, None] * K + q[None, :], acc, mask=(co < CO)[:, None] & (q < K)[None, :])
+    tl.store(
+        dweight + here * K + co[:, None] * K + q[None, :],
+        acc,
+        mask=(co < CO)[:, None] & (q < K)[None, :],
+    )
 
 
 class Tile(NamedTuple):
-    """Sizes of the blocks that one program multiplies: pixels, outcomes, and what is summed over."""
+    """Sizes of the blocks that one program multiplies: pixels, outcomes, and what is summed
+    over."""
 
     pixels: int
     wide: int
@@ -111,9 +164,15 @@ class Tile(NamedTuple):
 
 
 def convolved(
-    x: Tensor, weight: Tensor, padding: int, tile: Tile, dtype: torch.dtype, unit: Tensor | None = None
+    x: Tensor,
+    weight: Tensor,
+    padding: int,
+    tile: Tile,
+    dtype: torch.dtype,
+    unit: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """(lanes, n, h, w, c) in units of (lanes,), (lanes, k·k, co, c) → (lanes, n, h', w', co), statistics of blocks"""
+    """(lanes, n, h, w, c) in units of (lanes,), (lanes, k·k, co, c) → (lanes, n, h', w', co),
+    statistics of blocks"""
     lanes, n, h, w, c = x.shape
     size, co = weight.shape[1:3]
     k = round(size**0.5)
@@ -123,29 +182,72 @@ def convolved(
     out = torch.empty(lanes, n, ho, wo, co, device=x.device, dtype=dtype)
     parts = torch.empty(blocks, 2, lanes * co, device=x.device)
     _convolve[(blocks, triton.cdiv(co, tile.wide), lanes)](
-        x, weight, unit, out, parts, m, h, w, ho, wo, padding, lanes * co,
-        C=c, CO=co, KS=k, PARTS=unit is None, HALF=unit is not None and x.dtype == torch.float16,
-        BM=tile.pixels, BN=tile.wide, BK=tile.deep, HOW=how(), num_warps=tile.warps, num_stages=tile.stages,
-    )  # fmt: skip
+        x,
+        weight,
+        unit,
+        out,
+        parts,
+        m,
+        h,
+        w,
+        ho,
+        wo,
+        padding,
+        lanes * co,
+        C=c,
+        CO=co,
+        KS=k,
+        PARTS=unit is None,
+        HALF=unit is not None and x.dtype == torch.float16,
+        BM=tile.pixels,
+        BN=tile.wide,
+        BK=tile.deep,
+        HOW=how(),
+        num_warps=tile.warps,
+        num_stages=tile.stages,
+    )
     return out, parts
 
 
 def weighed(x: Tensor, g: Tensor, unit: Tensor, k: int, padding: int, tile: Tile) -> Tensor:
-    """(lanes, n, h, w, c), (lanes, n, h', w', co) in units of (lanes,) → (splits, lanes, co, k·k, c)"""
+    """(lanes, n, h, w, c), (lanes, n, h', w', co) in units of (lanes,) → (splits, lanes, co, k·k,
+    c)"""
     lanes, n, h, w, c = x.shape
     ho, wo, co = g.shape[2:]
     m = n * ho * wo
     tiles = triton.cdiv(c * k * k, tile.wide), triton.cdiv(co, tile.deep)
-    splits = max(1, min(triton.cdiv(SPLITS, lanes * tiles[0] * tiles[1]), triton.cdiv(m, 8 * tile.pixels)))
+    splits = max(
+        1, min(triton.cdiv(SPLITS, lanes * tiles[0] * tiles[1]), triton.cdiv(m, 8 * tile.pixels))
+    )
     chunk = triton.cdiv(triton.cdiv(m, splits), tile.pixels) * tile.pixels
     splits = triton.cdiv(m, chunk)
     dweight = torch.empty(splits, lanes, co, k * k, c, device=x.device)
     whole = (ho * wo) % tile.pixels == 0 and tile.pixels % wo == 0
     _weigh[(*tiles, lanes * splits)](
-        x, g, unit, dweight, m, h, w, ho, wo, padding, lanes, chunk,
-        C=c, CO=co, KS=k, HALF=g.dtype == torch.float16, WHOLE=whole,
-        BM=tile.pixels, BN=tile.wide, BC=tile.deep, HOW=how(), num_warps=tile.warps, num_stages=tile.stages,
-    )  # fmt: skip
+        x,
+        g,
+        unit,
+        dweight,
+        m,
+        h,
+        w,
+        ho,
+        wo,
+        padding,
+        lanes,
+        chunk,
+        C=c,
+        CO=co,
+        KS=k,
+        HALF=g.dtype == torch.float16,
+        WHOLE=whole,
+        BM=tile.pixels,
+        BN=tile.wide,
+        BC=tile.deep,
+        HOW=how(),
+        num_warps=tile.warps,
+        num_stages=tile.stages,
+    )
     return dweight
 
 
@@ -156,8 +258,9 @@ TILES = {
 }
 """For float16 as for bfloat16.
 
-On an H200 within a fifth of the fastest of benchmarks/speed/deep_conv.py for every layer of the digits (the weights of
-64 → 128 channels in float16 were not tried with this one), and small enough for GPUs with 100 KB of shared memory.
+On an H200 within a fifth of the fastest of benchmarks/speed/deep_conv.py for every layer of the
+digits (the weights of 64 → 128 channels in float16 were not tried with this one), and small enough
+for GPUs with 100 KB of shared memory.
 """
 
 
@@ -166,11 +269,14 @@ def tile(op: str, deep: int, wide: int, dtype: torch.dtype) -> Tile:
     chosen = TILES[op][torch.bfloat16 if dtype == torch.float16 else dtype]
     if op == "weights":
         return chosen
-    return chosen._replace(wide=min(128, triton.next_power_of_2(wide)), deep=min(chosen.deep, deep & -deep))
+    return chosen._replace(
+        wide=min(128, triton.next_power_of_2(wide)), deep=min(chosen.deep, deep & -deep)
+    )
 
 
 def arranged(weight: Tensor, *order: int, dtype: torch.dtype) -> Tensor:
-    """(lanes, co, c, k, k) in another order, the kernel's positions in one dimension, in one pass."""
+    """(lanes, co, c, k, k) in another order, the kernel's positions in one dimension, in one
+    pass."""
     turned = weight.permute(0, *order)
     room = torch.empty(turned.shape, device=weight.device, dtype=dtype)
     return room.copy_(turned).flatten(1, 2)

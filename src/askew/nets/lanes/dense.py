@@ -1,8 +1,9 @@
 """Dense layers of stacked lanes, and gradients of their weights that nobody writes down.
 
-digits-32 has 31 million dense weights a lane, and a step does little else than read and write them. The gradient of
-such a weight is a product of two small matrices, so a backward pass leaves the two, and the optimiser multiplies them
-where it uses the outcome (`askew.nets.lanes.update_kernel`): a fifth to a quarter of what a step moves.
+digits-32 has 31 million dense weights a lane, and a step does little else than read and write them.
+The gradient of such a weight is a product of two small matrices, so a backward pass leaves the two,
+and the optimiser multiplies them where it uses the outcome (`askew.nets.lanes.update_kernel`): a
+fifth to a quarter of what a step moves.
 """
 
 from __future__ import annotations
@@ -47,15 +48,25 @@ class FactoredGradients:
     def add(self, weight: Tensor, left: Tensor, right: Tensor) -> None:
         """left · right, of one of several passes perhaps."""
         found = self._found.get(weight.data_ptr())
-        self._found[weight.data_ptr()] = Factors(left, right) if found is None else found.plus(left, right)
+        self._found[weight.data_ptr()] = (
+            Factors(left, right) if found is None else found.plus(left, right)
+        )
 
     def with_others(self, weight: Tensor, gradient: Tensor | None) -> Gradient:
         """The whole gradient, given what autograd found elsewhere."""
         found = self._found.get(weight.data_ptr())
-        return gradient if found is None else found if gradient is None else found.product().add_(gradient)
+        return (
+            gradient
+            if found is None
+            else found
+            if gradient is None
+            else found.product().add_(gradient)
+        )
 
 
-_active: FactoredGradients | None = None  # not local to a thread: on a GPU autograd has threads of its own
+_active: FactoredGradients | None = (
+    None  # not local to a thread: on a GPU autograd has threads of its own
+)
 
 
 @contextmanager

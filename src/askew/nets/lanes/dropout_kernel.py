@@ -1,4 +1,5 @@
-"""Dropout of all lanes as one Triton kernel: torch takes a dozen passes, most of them over hashes of 64 bits."""
+"""Dropout of all lanes as one Triton kernel: torch takes a dozen passes, most of them over hashes
+of 64 bits."""
 
 from __future__ import annotations
 
@@ -16,8 +17,11 @@ BLOCK = 1024
 
 
 @triton.jit
-def _drop(x, out, keys, stream, least, scale, COUNT, SIZE, N, D, FIRST: tl.constexpr, BLOCK: tl.constexpr):
-    """out = x·scale where `askew.core.random.keep_mask` of a lane's key keeps place n·D + d, else 0.
+def _drop(
+    x, out, keys, stream, least, scale, COUNT, SIZE, N, D, FIRST: tl.constexpr, BLOCK: tl.constexpr
+):
+    """out = x·scale where `askew.core.random.keep_mask` of a lane's key keeps place n·D + d, else
+    0.
 
     In memory (l, N, D), or with FIRST (l, D, N); SIZE = N·D.
     """
@@ -28,11 +32,14 @@ def _drop(x, out, keys, stream, least, scale, COUNT, SIZE, N, D, FIRST: tl.const
     z = (hash64(position, stream) ^ tl.load(keys + place // SIZE, mask=here, other=0)) * M1
     z = (z ^ (z >> 32)) * M2
     value = tl.load(x + place, mask=here, other=0.0)
-    tl.store(out + place, tl.where(z >= least, value * scale, 0.0).to(out.dtype.element_ty), mask=here)
+    tl.store(
+        out + place, tl.where(z >= least, value * scale, 0.0).to(out.dtype.element_ty), mask=here
+    )
 
 
 class Dropped(torch.autograd.Function):
-    """`askew.nets.layers.Dropout` by a hashed stream and a hashed step a lane. (l, n, d), (l,) → (l, n, d)"""
+    """`askew.nets.layers.Dropout` by a hashed stream and a hashed step a lane. (l, n, d), (l,) →
+    (l, n, d)"""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, keys: Tensor, stream: int, p: float) -> Tensor:
@@ -54,5 +61,18 @@ def dropped(x: Tensor, keys: Tensor, stream: int, p: float) -> Tensor:
     if x.numel():
         grid = (triton.cdiv(x.numel(), BLOCK),)
         least = int(p * 2**64) - 2**63
-        _drop[grid](x, out, keys.contiguous(), stream, least, 1 / (1 - p), x.numel(), n * d, n, d, first, BLOCK)
+        _drop[grid](
+            x,
+            out,
+            keys.contiguous(),
+            stream,
+            least,
+            1 / (1 - p),
+            x.numel(),
+            n * d,
+            n,
+            d,
+            first,
+            BLOCK,
+        )
     return out

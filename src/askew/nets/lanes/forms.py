@@ -1,4 +1,5 @@
-"""Stacked layers by torch's own functions: what lanes use on a processor, and what kernels are held to on a GPU."""
+"""Stacked layers by torch's own functions: what lanes use on a processor, and what kernels are held
+to on a GPU."""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ def channels_then_images(x: Tensor) -> Tensor:
 def convolved(x: Tensor, weight: Tensor, bias: Tensor, padding: int) -> Tensor:
     """By the fastest of the forms below; docs/performance.md has the numbers."""
     lanes, _, cin, _, _ = weight.shape
-    if x.is_cuda and cin >= 16 and lanes % 8 == 0:  # cuDNN is slow for other numbers of groups in TF32
+    if (
+        x.is_cuda and cin >= 16 and lanes % 8 == 0
+    ):  # cuDNN is slow for other numbers of groups in TF32
         return grouped(x, weight, bias, padding)
     return (one_by_one if x.is_cuda and cin >= 64 else by_products)(x, weight, bias, padding)
 
@@ -55,10 +58,18 @@ class _OneByOne(torch.autograd.Function):
         dbias = g.sum(dim=(2, 3, 4))
         g = channels_then_images(g).contiguous()
         wanted = ctx.needs_input_grad[0]
-        # Unless channels become more, cuDNN is faster at the gradient of the images when it is asked for it as a
-        # convolution with the weights turned round.
+        # Unless channels become more, cuDNN is faster at the gradient of the images when it is
+        # asked for it as a convolution with the weights turned round.
         turn = wanted and weight.shape[1] <= weight.shape[2]
-        how = [1, 1], [ctx.padding] * 2, [1, 1], False, [0, 0], 1, [wanted and not turn, True, False]
+        how = (
+            [1, 1],
+            [ctx.padding] * 2,
+            [1, 1],
+            False,
+            [0, 0],
+            1,
+            [wanted and not turn, True, False],
+        )
         backward = torch.ops.aten.convolution_backward
         found = [backward(*lane, None, *how) for lane in zip(g, x, weight, strict=True)]
         dweight = torch.stack([own for _, own, _ in found])
@@ -91,23 +102,38 @@ def one_by_one(x: Tensor, weight: Tensor, bias: Tensor, padding: int) -> Tensor:
 def by_products(x: Tensor, weight: Tensor, bias: Tensor, padding: int) -> Tensor:
     """One product of weights and patches a lane, all in one."""
     lanes, cout, _, k, _ = weight.shape
-    patches = F.pad(x, (padding,) * 4).unfold(3, k, 1).unfold(4, k, 1)  # (lanes, cin, n, h', w', k, k)
+    patches = (
+        F.pad(x, (padding,) * 4).unfold(3, k, 1).unfold(4, k, 1)
+    )  # (lanes, cin, n, h', w', k, k)
     n, *side = patches.shape[2:5]
     columns = patches.permute(0, 1, 5, 6, 2, 3, 4).reshape(lanes, -1, n * side[0] * side[1])
     return torch.baddbmm(bias[:, :, None], weight.flatten(2), columns).view(lanes, cout, n, *side)
 
 
 def normed(
-    x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, var: Tensor,
-    momentum: float, eps: float, pool: Pool, training: bool,
-) -> Tensor:  # fmt: skip
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    mean: Tensor,
+    var: Tensor,
+    momentum: float,
+    eps: float,
+    pool: Pool,
+    training: bool,
+) -> Tensor:
     """(lanes, c, n, h, w) and (lanes, c) → (lanes, c, n, h', w')"""
     out = F.relu(
         F.batch_norm(
-            x.reshape(1, weight.numel(), -1, 1), mean.view(-1), var.view(-1), weight.flatten(), bias.flatten(),
-            training, momentum, eps,
+            x.reshape(1, weight.numel(), -1, 1),
+            mean.view(-1),
+            var.view(-1),
+            weight.flatten(),
+            bias.flatten(),
+            training,
+            momentum,
+            eps,
         )
-    )  # fmt: skip
+    )
     out = F.max_pool2d(out.view(x.shape).flatten(0, 1), *pool)
     return out.view(*x.shape[:3], *out.shape[2:])
 

@@ -1,10 +1,12 @@
-"""Layers with weights of their own in every lane: how convolutions and the like are computed under vmap.
+"""Layers with weights of their own in every lane: how convolutions and the like are computed under
+vmap.
 
-A stacked activation (lanes, images, channels, …) lies in memory as (lanes, channels, images, …). So a convolution is
-one batched product of weights and patches, whose outcome lies there in the same order; a channel's batch statistics
-are over one stretch of memory, and all lanes' channels together are the channels of one ordinary batch norm. What vmap
-makes of these layers by itself (a convolution of many groups, transpositions around every layer) is slower. On a GPU
-with Triton, askew.nets.lanes.kernels does without laying out any patches, and images lie there channels last.
+A stacked activation (lanes, images, channels, …) lies in memory as (lanes, channels, images, …). So
+a convolution is one batched product of weights and patches, whose outcome lies there in the same
+order; a channel's batch statistics are over one stretch of memory, and all lanes' channels together
+are the channels of one ordinary batch norm. What vmap makes of these layers by itself (a
+convolution of many groups, transpositions around every layer) is slower. On a GPU with Triton,
+askew.nets.lanes.kernels does without laying out any patches, and images lie there channels last.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ Dims = tuple[int | None, ...]
 
 
 class _Stacked(torch.autograd.Function):
-    """A function with a rule for vmap; lanes differentiate outside of vmap, so it needs no gradient of its own."""
+    """A function with a rule for vmap; lanes differentiate outside of vmap, so it needs no gradient
+    of its own."""
 
     @staticmethod
     def forward(*args: Any) -> Tensor:
@@ -56,7 +59,8 @@ def _no_autocast(device: str) -> Iterator[bool]:
 
 
 class Pending(NamedTuple):
-    """A convolution that the norm after it computes with itself: (n, cin, h, w), (cout, cin, k, k), (cout,) a lane."""
+    """A convolution that the norm after it computes with itself: (n, cin, h, w), (cout, cin, k, k),
+    (cout,) a lane."""
 
     x: Tensor
     weight: Tensor
@@ -67,9 +71,21 @@ class Pending(NamedTuple):
 class _ConvNormReluPool(_Stacked):
     @staticmethod
     def vmap(
-        info: Any, dims: Dims, x: Tensor, kernel: Tensor, shift: Tensor, weight: Tensor, bias: Tensor, mean: Tensor,
-        var: Tensor, padding: int, momentum: float, eps: float, pool: Pool, training: bool,
-    ) -> tuple[Tensor, int]:  # fmt: skip
+        info: Any,
+        dims: Dims,
+        x: Tensor,
+        kernel: Tensor,
+        shift: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        mean: Tensor,
+        var: Tensor,
+        padding: int,
+        momentum: float,
+        eps: float,
+        pool: Pool,
+        training: bool,
+    ) -> tuple[Tensor, int]:
         x, kernel, shift, weight, bias, mean, var = _lanes_first(
             info, dims[:7], x, kernel, shift, weight, bias, mean, var
         )
@@ -92,8 +108,9 @@ class _ConvNormReluPool(_Stacked):
 def _kept() -> torch.dtype:
     """As what kernels keep a block's images where bfloat16 is not asked for.
 
-    With precision=tf32, float16: products round to a significand of that length anyway. With precision=float32,
-    float32: convolutions round to TF32 as cuDNN's do, unless that is turned off, and nothing else rounds.
+    With precision=tf32, float16: products round to a significand of that length anyway. With
+    precision=float32, float32: convolutions round to TF32 as cuDNN's do, unless that is turned off,
+    and nothing else rounds.
     """
     rounds = torch.backends.cudnn.allow_tf32 and torch.get_float32_matmul_precision() != "highest"
     return torch.float16 if rounds else torch.float32
@@ -103,7 +120,9 @@ class _Dense(_Stacked):
     @staticmethod
     def vmap(info: Any, dims: Dims, x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, int]:
         x, weight, bias = _lanes_first(info, dims, x, weight, bias)
-        with _no_autocast(x.device.type):  # to copy the weights takes longer than a faster product saves
+        with _no_autocast(
+            x.device.type
+        ):  # to copy the weights takes longer than a faster product saves
             rows = channels_then_images(x.to(weight.dtype))
             out: Tensor = Dense.apply(rows, weight, bias)  # type: ignore[no-untyped-call]
         return channels_then_images(out), 0
@@ -111,7 +130,9 @@ class _Dense(_Stacked):
 
 class _Dropped(_Stacked):
     @staticmethod
-    def vmap(info: Any, dims: Dims, x: Tensor, keys: Tensor, stream: int, p: float) -> tuple[Tensor, int]:
+    def vmap(
+        info: Any, dims: Dims, x: Tensor, keys: Tensor, stream: int, p: float
+    ) -> tuple[Tensor, int]:
         x, keys = _lanes_first(info, dims[:2], x, keys)
         if trusted_dropout(x, p):
             from askew.nets.lanes.dropout_kernel import Dropped
@@ -124,9 +145,18 @@ class _Dropped(_Stacked):
 class _NormReluPool(_Stacked):
     @staticmethod
     def vmap(
-        info: Any, dims: Dims, x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, var: Tensor,
-        momentum: float, eps: float, pool: Pool, training: bool,
-    ) -> tuple[Tensor, int]:  # fmt: skip
+        info: Any,
+        dims: Dims,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        mean: Tensor,
+        var: Tensor,
+        momentum: float,
+        eps: float,
+        pool: Pool,
+        training: bool,
+    ) -> tuple[Tensor, int]:
         x, weight, bias, mean, var = _lanes_first(info, dims[:5], x, weight, bias, mean, var)
         x = channels_then_images(x)
         rows = x.dim() == 3
@@ -157,11 +187,17 @@ def dropped(x: Tensor, key: Tensor, stream: int, p: float) -> Tensor:
 
 
 def norm_relu_pool(norm: _BatchNorm, x: Tensor | Pending, pool: Pool = NO_POOL) -> Tensor:
-    """Batch norm, ReLU and max pool, of a convolution that waits for them too; running statistics change in place.
+    """Batch norm, ReLU and max pool, of a convolution that waits for them too; running statistics
+    change in place.
 
     (n, c) or (n, c, h, w) a lane
     """
-    mean, var, batches, momentum = norm.running_mean, norm.running_var, norm.num_batches_tracked, norm.momentum
+    mean, var, batches, momentum = (
+        norm.running_mean,
+        norm.running_var,
+        norm.num_batches_tracked,
+        norm.momentum,
+    )
     assert mean is not None
     assert var is not None
     assert batches is not None
@@ -171,7 +207,8 @@ def norm_relu_pool(norm: _BatchNorm, x: Tensor | Pending, pool: Pool = NO_POOL) 
     own, how = (norm.weight, norm.bias, mean, var), (momentum, norm.eps, pool, norm.training)
     out: Tensor
     if isinstance(x, Pending):
-        out = _ConvNormReluPool.apply(x.x, x.weight, x.bias, *own, x.padding, *how)  # type: ignore[no-untyped-call]
+        # type: ignore[no-untyped-call]
+        out = _ConvNormReluPool.apply(x.x, x.weight, x.bias, *own, x.padding, *how)
     else:
         out = _NormReluPool.apply(x, *own, *how)  # type: ignore[no-untyped-call]
     return out

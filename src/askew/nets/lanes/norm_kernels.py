@@ -1,9 +1,9 @@
 """Triton kernels for stacked norms on a GPU, with the ReLU and the pool that follow.
 
-An activation of a lane is pixels (all images') times channels, in memory channels last (what convolutions like) or
-channels first (what dense layers make): two strides say which. Sides of images are not `constexpr`, though that is
-faster: Triton 3.6 then makes code for some of them (16 pixels, pools of 3 and 2; 32 → 48 channels) that computes wrong
-gradients.
+An activation of a lane is pixels (all images') times channels, in memory channels last (what
+convolutions like) or channels first (what dense layers make): two strides say which. Sides of
+images are not `constexpr`, though that is faster: Triton 3.6 then makes code for some of them (16
+pixels, pools of 3 and 2; 32 → 48 channels) that computes wrong gradients.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import triton.language as tl
 
 @triton.jit
 def store_part(parts, value, here, M, row, known, ROWS, BM: tl.constexpr, AXIS: tl.constexpr):
-    """parts[t, 0 and 1, row]: mean, and sum of squares around it, of the t-th block of BM pixels, which lie along AXIS.
+    """parts[t, 0 and 1, row]: mean, and sum of squares around it, of the t-th block of BM pixels,
+    which lie along AXIS.
 
     A value that is not here is 0.
     """
@@ -33,18 +34,35 @@ def statistics(x, parts, M, C, ROWS, SM, SC, BM: tl.constexpr, BC: tl.constexpr)
     m = tl.program_id(0) * BM + tl.arange(0, BM)
     c = tl.program_id(1) * BC + tl.arange(0, BC)
     here = (m < M)[:, None] & (c < C)[None, :]
-    value = tl.load(x + lane * M * C + m[:, None] * SM + c[None, :] * SC, mask=here, other=0.0).to(tl.float32)
+    value = tl.load(x + lane * M * C + m[:, None] * SM + c[None, :] * SC, mask=here, other=0.0).to(
+        tl.float32
+    )
     store_part(parts, value, here, M, lane * C + c, c < C, ROWS, BM, 0)
 
 
 @triton.jit
 def merge(
-    parts, bias, mean, rstd, running_mean, running_var, M, ROWS, PARTS, PART, momentum, eps,
-    BIAS: tl.constexpr, BT: tl.constexpr, BR: tl.constexpr,
-):  # fmt: skip
-    """Mean and 1/σ of each row (a channel of a lane) from its parts, of PART pixels each but for the last.
+    parts,
+    bias,
+    mean,
+    rstd,
+    running_mean,
+    running_var,
+    M,
+    ROWS,
+    PARTS,
+    PART,
+    momentum,
+    eps,
+    BIAS: tl.constexpr,
+    BT: tl.constexpr,
+    BR: tl.constexpr,
+):
+    """Mean and 1/σ of each row (a channel of a lane) from its parts, of PART pixels each but for
+    the last.
 
-    And the running statistics; those of a convolution are of its outcome with the bias, which `parts` and `mean` lack.
+    And the running statistics; those of a convolution are of its outcome with the bias, which
+    `parts` and `mean` lack.
     """
     row = tl.program_id(0) * BR + tl.arange(0, BR)
     here = row < ROWS
@@ -53,7 +71,10 @@ def merge(
         t = start + tl.arange(0, BT)
         mask = (t < PARTS)[:, None] & here[None, :]
         size = tl.minimum(M - t * PART, PART).to(tl.float32)
-        total += tl.load(parts + t[:, None] * 2 * ROWS + row[None, :], mask=mask, other=0.0) * size[:, None]
+        total += (
+            tl.load(parts + t[:, None] * 2 * ROWS + row[None, :], mask=mask, other=0.0)
+            * size[:, None]
+        )
     mu = tl.sum(total, axis=0) / M
     spread = tl.zeros((BT, BR), dtype=tl.float32)
     for start in range(0, PARTS, BT):
@@ -77,10 +98,33 @@ def merge(
 
 @triton.jit
 def norm_relu_pool(
-    x, mean, rstd, weight, bias, out, where, picked, M, MO, C, H, W, HO, WO, SM, SC, OM, OC,
-    P: tl.constexpr, S: tl.constexpr, Q: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
-):  # fmt: skip
-    """out = max(0, max over the window of (x − μ)/σ·γ + β); `where` says which pixel it was, −1 for none above 0.
+    x,
+    mean,
+    rstd,
+    weight,
+    bias,
+    out,
+    where,
+    picked,
+    M,
+    MO,
+    C,
+    H,
+    W,
+    HO,
+    WO,
+    SM,
+    SC,
+    OM,
+    OC,
+    P: tl.constexpr,
+    S: tl.constexpr,
+    Q: tl.constexpr,
+    BM: tl.constexpr,
+    BC: tl.constexpr,
+):
+    """out = max(0, max over the window of (x − μ)/σ·γ + β); `where` says which pixel it was, −1 for
+    none above 0.
 
     `picked` is x there.
     """
@@ -99,7 +143,9 @@ def norm_relu_pool(
     for i in tl.static_range(P):
         for j in tl.static_range(P):
             y, z = y0 + i, z0 + j
-            inside = ((at < MO) & (y >= 0) & (y < H) & (z >= 0) & (z < W))[:, None] & (c < C)[None, :]
+            inside = ((at < MO) & (y >= 0) & (y < H) & (z >= 0) & (z < W))[:, None] & (c < C)[
+                None, :
+            ]
             place = ((n * H + y) * W + z)[:, None] * SM + c[None, :] * SC
             own = tl.load(x + place, mask=inside, other=0.0).to(tl.float32)
             value = own * a[None, :] + b[None, :]
@@ -115,12 +161,31 @@ def norm_relu_pool(
 
 
 @triton.jit
-def norm_sums(picked, mean, rstd, g, where, sums, MO, C, ROWS, OM, OC, CHUNK, BM: tl.constexpr, BC: tl.constexpr):
-    """sums[s, 0 to 2, (lane, channel)]: Σ g·x̂, Σ g and max |g| over a chunk's pixels that the pool let through."""
+def norm_sums(
+    picked,
+    mean,
+    rstd,
+    g,
+    where,
+    sums,
+    MO,
+    C,
+    ROWS,
+    OM,
+    OC,
+    CHUNK,
+    BM: tl.constexpr,
+    BC: tl.constexpr,
+):
+    """sums[s, 0 to 2, (lane, channel)]: Σ g·x̂, Σ g and max |g| over a chunk's pixels that the pool
+    let through."""
     split, lane = tl.program_id(0), tl.program_id(2).to(tl.int64)
     c = tl.program_id(1) * BC + tl.arange(0, BC)
     row = lane * C + c
-    mu, scale = tl.load(mean + row, mask=c < C, other=0.0), tl.load(rstd + row, mask=c < C, other=0.0)
+    mu, scale = (
+        tl.load(mean + row, mask=c < C, other=0.0),
+        tl.load(rstd + row, mask=c < C, other=0.0),
+    )
     plain = tl.zeros((BM, BC), dtype=tl.float32)
     along = tl.zeros((BM, BC), dtype=tl.float32)
     most = tl.zeros((BM, BC), dtype=tl.float32)
@@ -143,12 +208,26 @@ def norm_sums(picked, mean, rstd, g, where, sums, MO, C, ROWS, OM, OC, CHUNK, BM
 
 @triton.jit
 def merge_sums(
-    sums, weight, rstd, dweight, dbias, unit, M, C, ROWS, CHUNKS, WINDOWS,
-    HALF: tl.constexpr, BS: tl.constexpr, BC: tl.constexpr,
-):  # fmt: skip
-    """dweight = Σ g·x̂ and dbias = Σ g of a lane; where gradients are kept in float16, also the unit they are kept in.
+    sums,
+    weight,
+    rstd,
+    dweight,
+    dbias,
+    unit,
+    M,
+    C,
+    ROWS,
+    CHUNKS,
+    WINDOWS,
+    HALF: tl.constexpr,
+    BS: tl.constexpr,
+    BC: tl.constexpr,
+):
+    """dweight = Σ g·x̂ and dbias = Σ g of a lane; where gradients are kept in float16, also the
+    unit they are kept in.
 
-    It is a power of two, so that the largest of them is a few thousand: |x̂| ≤ √M bounds dx beforehand.
+    It is a power of two, so that the largest of them is a few thousand: |x̂| ≤ √M bounds dx
+    beforehand.
     """
     lane = tl.program_id(0).to(tl.int64)
     c = tl.program_id(1) * BC + tl.arange(0, BC)
@@ -167,7 +246,9 @@ def merge_sums(
     tl.store(dweight + row, dw, mask=c < C)
     tl.store(dbias + row, db, mask=c < C)
     if HALF:  # then BC is all channels
-        factor = tl.abs(tl.load(weight + row, mask=c < C, other=0.0)) * tl.load(rstd + row, mask=c < C, other=0.0)
+        factor = tl.abs(tl.load(weight + row, mask=c < C, other=0.0)) * tl.load(
+            rstd + row, mask=c < C, other=0.0
+        )
         m = M.to(tl.float32)
         bound = factor * (WINDOWS * tl.max(most, axis=0) + tl.abs(db) / m + tl.abs(dw) / tl.sqrt(m))
         exponent = tl.floor(tl.log2(tl.maximum(tl.max(bound), 1e-30)))
@@ -198,10 +279,22 @@ def _affine(mean, rstd, weight, dweight, dbias, unit, lane, row, known, M, HALF:
 
 @triton.jit
 def _passed(
-    g0, w0, g1, w1, g2, w2, g3, w3,
-    U: tl.constexpr, V: tl.constexpr, P: tl.constexpr, S: tl.constexpr, Q: tl.constexpr,
-):  # fmt: skip
-    """What pixel (U, V) of a cell gets from its own window and the three next: to the right, below, and below that."""
+    g0,
+    w0,
+    g1,
+    w1,
+    g2,
+    w2,
+    g3,
+    w3,
+    U: tl.constexpr,
+    V: tl.constexpr,
+    P: tl.constexpr,
+    S: tl.constexpr,
+    Q: tl.constexpr,
+):
+    """What pixel (U, V) of a cell gets from its own window and the three next: to the right, below,
+    and below that."""
     own: tl.constexpr = (U + Q) * P + V + Q
     d = tl.where(w0 == own, g0, 0.0) if U + Q < P and V + Q < P else tl.zeros_like(g0)
     if U + Q < P and V + Q >= S:
@@ -215,13 +308,41 @@ def _passed(
 
 @triton.jit
 def norm_backward(
-    x, mean, rstd, weight, g, where, dweight, dbias, unit, dx, M, MO, C, N, H, W, HO, WO, SM, SC, OM, OC,
-    P: tl.constexpr, S: tl.constexpr, Q: tl.constexpr, HALF: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
-):  # fmt: skip
-    """dx = γ/σ·(d − mean(d) − x̂·mean(d·x̂)), where d is g of the windows that let this pixel through.
+    x,
+    mean,
+    rstd,
+    weight,
+    g,
+    where,
+    dweight,
+    dbias,
+    unit,
+    dx,
+    M,
+    MO,
+    C,
+    N,
+    H,
+    W,
+    HO,
+    WO,
+    SM,
+    SC,
+    OM,
+    OC,
+    P: tl.constexpr,
+    S: tl.constexpr,
+    Q: tl.constexpr,
+    HALF: tl.constexpr,
+    BM: tl.constexpr,
+    BC: tl.constexpr,
+):
+    """dx = γ/σ·(d − mean(d) − x̂·mean(d·x̂)), where d is g of the windows that let this pixel
+    through.
 
-    A program computes cells of S x S pixels: pixel (S·a + u, S·b + v) can only be in window (a, b), as its pixel
-    (u + Q, v + Q), and where windows overlap in the next ones, as a pixel S less. (So P ≤ S + Q and Q ≤ S.)
+    A program computes cells of S x S pixels: pixel (S·a + u, S·b + v) can only be in window (a, b),
+    as its pixel (u + Q, v + Q), and where windows overlap in the next ones, as a pixel S less. (So
+    P ≤ S + Q and Q ≤ S.)
     """
     lane = tl.program_id(2).to(tl.int64)
     at = tl.program_id(0) * BM + tl.arange(0, BM)
@@ -230,7 +351,9 @@ def norm_backward(
     n, r = at // (CH * CW), at % (CH * CW)
     a, b = r // CW, r % CW
     here = (n < N)[:, None]
-    mu, factor, shift, slope = _affine(mean, rstd, weight, dweight, dbias, unit, lane, lane * C + c, c < C, M, HALF)
+    mu, factor, shift, slope = _affine(
+        mean, rstd, weight, dweight, dbias, unit, lane, lane * C + c, c < C, M, HALF
+    )
     g += lane * MO * C
     where += lane * MO * C
     x += lane * M * C

@@ -1,4 +1,5 @@
-"""Norms by their Triton kernels: how pixels and channels lie in memory, and how programs share them out."""
+"""Norms by their Triton kernels: how pixels and channels lie in memory, and how programs share them
+out."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ ELEMENTS = 1024
 
 
 class Plane(NamedTuple):
-    """How a stacked activation's pixels and channels lie in memory, and are shared out among programs."""
+    """How a stacked activation's pixels and channels lie in memory, and are shared out among
+    programs."""
 
     lanes: int
     channels: int
@@ -50,36 +52,66 @@ class Plane(NamedTuple):
 
     def grid(self) -> tuple[int, int, int]:
         block = self.block
-        return triton.cdiv(self.pixels, block["BM"]), triton.cdiv(self.channels, block["BC"]), self.lanes
+        return (
+            triton.cdiv(self.pixels, block["BM"]),
+            triton.cdiv(self.channels, block["BC"]),
+            self.lanes,
+        )
 
     def pooled(self, pool: Pool) -> Plane:
         size, stride, padding = pool
-        height, width = ((side + 2 * padding - size) // stride + 1 for side in (self.height, self.width))
+        height, width = (
+            (side + 2 * padding - size) // stride + 1 for side in (self.height, self.width)
+        )
         return self._replace(height=height, width=width)
 
     def empty(self, device: torch.device, dtype: torch.dtype) -> Tensor:
         """(lanes, n, h, w, c) or (lanes, c, n, h, w)"""
         lanes, c, n, h, w, last = self
-        return torch.empty((lanes, n, h, w, c) if last else (lanes, c, n, h, w), device=device, dtype=dtype)
+        return torch.empty(
+            (lanes, n, h, w, c) if last else (lanes, c, n, h, w), device=device, dtype=dtype
+        )
 
 
 def statistics(x: Tensor, plane: Plane) -> tuple[Tensor, int]:
     """Mean and squares of each block of pixels, for `merged`, and how many pixels a block has."""
     grid = plane.grid()
     parts = torch.empty(grid[0], 2, plane.rows, device=x.device)
-    norm_kernels.statistics[grid](x, parts, plane.pixels, plane.channels, plane.rows, *plane.strides, **plane.block)
+    norm_kernels.statistics[grid](
+        x, parts, plane.pixels, plane.channels, plane.rows, *plane.strides, **plane.block
+    )
     return parts, plane.block["BM"]
 
 
 def merged(
-    parts: Tensor, part: int, plane: Plane, bias: Tensor | None, mean: Tensor, var: Tensor, momentum: float, eps: float
+    parts: Tensor,
+    part: int,
+    plane: Plane,
+    bias: Tensor | None,
+    mean: Tensor,
+    var: Tensor,
+    momentum: float,
+    eps: float,
 ) -> tuple[Tensor, Tensor]:
     """Mean without the bias, and 1/σ; running statistics change in place. → two of (lanes, c)"""
     own, rstd = torch.empty(2, plane.lanes, plane.channels, device=parts.device)
     norm_kernels.merge[(triton.cdiv(plane.rows, 16),)](
-        parts, bias, own, rstd, mean, var, plane.pixels, plane.rows, len(parts), part, momentum, eps,
-        BIAS=bias is not None, BT=min(128, triton.next_power_of_2(len(parts))), BR=16,
-    )  # fmt: skip
+        parts,
+        bias,
+        own,
+        rstd,
+        mean,
+        var,
+        plane.pixels,
+        plane.rows,
+        len(parts),
+        part,
+        momentum,
+        eps,
+        BIAS=bias is not None,
+        BT=min(128, triton.next_power_of_2(len(parts))),
+        BR=16,
+    )
     return own, rstd
 
 
@@ -94,47 +126,125 @@ class Pooled(NamedTuple):
 
 
 def norm_relu_pool(
-    x: Tensor, plane: Plane, mean: Tensor, rstd: Tensor, weight: Tensor, bias: Tensor, pool: Pool, dtype: torch.dtype
+    x: Tensor,
+    plane: Plane,
+    mean: Tensor,
+    rstd: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    pool: Pool,
+    dtype: torch.dtype,
 ) -> Pooled:
     after = plane.pooled(pool)
     found = Pooled(*(after.empty(x.device, kind) for kind in (dtype, torch.int8, x.dtype)))
     p, s, q = pool
     norm_kernels.norm_relu_pool[after.grid()](
-        x, mean, rstd, weight, bias, *found, plane.pixels, after.pixels, plane.channels,
-        plane.height, plane.width, after.height, after.width, *plane.strides, *after.strides,
-        P=p, S=s, Q=q, **after.block,
-    )  # fmt: skip
+        x,
+        mean,
+        rstd,
+        weight,
+        bias,
+        *found,
+        plane.pixels,
+        after.pixels,
+        plane.channels,
+        plane.height,
+        plane.width,
+        after.height,
+        after.width,
+        *plane.strides,
+        *after.strides,
+        P=p,
+        S=s,
+        Q=q,
+        **after.block,
+    )
     return found
 
 
 def norm_gradient(
-    g: Tensor, x: Tensor, plane: Plane, mean: Tensor, rstd: Tensor, weight: Tensor, where: Tensor, picked: Tensor,
+    g: Tensor,
+    x: Tensor,
+    plane: Plane,
+    mean: Tensor,
+    rstd: Tensor,
+    weight: Tensor,
+    where: Tensor,
+    picked: Tensor,
     pool: Pool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Of x, as x is kept; of weight and bias; and the unit of the first, a number a lane, which float16 has alone."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Of x, as x is kept; of weight and bias; and the unit of the first, a number a lane, which
+    float16 has alone."""
     after, rows, c = plane.pooled(pool), plane.rows, plane.channels
     p, s, q = pool
     _, columns, lanes = after.grid()
     high = after.block["BM"]
-    chunk = triton.cdiv(triton.cdiv(after.pixels, triton.cdiv(SPLITS, columns * lanes)), high) * high
+    chunk = (
+        triton.cdiv(triton.cdiv(after.pixels, triton.cdiv(SPLITS, columns * lanes)), high) * high
+    )
     chunks = triton.cdiv(after.pixels, chunk)
     sums = torch.empty(chunks, 3, rows, device=x.device)
     norm_kernels.norm_sums[(chunks, columns, lanes)](
-        picked, mean, rstd, g, where, sums, after.pixels, c, rows, *after.strides, chunk, **after.block
+        picked,
+        mean,
+        rstd,
+        g,
+        where,
+        sums,
+        after.pixels,
+        c,
+        rows,
+        *after.strides,
+        chunk,
+        **after.block,
     )
     half = x.dtype == torch.float16
     dweight, dbias = torch.empty(2, lanes, c, device=x.device)
     unit = torch.empty(lanes, device=x.device)
     wide = triton.next_power_of_2(c) if half else min(64, triton.next_power_of_2(c))
     norm_kernels.merge_sums[(lanes, triton.cdiv(c, wide))](
-        sums, weight, rstd, dweight, dbias, unit, plane.pixels, c, rows, chunks, triton.cdiv(p, s) ** 2,
-        HALF=half, BS=min(16, triton.next_power_of_2(chunks)), BC=wide,
-    )  # fmt: skip
+        sums,
+        weight,
+        rstd,
+        dweight,
+        dbias,
+        unit,
+        plane.pixels,
+        c,
+        rows,
+        chunks,
+        triton.cdiv(p, s) ** 2,
+        HALF=half,
+        BS=min(16, triton.next_power_of_2(chunks)),
+        BC=wide,
+    )
     dx = torch.empty_like(x)
     cells = plane._replace(height=triton.cdiv(plane.height, s), width=triton.cdiv(plane.width, s))
     norm_kernels.norm_backward[cells.grid()](
-        x, mean, rstd, weight, g, where, dweight, dbias, unit, dx, plane.pixels, after.pixels, c, plane.images,
-        plane.height, plane.width, after.height, after.width, *plane.strides, *after.strides,
-        P=p, S=s, Q=q, HALF=half, **cells.block,
-    )  # fmt: skip
+        x,
+        mean,
+        rstd,
+        weight,
+        g,
+        where,
+        dweight,
+        dbias,
+        unit,
+        dx,
+        plane.pixels,
+        after.pixels,
+        c,
+        plane.images,
+        plane.height,
+        plane.width,
+        after.height,
+        after.width,
+        *plane.strides,
+        *after.strides,
+        P=p,
+        S=s,
+        Q=q,
+        HALF=half,
+        **cells.block,
+    )
     return dx, dweight, dbias, unit

@@ -1,4 +1,5 @@
-"""Kernels are tried before they are trusted: compared with torch's own layers, once per shape on the machine."""
+"""Kernels are tried before they are trusted: compared with torch's own layers, once per shape on
+the machine."""
 
 from __future__ import annotations
 
@@ -15,14 +16,16 @@ from askew.core import random
 from askew.nets.lanes.forms import Form, Pool, dropped, normed, one_by_one
 
 TOLERATED = 0.02
-"""How far a kernel may be from torch, as a share of the outcome: products in TF32 are 0.001 apart, wrong code 0.1."""
+"""How far a kernel may be from torch, as a share of the outcome: products in TF32 are 0.001 apart,
+wrong code 0.1."""
 Shape = tuple[int, ...]
 
 _NO_GRADIENT = "block", "random draw", "picture view", "step along a product"
 
 
 class WrongKernelWarning(UserWarning):
-    """A kernel cannot be compiled here, or computes something else than torch does, and is not used."""
+    """A kernel cannot be compiled here, or computes something else than torch does, and is not
+    used."""
 
 
 @cache
@@ -32,7 +35,8 @@ def has_triton() -> bool:
 
 
 def usable(*tensors: Tensor) -> bool:
-    """Whether kernels can be given these: not under vmap, which knows torch's own functions alone."""
+    """Whether kernels can be given these: not under vmap, which knows torch's own functions
+    alone."""
     wrapped = torch._C._functorch.is_functorch_wrapped_tensor
     return has_triton() and all(x.is_cuda and not wrapped(x) for x in tensors)
 
@@ -49,7 +53,9 @@ def _few(images: int) -> int:
     return images if images <= 64 else 64 + images % 16
 
 
-def trusted_norm(x: Tensor, weight: Tensor, momentum: float, eps: float, pool: Pool, training: bool) -> bool:
+def trusted_norm(
+    x: Tensor, weight: Tensor, momentum: float, eps: float, pool: Pool, training: bool
+) -> bool:
     """Whether the kernel of a norm may be used for (lanes, c, n, h, w)."""
     if not _with_pool(x, weight, pool) or x.dtype != torch.float32:
         return False
@@ -59,19 +65,29 @@ def trusted_norm(x: Tensor, weight: Tensor, momentum: float, eps: float, pool: P
 
 
 def trusted_block(
-    x: Tensor, kernel: Tensor, padding: int, momentum: float, eps: float, pool: Pool, training: bool, kept: torch.dtype
+    x: Tensor,
+    kernel: Tensor,
+    padding: int,
+    momentum: float,
+    eps: float,
+    pool: Pool,
+    training: bool,
+    kept: torch.dtype,
 ) -> bool:
     """Whether those of a convolution with its norm may be used for (lanes, cin, n, h, w).
 
-    Value and gradient of either are compared by themselves, and the value of both: a pool that is undecided takes
-    rounding for an answer, so that the gradient of both says little.
+    Value and gradient of either are compared by themselves, and the value of both: a pool that is
+    undecided takes rounding for an answer, so that the gradient of both says little.
     """
     if not _with_pool(x, kernel, pool):
         return False
     lanes, cin, n, *side = x.shape
     cout, k = kernel.shape[1], kernel.shape[3]
     few, row = _few(n), (lanes, cout)
-    images, outcome = (lanes, cin, few, *side), (lanes, cout, few, *(s + 2 * padding - k + 1 for s in side))
+    images, outcome = (
+        (lanes, cin, few, *side),
+        (lanes, cout, few, *(s + 2 * padding - k + 1 for s in side)),
+    )
     how = momentum, eps, pool, training
     return (
         tried("convolution", (images, kernel.shape), (padding, kept), x.device)
@@ -89,16 +105,21 @@ def trusted_dropout(x: Tensor, p: float) -> bool:
 
 
 def trusted_update(weight: Tensor, left: Tensor, slots: int, averaged: bool) -> bool:
-    """Whether the kernel that steps along a product may be used for weights (lanes, e, d) and factors (lanes, e, n)."""
+    """Whether the kernel that steps along a product may be used for weights (lanes, e, d) and
+    factors (lanes, e, n)."""
     rounds = torch.get_float32_matmul_precision() != "highest"  # TF32 is what makes it fast
     if not usable(weight) or not rounds or weight.dtype != torch.float32:
         return False
     (_, e, d), n = weight.shape, left.shape[2]
-    return tried("step along a product", ((2, e, d), (2, e, n), (2, n, d)), (slots, averaged), weight.device)
+    return tried(
+        "step along a product", ((2, e, d), (2, e, n), (2, n, d)), (slots, averaged), weight.device
+    )
 
 
 @cache
-def tried(layer: str, shapes: tuple[Shape, ...], options: tuple[object, ...], device: torch.device) -> bool:
+def tried(
+    layer: str, shapes: tuple[Shape, ...], options: tuple[object, ...], device: torch.device
+) -> bool:
     """Whether the kernel of a layer says what torch says, on random tensors of these shapes."""
     from askew.nets.kernels import picture_kernel, pictures
     from askew.nets.kernels.draw_kernel import draw
@@ -111,9 +132,15 @@ def tried(layer: str, shapes: tuple[Shape, ...], options: tuple[object, ...], de
         "convolution": (kernels.Conv.apply, _convolution),
         "norm": (_norm_by(kernels.NormReluPool.apply), _norm_by(normed)),
         "block": (_block_by(kernels.ConvNormReluPool.apply), _block_by(_block)),
-        "norm by kept statistics": (_by_kept_statistics(KeptNorm.apply), _by_kept_statistics(_kept_norm)),
+        "norm by kept statistics": (
+            _by_kept_statistics(KeptNorm.apply),
+            _by_kept_statistics(_kept_norm),
+        ),
         "random draw": (_draw_by(draw), _draw_by(_draw)),
-        "picture view": (_picture_by(picture_kernel.picture_view), _picture_by(pictures.picture_view)),
+        "picture view": (
+            _picture_by(picture_kernel.picture_view),
+            _picture_by(pictures.picture_view),
+        ),
         "dropout": (_dropout_by(Dropped.apply), _dropout_by(dropped)),
         "step along a product": (_step_by(update), _step_by(_update)),
     }
@@ -126,7 +153,9 @@ def tried(layer: str, shapes: tuple[Shape, ...], options: tuple[object, ...], de
         if apart < TOLERATED:
             return True
         wrong = f"is {100 * apart:.0f} % off"
-    message = f"The kernel of a {layer} of {shapes[0]} {wrong} on this machine; torch's own is used."
+    message = (
+        f"The kernel of a {layer} of {shapes[0]} {wrong} on this machine; torch's own is used."
+    )
     warnings.warn(message, WrongKernelWarning, stacklevel=2)
     return False
 
@@ -150,9 +179,16 @@ def _statistics(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 def _norm_by(norm: Form) -> Form:
     def form(
-        x: Tensor, weight: Tensor, bias: Tensor, momentum: float, eps: float, pool: Pool, training: bool,
-        kept: torch.dtype, last: bool,
-    ) -> Tensor:  # fmt: skip
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        momentum: float,
+        eps: float,
+        pool: Pool,
+        training: bool,
+        kept: torch.dtype,
+        last: bool,
+    ) -> Tensor:
         """Of images that lie in memory as they will come, rounded as they will be."""
         if last:
             x = x.permute(0, 2, 3, 4, 1).contiguous().permute(0, 4, 1, 2, 3)
@@ -175,7 +211,9 @@ def _by_kept_statistics(norm: Form) -> Form:
     return form
 
 
-def _kept_norm(x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, var: Tensor, eps: float) -> Tensor:
+def _kept_norm(
+    x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, var: Tensor, eps: float
+) -> Tensor:
     return F.batch_norm(x, mean, var, weight, bias, False, 0.0, eps)
 
 
@@ -188,10 +226,20 @@ def _draw(kind: str, keys: Tensor, stream: str, shape: Shape) -> Tensor:
 
 
 def _picture_by(view: Form) -> Form:
-    def form(x: Tensor, crops: Tensor, styles: Tensor, kept: torch.dtype, style: float, side: int) -> Tensor:
+    def form(
+        x: Tensor, crops: Tensor, styles: Tensor, kept: torch.dtype, style: float, side: int
+    ) -> Tensor:
         """Of pixels in 0 … 255, by uniform numbers."""
         crops, styles = torch.special.ndtr(crops), torch.special.ndtr(styles)
-        return view((128 + 64 * x).clamp(0, 255).to(kept), crops, styles if style else None, 0.9, 0.3, style, side)
+        return view(
+            (128 + 64 * x).clamp(0, 255).to(kept),
+            crops,
+            styles if style else None,
+            0.9,
+            0.3,
+            style,
+            side,
+        )
 
     return form
 
@@ -207,12 +255,26 @@ def _dropout_by(dropout: Form) -> Form:
 
 def _step_by(update: Callable[..., None]) -> Form:
     def form(weight: Tensor, left: Tensor, right: Tensor, count: int, averaged: bool) -> Tensor:
-        """How far the weights move, what the slots become, which have been used before, and perhaps the average."""
+        """How far the weights move, what the slots become, which have been used before, and perhaps
+        the average."""
         slots = [weight.flip(0).square() * left.shape[2] for _ in range(count)]
         after, average = weight.clone(), torch.zeros_like(weight) if averaged else None
         numbers = torch.tensor([0.1, 0.5, 0.4], device=weight.device)
         for variant in (False, True):
-            update(after, slots, average, left, right, numbers, numbers[2], 0.9, 0.01, variant, 0.999, 1e-8)
+            update(
+                after,
+                slots,
+                average,
+                left,
+                right,
+                numbers,
+                numbers[2],
+                0.9,
+                0.01,
+                variant,
+                0.999,
+                1e-8,
+            )
         found = [after - weight, *slots, *([] if average is None else [average])]
         return torch.cat([value.flatten() for value in found])
 
@@ -220,9 +282,19 @@ def _step_by(update: Callable[..., None]) -> Form:
 
 
 def _update(
-    weight: Tensor, slots: Sequence[Tensor], average: Tensor | None, left: Tensor, right: Tensor, numbers: Tensor,
-    share: Tensor, beta1: float, decay: float, variant: bool, beta2: float, eps: float,
-) -> None:  # fmt: skip
+    weight: Tensor,
+    slots: Sequence[Tensor],
+    average: Tensor | None,
+    left: Tensor,
+    right: Tensor,
+    numbers: Tensor,
+    share: Tensor,
+    beta1: float,
+    decay: float,
+    variant: bool,
+    beta2: float,
+    eps: float,
+) -> None:
     """By the formulas of SGD (one slot) and Adam (two)."""
     g, (rate, first, second) = torch.bmm(left, right), numbers
     apart = variant and len(slots) == 2
@@ -246,10 +318,31 @@ def _block_by(block: Form) -> Form:
 
 
 def _block(
-    x: Tensor, kernel: Tensor, shift: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, var: Tensor,
-    padding: int, momentum: float, eps: float, pool: Pool, training: bool, kept: torch.dtype,
-) -> Tensor:  # fmt: skip
-    return normed(one_by_one(x, kernel, shift, padding), weight, bias, mean, var, momentum, eps, pool, training)
+    x: Tensor,
+    kernel: Tensor,
+    shift: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    mean: Tensor,
+    var: Tensor,
+    padding: int,
+    momentum: float,
+    eps: float,
+    pool: Pool,
+    training: bool,
+    kept: torch.dtype,
+) -> Tensor:
+    return normed(
+        one_by_one(x, kernel, shift, padding),
+        weight,
+        bias,
+        mean,
+        var,
+        momentum,
+        eps,
+        pool,
+        training,
+    )
 
 
 def distance(
@@ -261,7 +354,8 @@ def distance(
     *,
     gradients: bool = True,
 ) -> float:
-    """How far two forms are apart for tensors of these shapes, as a share of the outcome or, if more, of a gradient."""
+    """How far two forms are apart for tensors of these shapes, as a share of the outcome or, if
+    more, of a gradient."""
     chance = torch.Generator(device).manual_seed(0)
     tensors = [torch.randn(shape, generator=chance, device=device) for shape in shapes]
     found: list[list[Tensor]] = []
@@ -272,5 +366,7 @@ def distance(
             out = way(*inputs, *options)
         if weigh is None:
             weigh = torch.randn(out.shape, generator=chance, device=device)
-        found.append([out.detach(), *(torch.autograd.grad(out, inputs, weigh) if gradients else ())])
+        found.append(
+            [out.detach(), *(torch.autograd.grad(out, inputs, weigh) if gradients else ())]
+        )
     return max(float((b - a).norm() / a.norm()) for a, b in zip(*found, strict=True))

@@ -1,4 +1,5 @@
-"""What a grid costs: its missing runs, their steps, and the time of a GPU by measured speeds; nothing is trained."""
+"""What a grid costs: its missing runs, their steps, and the time of a GPU by measured speeds;
+nothing is trained."""
 
 from __future__ import annotations
 
@@ -10,13 +11,15 @@ from askew.runs.launch.jobs import Job
 from askew.training.run import Run
 
 IMAGE_MICROSECONDS = {"digits-28": 0.9, "digits-32": 7.0, "resnet50": 300.0}
-"""Of one image through a step, forward and backward, on one H200: the small networks so that the paper's grid, in lanes
-of five to ten, takes as long as it took (results/speed), a ResNet-50 by itself at 16 + 16 in bf16."""
+"""Of one image through a step, forward and backward, on one H200: the small networks so that the
+paper's grid, in lanes of five to ten, takes as long as it took (results/speed), a ResNet-50 by
+itself at 16 + 16 in bf16."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """The runs of one method, or its pre-trainings, on one network: how many, and what they take."""
+    """The runs of one method, or its pre-trainings, on one network: how many, and what they
+    take."""
 
     method: str
     network: str

@@ -76,11 +76,18 @@ class Missing:
     @property
     def cost(self) -> int:
         """How long it takes, in comparison with others."""
-        return self.inputs * self.run.plan[-1].steps * sum(phase.repeat for phase in self.run.method.phases())
+        return (
+            self.inputs
+            * self.run.plan[-1].steps
+            * sum(phase.repeat for phase in self.run.method.phases())
+        )
 
 
-def plan_jobs(requests: Sequence[RunRequest], how: Execution) -> tuple[list[str], list[Job], list[Job]]:
-    """Every run's key; then what is missing: the pre-trainings, each once, and the runs that continue them."""
+def plan_jobs(
+    requests: Sequence[RunRequest], how: Execution
+) -> tuple[list[str], list[Job], list[Job]]:
+    """Every run's key; then what is missing: the pre-trainings, each once, and the runs that
+    continue them."""
     keys: list[str] = []
     pretrainings: dict[str, Missing] = {}
     runs: dict[str, Missing] = {}
@@ -99,10 +106,13 @@ def plan_jobs(requests: Sequence[RunRequest], how: Execution) -> tuple[list[str]
     return keys, _in_lanes(others, how, True), _in_lanes(list(runs.values()), how, False, first)
 
 
-def _in_lanes(missing: Sequence[Missing], how: Execution, pretraining: bool, first: Collection[str] = ()) -> list[Job]:
+def _in_lanes(
+    missing: Sequence[Missing], how: Execution, pretraining: bool, first: Collection[str] = ()
+) -> list[Job]:
     """Jobs of runs of equal shape, those on the same training data next to each other.
 
-    These `first`, then the longest before the others, so that no worker is left with a long one at the end.
+    These `first`, then the longest before the others, so that no worker is left with a long one at
+    the end.
     """
     alike: dict[str, list[Missing]] = {}
     for one in missing:
@@ -118,8 +128,11 @@ def _in_lanes(missing: Sequence[Missing], how: Execution, pretraining: bool, fir
 
 
 @stopwatch.on("start-up")
-def open_plan(requests: Sequence[RunRequest], how: Execution) -> tuple[list[str], list[Job], list[Job]]:
-    """The same, and a folder for it; only at the end, so that what cannot be done writes nothing."""
+def open_plan(
+    requests: Sequence[RunRequest], how: Execution
+) -> tuple[list[str], list[Job], list[Job]]:
+    """The same, and a folder for it; only at the end, so that what cannot be done writes
+    nothing."""
     plan = plan_jobs(requests, how)
     for request in (request for job in plan[2] for request in job.runs.values()):
         run, task = prepare(request)
@@ -130,22 +143,31 @@ def open_plan(requests: Sequence[RunRequest], how: Execution) -> tuple[list[str]
 
 def write_plan(how: Execution, keys: Sequence[str], requests: Sequence[RunRequest]) -> None:
     """Write down which runs a grid has, so that `askew status` knows which are still waiting."""
-    file = how.root / f"plan-{hashlib.sha256(' '.join(sorted(keys)).encode()).hexdigest()[:12]}.json"
+    file = (
+        how.root / f"plan-{hashlib.sha256(' '.join(sorted(keys)).encode()).hexdigest()[:12]}.json"
+    )
     if not file.exists():
         labels = [request.label for request in requests]
         write_json(file, {"runs": dict(zip(keys, labels, strict=True))})
 
 
 def launch_jobs(jobs: Sequence[Job], how: Execution, launcher: Launcher) -> Iterator[Event]:
-    """Run jobs by a launcher, yielding what happens. One that fails, or whose worker dies, does not stop the others.
+    """Run jobs by a launcher, yielding what happens. One that fails, or whose worker dies, does not
+    stop the others.
 
-    A run that another process works on is tried again at the end, when it is done or that process has died.
+    A run that another process works on is tried again at the end, when it is done or that process
+    has died.
     """
     stopwatch.turn("other")
     watch = Watch()
     busy: dict[str, Busy] = {}
     while jobs:
-        ready = {key for job in jobs for key in job.runs if key not in busy or watch.free(busy[key].folder)}
+        ready = {
+            key
+            for job in jobs
+            for key in job.runs
+            if key not in busy or watch.free(busy[key].folder)
+        }
         if not ready:
             time.sleep(PAUSE)
             continue
@@ -171,7 +193,10 @@ def run_job(job: Job, how: Execution) -> Iterator[Event]:
     ended: dict[str, Failed | Busy] = {}
     try:
         if not (how.root / MARKER).exists():
-            raise Unwritable(f"The folder of runs {how.root} is gone.", "was it on a disk that is no longer mounted?")
+            raise Unwritable(
+                f"The folder of runs {how.root} is gone.",
+                "was it on a disk that is no longer mounted?",
+            )
         for event in execute_lanes(_prepared(job), how, pretraining=job.pretraining):
             match event:
                 case Broken():
@@ -183,7 +208,9 @@ def run_job(job: Job, how: Execution) -> Iterator[Event]:
     except (UserError, OSError) as error:
         why = from_os_error(error) if isinstance(error, OSError) else error
         left = [key for key in job.runs if key not in ended and not RunFolder(how.root / key).done]
-        ended |= {key: Failed(key, job.runs[key], str(why), isinstance(error, Unwritable)) for key in left}
+        ended |= {
+            key: Failed(key, job.runs[key], str(why), isinstance(error, Unwritable)) for key in left
+        }
     for key in job.runs:
         end = ended.get(key, Finished(key))
         yield record_failure(end, how) if isinstance(end, Failed) else end
@@ -193,7 +220,10 @@ def run_job(job: Job, how: Execution) -> Iterator[Event]:
 def _prepared(job: Job) -> list[tuple[Run, Task]]:
     """What a job trains, and on which data."""
     pairs = [prepare(request) for request in job.runs.values()]
-    return [(run.before if run.before is not None and job.pretraining else run, task) for run, task in pairs]
+    return [
+        (run.before if run.before is not None and job.pretraining else run, task)
+        for run, task in pairs
+    ]
 
 
 def record_failure(failed: Failed, how: Execution) -> Failed:

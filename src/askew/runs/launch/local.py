@@ -56,7 +56,8 @@ class Local:
 
     workers: int = 1
     idle: list[Worker] = field(default_factory=list)
-    """Processes without a job, which have loaded torch and the data already; they end with `close`."""
+    """Processes without a job, which have loaded torch and the data already; they end with
+    `close`."""
     mps: Mps | None = None
     """What lets the processes share a GPU."""
 
@@ -126,7 +127,8 @@ class Local:
 def spawn_worker() -> Worker:
     """A new process that waits for jobs."""
     context = multiprocessing.get_context("spawn")
-    # One pipe per worker, no shared queue: a worker that is killed in the middle of a write can then block no other.
+    # One pipe per worker, no shared queue: a worker that is killed in the middle of a write can
+    # then block no other.
     ours, theirs = context.Pipe()
     process = context.Process(target=_work, args=(theirs, time.monotonic()), daemon=True)
     with _interrupts_blocked():
@@ -141,7 +143,8 @@ def _interrupts_blocked() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
-    # The tracker that the first start brings along would unblock it again (Python 3.11), so it comes before.
+    # The tracker that the first start brings along would unblock it again (Python 3.11), so it
+    # comes before.
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -159,7 +162,8 @@ def _failures(worker: Worker, how: Execution) -> Iterator[Failed]:
 
 
 def _work(connection: Connection, began: float) -> None:
-    """What a worker, whose start began at a moment of `time.monotonic`, does: one job after another."""
+    """What a worker, whose start began at a moment of `time.monotonic`, does: one job after
+    another."""
     stopwatch.restart(began)
     end_with_parent()
     warn_plainly()
@@ -174,6 +178,8 @@ def _work(connection: Connection, began: float) -> None:
                 raise
             except Exception:
                 for key, request in job.runs.items():
-                    connection.send(record_failure(Failed(key, request, traceback.format_exc()), how))
+                    connection.send(
+                        record_failure(Failed(key, request, traceback.format_exc()), how)
+                    )
             stopwatch.turn("waiting")
             connection.send(Spent(stopwatch.take()))

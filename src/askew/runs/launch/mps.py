@@ -1,4 +1,5 @@
-"""NVIDIA's MPS, which lets several processes compute on one GPU at the same time instead of taking turns."""
+"""NVIDIA's MPS, which lets several processes compute on one GPU at the same time instead of taking
+turns."""
 
 from __future__ import annotations
 
@@ -17,9 +18,11 @@ PATIENCE = 20.0
 
 
 class Mps:
-    """A control daemon of our own, in a folder of its own, so that whoever else uses the GPU has nothing to do with it.
+    """A control daemon of our own, in a folder of its own, so that whoever else uses the GPU has
+    nothing to do with it.
 
-    None is started where the program is missing or somebody's daemon runs already, which workers then find themselves.
+    None is started where the program is missing or somebody's daemon runs already, which workers
+    then find themselves.
     """
 
     def __init__(self, note: Callable[[str], None] = lambda text: None) -> None:
@@ -37,10 +40,13 @@ class Mps:
         self.folder = Path(tempfile.mkdtemp(prefix="askew-mps-"))
         if problem := _control("", "-d", environment=self._own()):
             self._remove()
-            self.note(f"NVIDIA's MPS could not be started, so processes take turns on the GPU: {problem}.")
+            self.note(
+                f"NVIDIA's MPS could not be started, so processes take turns on the GPU: {problem}."
+            )
         else:
             self.note(
-                "NVIDIA's MPS was started, for processes to share the GPU, and is stopped at the end (or: --no-mps)."
+                "NVIDIA's MPS was started, for processes to share the GPU, and is stopped at the "
+                "end (or: --no-mps)."
             )
 
     def stop(self) -> None:
@@ -56,7 +62,8 @@ class Mps:
 
     @contextlib.contextmanager
     def joined(self) -> Iterator[None]:
-        """Processes that are started meanwhile use the daemon; this one, which may outlive it, does not."""
+        """Processes that are started meanwhile use the daemon; this one, which may outlive it, does
+        not."""
         own = {} if self.folder is None else self._own()
         before = {name: os.environ[name] for name in own if name in os.environ}
         os.environ.update(own)
@@ -74,8 +81,12 @@ class Mps:
 def _control(say: str, *args: str, environment: Mapping[str, str] | None = None) -> str:
     """Call the control program; what is wrong, empty if it did as it was told."""
     # The daemon is to see all GPUs: among those that it sees, workers count theirs anew.
-    inherited = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
-    with tempfile.TemporaryFile() as answer:  # a pipe would be held open by the daemon, and waited for
+    inherited = {
+        name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"
+    }
+    with (
+        tempfile.TemporaryFile() as answer
+    ):  # a pipe would be held open by the daemon, and waited for
         try:
             done = subprocess.run(
                 [CONTROL, *args],

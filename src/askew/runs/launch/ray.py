@@ -1,4 +1,5 @@
-"""Run jobs as Ray tasks, on an existing cluster or one started on this machine; nodes may come and go."""
+"""Run jobs as Ray tasks, on an existing cluster or one started on this machine; nodes may come and
+go."""
 
 from __future__ import annotations
 
@@ -21,8 +22,9 @@ from askew.runs.launch.remote import Environment, JobGroup, drive, run_jobs
 CLOSED = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_AUTH_MODE": "token"}
 """Variables that keep a cluster started here to this machine and its user.
 
-The first is Ray's switch for a cluster of one machine, on any system: all of its processes listen on 127.0.0.1. The
-option `_node_ip_address` does not do it: Ray replaces a loopback address by one that others can reach.
+The first is Ray's switch for a cluster of one machine, on any system: all of its processes listen
+on 127.0.0.1. The option `_node_ip_address` does not do it: Ray replaces a loopback address by one
+that others can reach.
 """
 
 
@@ -56,7 +58,9 @@ class Ray:
         if loaded is not None and loaded.is_initialized():  # for the jobs before these
             return
         if not self.address:
-            os.environ |= CLOSED | {"RAY_AUTH_TOKEN": _token()}  # before Ray is imported, which reads them
+            os.environ |= CLOSED | {
+                "RAY_AUTH_TOKEN": _token()
+            }  # before Ray is imported, which reads them
         try:
             import ray
         except ImportError:
@@ -71,7 +75,9 @@ class Ray:
                 ray.init("local", num_cpus=cpus, include_dashboard=False, **quiet)
         except (ConnectionError, ValueError, RuntimeError, OSError) as error:
             reason = str(error).strip().splitlines()[0]
-            raise UserError(f"There is no Ray cluster at {self.address or 'this machine'}: {reason}", _HINT) from error
+            raise UserError(
+                f"There is no Ray cluster at {self.address or 'this machine'}: {reason}", _HINT
+            ) from error
         if not self.address:
             node: str = ray.util.get_node_ip_address()
             self._check_loopback(node)
@@ -82,7 +88,8 @@ class Ray:
             self.close()
             raise UserError(
                 f"Ray listens on {node}, where other machines can reach it.",
-                "import ray after the cluster was started, or name a cluster of your own by its address.",
+                "import ray after the cluster was started, or name a cluster of your own by its "
+                "address.",
             )
 
 
@@ -108,7 +115,8 @@ class _Backend:
 
     @property
     def capacity(self) -> int:
-        """Twice what fits now, so that no worker waits for the driver; nodes that come later make it more."""
+        """Twice what fits now, so that no worker waits for the driver; nodes that come later make
+        it more."""
         if self.settings.workers:
             return self.settings.workers
         resources = self.ray.cluster_resources()
@@ -128,7 +136,8 @@ class _Backend:
         try:
             events: list[Event] = self.ray.get(handle)
         except self.ray.exceptions.RayTaskError:
-            raise  # `run_jobs` catches every exception: this is a defect, or askew is not installed there
+            # `run_jobs` catches every exception: this is a defect, or askew is not installed there.
+            raise
         except self.ray.exceptions.RayError:
             return None
         return events

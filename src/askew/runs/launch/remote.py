@@ -1,4 +1,5 @@
-"""Run jobs in processes that a cluster starts, perhaps on other machines; only the folder of runs is shared."""
+"""Run jobs in processes that a cluster starts, perhaps on other machines; only the folder of runs
+is shared."""
 
 from __future__ import annotations
 
@@ -25,14 +26,16 @@ RETRIES = 3
 
 _GAVE_UP = UserError(
     f"Its worker was lost {RETRIES + 1} times without getting further.",
-    "out of memory, or a machine that fails? Slurm's logs are in .slurm in the folder of runs. Start the same command "
+    "out of memory, or a machine that fails? Slurm's logs are in .slurm in the folder of runs. "
+    "Start the same command "
     "again to go on from the last checkpoint.",
 )
 
 
 @dataclass
 class JobGroup:
-    """Jobs that are submitted together and run one after another, and how often their worker was lost."""
+    """Jobs that are submitted together and run one after another, and how often their worker was
+    lost."""
 
     jobs: Sequence[Job]
     losses: int = 0
@@ -54,7 +57,8 @@ class Backend(Protocol):
         """Submit groups, each to be run by `run_jobs`; one handle per group."""
 
     def wait(self, handles: Sequence[Any], seconds: float) -> list[tuple[Any, list[Event] | None]]:
-        """Those that ended within so many seconds, with their events; None where the process or machine was lost."""
+        """Those that ended within so many seconds, with their events; None where the process or
+        machine was lost."""
 
     def cancel(self, handles: Sequence[Any]) -> None:
         """Cancel what was submitted."""
@@ -62,14 +66,18 @@ class Backend(Protocol):
 
 @dataclass(frozen=True)
 class Environment:
-    """The folder and the variables of this process, for names of files and data to mean the same elsewhere."""
+    """The folder and the variables of this process, for names of files and data to mean the same
+    elsewhere."""
 
     folder: Path
     variables: Mapping[str, str]
 
     @classmethod
     def here(cls) -> Environment:
-        return cls(Path.cwd(), {name: value for name, value in os.environ.items() if name.startswith("ASKEW_")})
+        return cls(
+            Path.cwd(),
+            {name: value for name, value in os.environ.items() if name.startswith("ASKEW_")},
+        )
 
     def apply(self) -> None:
         """Make it this process's own; UserError if there is no such folder here."""
@@ -78,7 +86,8 @@ class Environment:
             os.chdir(self.folder)
         except OSError as error:
             raise UserError(
-                f"The folder {self.folder} cannot be entered on {socket.gethostname()}: {error.strerror}.",
+                f"The folder {self.folder} cannot be entered on {socket.gethostname()}: "
+                f"{error.strerror}.",
                 "all machines must see the same folders under the same names.",
             ) from None
 
@@ -94,18 +103,27 @@ def run_jobs(jobs: Sequence[Job], how: Execution, environment: Environment) -> l
             events += [event for event in run_job(job, here) if not isinstance(event, Progress)]
         except Exception as error:
             reason = str(error) if isinstance(error, UserError) else traceback.format_exc()
-            events += [record_failure(Failed(key, request, reason), how) for key, request in job.runs.items()]
+            events += [
+                record_failure(Failed(key, request, reason), how)
+                for key, request in job.runs.items()
+            ]
     return events
 
 
 def drive(groups: Iterable[JobGroup], how: Execution, backend: Backend) -> Iterator[Event]:
-    """Keep a cluster busy, yielding what happens; a group whose worker or machine was lost is submitted again."""
+    """Keep a cluster busy, yielding what happens; a group whose worker or machine was lost is
+    submitted again."""
     how = replace(how, root=how.root.resolve())
     waiting, running = deque(groups), dict[Any, JobGroup]()
-    observer, looked = _Observer([key for group in waiting for key, _ in group.runs()], how), time.monotonic()
+    observer, looked = (
+        _Observer([key for group in waiting for key, _ in group.runs()], how),
+        time.monotonic(),
+    )
     try:
         while waiting or running:
-            if batch := [waiting.popleft() for _ in range(min(len(waiting), backend.capacity - len(running)))]:
+            if batch := [
+                waiting.popleft() for _ in range(min(len(waiting), backend.capacity - len(running)))
+            ]:
                 running |= zip(backend.submit(batch, how), batch, strict=True)
             for handle, events in backend.wait(list(running), PAUSE):
                 group = running.pop(handle)
@@ -127,7 +145,9 @@ def _may_retry(group: JobGroup, how: Execution) -> bool:
     """Whether to submit a group again; any number of times if it got further in between."""
     folders = [how.root / key for key, _ in group.runs()]
     done = sum(RunFolder(folder).done for folder in folders)
-    progress = sum(holder.step for folder in folders if (holder := last_holder(folder))) + 10**9 * done
+    progress = (
+        sum(holder.step for folder in folders if (holder := last_holder(folder))) + 10**9 * done
+    )
     group.losses = 1 if progress > group.progress else group.losses + 1
     group.progress = max(progress, group.progress)
     return group.losses <= RETRIES
@@ -142,7 +162,8 @@ def _give_up(group: JobGroup, how: Execution) -> Iterator[Event]:
 
 
 class _Observer:
-    """Reads from the run folders what happens while groups are running, and reports each end once."""
+    """Reads from the run folders what happens while groups are running, and reports each end
+    once."""
 
     def __init__(self, keys: Iterable[str], how: Execution) -> None:
         self.how, self.reported = how, set[str]()

@@ -1,6 +1,8 @@
-"""Run jobs as Slurm arrays, through submitit; a job that is preempted or runs out of time is queued again.
+"""Run jobs as Slurm arrays, through submitit; a job that is preempted or runs out of time is queued
+again.
 
-Results come back as JSON files of our own: the pickles that submitit writes beside them are never read here.
+Results come back as JSON files of our own: the pickles that submitit writes beside them are never
+read here.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ ARRAY = 1000
 """Most jobs of one array: Slurm's own default."""
 
 SLOW_FILES = 15.0
-"""Seconds that a result may take to be seen here after its job has ended, on a network file system."""
+"""Seconds that a result may take to be seen here after its job has ended, on a network file
+system."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,8 @@ class Slurm:
     gpus: int = 0
     """GPUs per Slurm job."""
     options: Mapping[str, str] = field(default_factory=dict)
-    """Of sbatch, such as partition, time or mem; `cluster=local` stands for this machine, to try it out."""
+    """Of sbatch, such as partition, time or mem; `cluster=local` stands for this machine, to try it
+    out."""
 
     @property
     def local(self) -> bool:
@@ -66,16 +70,21 @@ class Slurm:
         self.connect()
         backend = _Backend(self)
         shares = self.workers or (backend.capacity if self.local else len(jobs))
-        yield from drive([JobGroup(jobs[i::shares]) for i in range(min(shares, len(jobs)))], how, backend)
+        yield from drive(
+            [JobGroup(jobs[i::shares]) for i in range(min(shares, len(jobs)))], how, backend
+        )
 
     def close(self) -> None:
         """Nothing to do: Slurm's jobs end by themselves."""
 
 
 class RunGroup:
-    """What a Slurm job calls; before the job has to end, submitit asks for `checkpoint` and queues the answer again."""
+    """What a Slurm job calls; before the job has to end, submitit asks for `checkpoint` and queues
+    the answer again."""
 
-    def __call__(self, jobs: Sequence[Job], how: Execution, environment: Environment, result: Path) -> None:
+    def __call__(
+        self, jobs: Sequence[Job], how: Execution, environment: Environment, result: Path
+    ) -> None:
         events = run_jobs(jobs, how, environment)
         write_json(result, [_to_json(event) for event in events])
 
@@ -122,10 +131,18 @@ class _Backend:
         from submitit import AutoExecutor
 
         settings = self.settings
-        options = {name: value for name, value in settings.options.items() if name not in ("cluster", "time")}
+        options = {
+            name: value
+            for name, value in settings.options.items()
+            if name not in ("cluster", "time")
+        }
         executor = AutoExecutor(folder=folder, cluster="local" if settings.local else "slurm")
         executor.update_parameters(
-            name="askew", timeout_min=settings.minutes, tasks_per_node=1, cpus_per_task=1, gpus_per_node=settings.gpus
+            name="askew",
+            timeout_min=settings.minutes,
+            tasks_per_node=1,
+            cpus_per_task=1,
+            gpus_per_node=settings.gpus,
         )
         if not settings.local:
             executor.update_parameters(slurm_additional_parameters={"requeue": True, **options})
@@ -137,15 +154,27 @@ class _Backend:
         submitted: list[Any] = []
         for start in range(0, len(groups), ARRAY):
             part = groups[start : start + ARRAY]
-            results = [folder / f"result-{secrets.token_hex(16)}.json" for _ in part]  # names that none can foresee
-            arguments = [group.jobs for group in part], [how] * len(part), [here] * len(part), results
+            results = [
+                folder / f"result-{secrets.token_hex(16)}.json" for _ in part
+            ]  # names that none can foresee
+            arguments = (
+                [group.jobs for group in part],
+                [how] * len(part),
+                [here] * len(part),
+                results,
+            )
             jobs = executor.map_array(RunGroup(), *arguments)
             submitted += map(_Submitted, jobs, part, results)
         return submitted
 
-    def wait(self, handles: Sequence[_Submitted], seconds: float) -> list[tuple[Any, list[Event] | None]]:
+    def wait(
+        self, handles: Sequence[_Submitted], seconds: float
+    ) -> list[tuple[Any, list[Event] | None]]:
         end = time.monotonic() + seconds
-        while not (ready := [handle for handle in handles if handle.ended()]) and time.monotonic() < end:
+        while (
+            not (ready := [handle for handle in handles if handle.ended()])
+            and time.monotonic() < end
+        ):
             time.sleep(seconds / 10)
         return [(handle, handle.events()) for handle in ready]
 
@@ -159,7 +188,12 @@ def _to_json(event: Event) -> dict[str, Any]:
         case Finished():
             return {"key": event.key, "end": "finished"}
         case Failed():
-            return {"key": event.key, "end": "failed", "reason": event.reason, "for_all": event.for_all}
+            return {
+                "key": event.key,
+                "end": "failed",
+                "reason": event.reason,
+                "for_all": event.for_all,
+            }
         case Busy():
             return {"key": event.key, "end": "busy", "folder": str(event.folder)}
     raise AssertionError(f"no end of a run: {event}")
@@ -194,5 +228,7 @@ def _minutes(text: str) -> int:
     except ValueError:
         found = 0
     if found < 1:
-        raise UserError(f"--slurm time={text} is not a time.", "minutes, H:M:S or D-H:M, such as time=12:00:00.")
+        raise UserError(
+            f"--slurm time={text} is not a time.", "minutes, H:M:S or D-H:M, such as time=12:00:00."
+        )
     return found
