@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from askew.adaptation.api import adapt, audit, diagnose, embed
     from askew.adaptation.audit import Audit
-    from askew.adaptation.estimator import AdaptiveClassifier
-    from askew.adaptation.results import AdaptationResult, DiagnosisResult
+    from askew.adaptation.result import AdaptationResult, DiagnosisResult
+    from askew.adaptation.sklearn import AdaptiveClassifier
     from askew.cli.progress import watch
     from askew.core.errors import UserError
     from askew.core.options import Between, Search
@@ -84,8 +84,8 @@ _HOMES = {
     "askew.core.errors": ("UserError",),
     "askew.adaptation.api": ("adapt", "audit", "diagnose", "embed"),
     "askew.adaptation.audit": ("Audit",),
-    "askew.adaptation.estimator": ("AdaptiveClassifier",),
-    "askew.adaptation.results": ("AdaptationResult", "DiagnosisResult"),
+    "askew.adaptation.sklearn": ("AdaptiveClassifier",),
+    "askew.adaptation.result": ("AdaptationResult", "DiagnosisResult"),
     "askew.methods.base": (
         "Batch",
         "Losses",

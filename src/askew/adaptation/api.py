@@ -4,8 +4,10 @@ in memory."""
 from __future__ import annotations
 
 import contextlib
+import time
 import weakref
 from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,17 +17,17 @@ from numpy.typing import NDArray
 from torch import nn
 
 from askew.adaptation.artifacts import write_artifacts
+from askew.adaptation.assessment import Adaptation, assess
 from askew.adaptation.audit import Audit, target_names
 from askew.adaptation.audit import audit as audit_folder
-from askew.adaptation.candidates import SOURCE_ONLY
-from askew.adaptation.given import GivenLabels, GivenShares
-from askew.adaptation.members import train
-from askew.adaptation.pipeline import adapt as adapt_steps
-from askew.adaptation.results import AdaptationResult, DiagnosisResult
-from askew.adaptation.setup import AdaptRequest, read_domains, set_up
+from askew.adaptation.inputs import read_domains, read_inputs
+from askew.adaptation.recipe import auto, named_candidates, one_method, take
+from askew.adaptation.request import AdaptRequest, GivenLabels, GivenShares
+from askew.adaptation.result import AdaptationResult, DiagnosisResult
+from askew.adaptation.session import SOURCE_ONLY, Expect, Session
 from askew.core.device import pick_device
 from askew.core.errors import UserError
-from askew.core.files import temporary_folder
+from askew.core.files import sweep, temporary_folder
 from askew.core.options import checked
 from askew.core.tracking import Maker, checked_trackers
 from askew.data.custom import CustomData, CustomDomain, few
@@ -36,7 +38,7 @@ from askew.evaluation.diagnosis import diagnose as diagnose_outputs
 from askew.evaluation.outputs import DomainOutputs
 from askew.inference.embeddings import backbone_spec, embed_pictures, embed_rows, picture_embedder
 from askew.inference.predictor import Predictor, load
-from askew.methods import named
+from askew.methods import method_class, named
 from askew.methods.base import Method
 from askew.nets.modules import backbone_name
 from askew.runs.config import Training
@@ -45,6 +47,8 @@ from askew.runs.journal import Journal
 from askew.runs.root import check_out
 
 Returned = TypeVar("Returned")
+MethodLike = str | Method | type[Method]
+"""A method by id, as file.py:Class, as a class, or as an object with its hyper-parameters."""
 Watch = Callable[[Generator[Progress, None, Any]], Any]
 """What takes the steps of a training one by one, to show them, say, and gives what the training
 returns."""
@@ -68,15 +72,14 @@ def adapt(  # noqa: PLR0913
     target: Any,
     out: Path | str | None = None,
     *,
-    method: str | Method | type[Method] = "auto",
-    hyper: Mapping[str, Any] | None = None,
+    methods: MethodLike | Sequence[MethodLike] = "auto",
+    params: Mapping[str, Any] | None = None,
     search: int = 0,
     backbone: str | nn.Module = "",
     weights: str = "hub",
     fine_tune: bool | None = None,
     labels: Any = None,
-    train_labels: bool = False,
-    target_prior: Any = None,
+    target_shares: Any = None,
     training: Mapping[str, Any] | None = None,
     seed: int = 0,
     image: str = "",
@@ -87,61 +90,110 @@ def adapt(  # noqa: PLR0913
     log: Sequence[str | Maker] = (),
     watch: Watch = silently,
 ) -> AdaptationResult:
-    """Adapt a classifier to an unlabelled target, and estimate whether that helped: `askew adapt`
-    (docs/python.md).
+    """Adapt a classifier to an unlabelled target, and estimate whether that helped.
 
-    >>> result = askew.adapt((xs, ys), xt, method="coal", training=short)
+    `methods` is one method, which is then saved; several, which `auto` combines; or auto.
+
+    >>> result = askew.adapt((xs, ys), xt, methods="coal", training=short)
     >>> result.predictions.columns.tolist()
     ['path', 'class', 'probability', 'p_cat', 'p_dog', 'p_owl', 'unknown']
     """
-    name, own = named(method)
-    inputs = _given(source, target, image, label, skip_broken)
+    names, own = named_methods(methods, params)
+    given_source, given_target = _given(source, target, image, label, skip_broken)
     request = AdaptRequest(
-        *inputs,
-        name,
-        backbone_name(backbone),
-        weights,
-        fine_tune,
-        quick,
-        seed,
-        training or {},
-        skip_broken,
-        _columns(source, target, image, label),
-        _given_labels(labels, inputs[1]),
-        train_labels,
-        _given_prior(target_prior),
-        hyper=own | dict(hyper or {}),
+        source=given_source,
+        target=given_target,
+        methods=names,
+        params=own,
         search=search,
+        backbone=backbone_name(backbone),
+        weights=weights,
+        fine_tune=fine_tune,
+        quick=quick,
+        seed=seed,
+        training=training or {},
+        skip_broken=skip_broken,
+        columns=_columns(source, target, image, label),
+        labels=_given_labels(labels, given_target),
+        target_shares=_given_shares(target_shares),
         log=checked_trackers(log),
     )
-    return adapted(request, out, device, watch, getattr(target, "index", None))
+    return run_request(request, out, device, watch, getattr(target, "index", None))
 
 
-def adapted(
+def run_request(
     request: AdaptRequest,
     out: Path | str | None,
     device: str = "auto",
     watch: Watch = silently,
     index: Any = None,
 ) -> AdaptationResult:
-    """The same for a request: everything that is computed, and its files."""
+    """Do the same for a request: everything that is computed, and its files."""
     with contextlib.ExitStack() as undo:
         folder = undo.enter_context(temporary_folder("askew-adapt")) if out is None else Path(out)
         check_out(folder)
-        journal = Journal(
-            folder, len(request.candidates("rows")) + 1
-        )  # until the data are read, a guess
-        found = watch(
-            journal.watch(adapt_steps(request, folder, pick_device(device), journal.expect))
-        )
+        journal = Journal(folder, 1)  # how many trainings there are is known once data are read
+        work = adapt_steps(request, folder, pick_device(device), journal.expect)
+        found = watch(journal.watch(work))
         write_artifacts(found, folder)
-        journal.note(f"the model, predictions and the report of {found.winner.candidate.name}")
+        journal.note(f"the model, predictions and the report of {found.final.name}")
         fits = index is not None and not callable(index) and len(index) == len(found.predicted)
         result = AdaptationResult(found, folder, device, index if fits else None)
-        weakref.finalize(
-            result, undo.pop_all().close
-        )  # a temporary folder lasts as long as the result
+        # A temporary folder lasts as long as the result.
+        weakref.finalize(result, undo.pop_all().close)
         return result
+
+
+def adapt_steps(
+    request: AdaptRequest,
+    out: Path,
+    device: torch.device,
+    expect: Expect = lambda trainings, later: None,
+) -> Generator[Progress, None, Adaptation]:
+    """Compute everything but the files at the end, which `write_artifacts` writes."""
+    began = time.monotonic()
+    check_out(out)
+    sweep(out)
+    request.check()
+    checked(Training, dict(request.training), "training")
+    inputs = yield from read_inputs(request, out, device)
+    session = Session(
+        out / "runs",
+        device,
+        seed=request.seed,
+        log=request.log,
+        resamples=request.resamples,
+        train_missing=not request.take,
+        expect=expect,
+    )
+    candidates = named_candidates(request.methods, request.params, request.search)
+    if request.method:
+        outcome = yield from one_method(session, inputs, candidates)
+    else:
+        outcome = yield from auto(session, inputs, candidates)
+    outcome = take(outcome, request.take) if request.take else outcome
+    yield Progress("choice", "estimating class shares", 0, 1, {})
+    found = assess(session, inputs, outcome)
+    return replace(found, seconds=time.monotonic() - began, request=request)
+
+
+def named_methods(
+    methods: MethodLike | Sequence[MethodLike], params: Mapping[str, Any] | None
+) -> tuple[tuple[str, ...], dict[str, dict[str, Any]]]:
+    """Give the names of methods and their hyper-parameters by id; no names stand for auto."""
+    several = [methods] if isinstance(methods, str | Method | type) else list(methods)
+    if several in ([], ["auto"]):
+        several = []
+    if params and len(several) != 1:
+        raise UserError(
+            "Hyper-parameters belong to one method, and several are combined.",
+            "methods='coal', say.",
+        )
+    pairs = [named(method) for method in several]
+    own = {method_class(name).id: {**of_object, **(params or {})} for name, of_object in pairs}
+    return tuple(name for name, _ in pairs), {
+        name: values for name, values in own.items() if values
+    }
 
 
 # --- diagnose, audit, embed ---
@@ -162,8 +214,7 @@ def diagnose(  # noqa: PLR0913
     skip_broken: bool = False,
     device: str = "auto",
 ) -> DiagnosisResult:
-    """Test whether two domains differ in their label distribution, in their look, or in both:
-    `askew diagnose`.
+    """Test whether two domains differ in their class shares, in their look, or in both.
 
     A network is trained on the source, unless a model is given.
 
@@ -171,47 +222,52 @@ def diagnose(  # noqa: PLR0913
     >>> found.shares.round(1).columns.tolist()
     ['source', 'target', 'low', 'high']
     """
+    given_source, given_target = _given(source, target, image, label, skip_broken)
     request = AdaptRequest(
-        *_given(source, target, image, label, skip_broken),
-        "source",
-        backbone_name(backbone),
-        weights,
-        False,
-        quick,
-        seed,
-        training or {},
-        skip_broken,
-        _columns(source, target, image, label),
+        source=given_source,
+        target=given_target,
+        methods=(SOURCE_ONLY.method,),
+        backbone=backbone_name(backbone),
+        weights=weights,
+        fine_tune=False,
+        quick=quick,
+        seed=seed,
+        training=training or {},
+        skip_broken=skip_broken,
+        columns=_columns(source, target, image, label),
     )
-    return diagnosed_by(
-        request, None, model.model if isinstance(model, AdaptationResult) else model, device
-    )
+    own_model = model.model if isinstance(model, AdaptationResult) else model
+    return diagnose_request(request, None, own_model, device)
 
 
-def diagnosed_by(
+def diagnose_request(
     request: AdaptRequest,
     out: Path | None,
     model: Predictor | Path | str | None,
     device: str,
     watch: Watch = silently,
 ) -> DiagnosisResult:
-    """The same for a request; `out` keeps the network, if it is given."""
+    """Do the same for a request; `out` keeps the network, if it is given."""
     if out is not None:
         check_out(out)
     with contextlib.nullcontext(out) if out else temporary_folder("askew-diagnose") as folder:
-        return DiagnosisResult(*watch(diagnosed(request, folder, pick_device(device), model)))
+        return DiagnosisResult(*watch(diagnose_steps(request, folder, pick_device(device), model)))
 
 
-def diagnosed(
+def diagnose_steps(
     request: AdaptRequest, out: Path, device: torch.device, model: Path | str | Predictor | None
 ) -> Generator[Progress, None, tuple[Diagnosis, CustomData]]:
-    """What differs between the domains, by a network trained on the source or by a given model; and
-    the data."""
+    """Diagnose by a network trained on the source, or by a given model; give the data too."""
     checked(Training, dict(request.training), "training")
     if model is None:
-        setup = yield from set_up(request, out, device)
-        ((only,), _) = yield from train(setup, request, (SOURCE_ONLY,), out, device)
-        return diagnose_outputs(only.outputs), setup.data
+        inputs = yield from read_inputs(request, out, device)
+        features = inputs.rows or inputs.pixels
+        assert features is not None
+        assert inputs.data is not None
+        (only,) = yield from Session(out / "runs", device, seed=request.seed).train(
+            [SOURCE_ONLY], features
+        )
+        return diagnose_outputs(only.outputs), inputs.data
     predictor = model if isinstance(model, Predictor) else load(model, str(device))
     data = read_domains(request)
     training_data = data.task.training_data
@@ -237,7 +293,7 @@ def audit(adaptation: AdaptationResult | Path | str, labels: Any) -> Audit:
     Labels are a file, as the command takes it; a dictionary or a Series from names, as in
     `predictions`, to labels; or one for each target image in their order, None where there is none.
 
-    >>> result = askew.adapt((xs, ys), xt, method="coal", training=short)
+    >>> result = askew.adapt((xs, ys), xt, methods="coal", training=short)
     >>> print(askew.audit(result, yt).labelled)
     60
     """
@@ -265,11 +321,11 @@ def _given_labels(labels: Any, target: Path | CustomDomain) -> Path | GivenLabel
     return None if labels is None else _labels(labels, names)
 
 
-def _given_prior(prior: Any) -> Path | GivenShares | None:
+def _given_shares(shares: Any) -> Path | GivenShares | None:
     """A file, or shares by class."""
-    if prior is None or isinstance(prior, str | Path):
-        return None if prior is None else Path(prior)
-    return GivenShares(prior)
+    if shares is None or isinstance(shares, str | Path):
+        return None if shares is None else Path(shares)
+    return GivenShares(shares)
 
 
 def _label(value: Any) -> str:

@@ -5,87 +5,65 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
+from askew.adaptation.assessment import Adaptation
 from askew.adaptation.findings import adaptation_findings
-from askew.adaptation.pipeline import Adaptation
 from askew.adaptation.report import render_report
-from askew.adaptation.setup import AdaptRequest
+from askew.adaptation.request import AdaptRequest
 from askew.adaptation.source_free import Readapted
 from askew.core.errors import UserError
 from askew.core.files import write_bytes, write_json
 from askew.data.custom import CustomDomain
 from askew.data.image_lists import Columns
 from askew.data.paths import require_file
-from askew.evaluation.calibration import temperature
 from askew.inference.embeddings import Embedders
-from askew.inference.ensemble import join, with_source_statistics
 from askew.inference.model_card import TargetPrior
 from askew.inference.predictor import Predictor
 from askew.inference.writers import write_predictions_csv
 from askew.nets.adabn import STATISTICS
 from askew.nets.network import keeps_source_statistics
+from askew.reports.findings import Finding
 from askew.runs.root import open_root
 
-Part = tuple[Predictor, float, float]
-"""A model, its temperature and its weight."""
+FORM = 1
+"""Version of the layout of an adaptation's folder."""
 
 
 def write_artifacts(found: Adaptation, out: Path) -> None:
-    """model/, predictions.csv, report.html and, last, summary.json; each appears whole or not at
+    """Write model/, predictions.csv, report.html and, last, summary.json; each whole or not at
     all."""
-    predictor(found).save(out / "model")
-    names = found.setup.data.target.names
+    final_model(found).save(out / "model")
+    names = found.data.target.names
     problems, marked = [""] * len(names), found.unfamiliar.marked
     write_predictions_csv(
         out / "predictions.csv", names, problems, found.probabilities, found.classes, marked
     )
-    write_bytes(out / "report.html", render_report(found).encode(errors="replace"))
-    write_json(out / "summary.json", summary(found))
+    findings = adaptation_findings(found)
+    write_bytes(out / "report.html", render_report(found, findings).encode(errors="replace"))
+    write_json(out / "summary.json", summary(found, findings))
 
 
-def predictor(found: Adaptation) -> Predictor:
-    """The chosen network, from images (or rows) to classes; a frozen backbone is part of it."""
-    embedders, estimate = found.setup.embedders, TargetPrior.of(found.diagnosis.target_prior)
-    if found.setup.prior is not None:
-        estimate = TargetPrior(tuple(found.setup.prior.tolist()), "known")
-    made = {"by": "askew adapt", "method": found.winner.candidate.name, "said": found.sentence}
-    shape = tuple(found.setup.data.task.training_data.source.x.shape[1:])
-    members = found.winner.members or (found.winner,)
-    models = [
-        Predictor.of_run(one.folder, "cpu", estimate, made, one.run.method) for one in members
-    ]
-    temperatures, shares = (
-        [temperature(one.outputs) for one in members],
-        [one.candidate.weight for one in members],
-    )
-    parts = list(zip(models, temperatures, shares, strict=True))
-    if below := next((one.embedders for one in members if one.embedders is not None), None):
-        parts = _on_one(parts, [one.embedders is not None for one in members], below, shape)
-    plain = join(*zip(*parts, strict=True)) if len(parts) > 1 else parts[0][0]
+def final_model(found: Adaptation) -> Predictor:
+    """Make the model that is saved, from images (or rows) to classes: one network."""
+    shares = TargetPrior.of(found.diagnosis.target_prior)
+    if found.inputs.target_shares is not None:
+        shares = TargetPrior(tuple(found.inputs.target_shares.tolist()), "known")
+    made = {"by": "askew adapt", "method": found.final.name, "verdict": found.sentence}
+    run = found.final.run
+    model = Predictor.of_run(found.final.folder, "cpu", shares, made, run.method)
     bias = tuple((found.temperature * found.bias).tolist()) if found.bias.any() else ()
-    card = dataclasses.replace(plain.card, temperature=found.temperature, bias=bias)
-    whole = Predictor(card, plain.weights, "cpu")
-    return whole if embedders is None else on_frozen(whole, embedders, shape)
-
-
-def _on_one(
-    parts: Sequence[Part], frozen: Sequence[bool], embedders: Embedders, shape: tuple[int, ...]
-) -> list[Part]:
-    """Those of embeddings as one model of images, beside the others, so that the backbone is there
-    once."""
-    inner = [part for part, of_rows in zip(parts, frozen, strict=True) if of_rows]
-    others = [part for part, of_rows in zip(parts, frozen, strict=True) if not of_rows]
-    if len(inner) == 1:
-        ((model, temperature, weight),) = inner
-        return [*others, (on_frozen(model, embedders, shape), temperature, weight)]
-    model = on_frozen(join(*zip(*inner, strict=True)), embedders, shape)
-    return [*others, (model, 1.0, sum(weight for _, _, weight in inner))]
+    card = dataclasses.replace(model.card, temperature=found.temperature, bias=bias)
+    model = Predictor(card, model.weights, "cpu")
+    shape = tuple(found.inputs.task.training_data.source.x.shape[1:])
+    if found.inputs.embedders is None or model.card.shape == shape:
+        return model
+    return on_frozen(model, found.inputs.embedders, shape)
 
 
 def on_frozen(model: Predictor, embedders: Embedders, shape: tuple[int, ...]) -> Predictor:
@@ -97,7 +75,7 @@ def on_frozen(model: Predictor, embedders: Embedders, shape: tuple[int, ...]) ->
         ] = value
     split = keeps_source_statistics(weights)
     if split:  # of one part; others have the same for both domains
-        weights = with_source_statistics(weights)
+        weights = _with_source_statistics(weights)
     backbone = embedders.target.spec
     net = dataclasses.replace(
         card.net,
@@ -122,61 +100,58 @@ def _frozen_weights(embedders: Embedders) -> dict[str, Tensor]:
     return weights
 
 
-def summary(found: Adaptation) -> dict[str, Any]:
-    """As plain JSON values."""
-    winner, training_data = found.winner, found.setup.data.task.training_data
+def _with_source_statistics(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Give layers that keep one set of batch statistics the same set for each domain."""
+    own = dict(weights)
+    for name, value in weights.items():
+        leaf = name.rpartition(".")[2]
+        if leaf in STATISTICS:
+            own.setdefault(name.removesuffix(leaf) + f"source_{leaf}", value)
+    return own
+
+
+def summary(found: Adaptation, findings: Sequence[Finding] | None = None) -> dict[str, Any]:
+    """Give every number as plain JSON values."""
+    findings = adaptation_findings(found) if findings is None else findings
+    training_data, labels = found.inputs.task.training_data, found.inputs.labels
+    known = found.inputs.target_shares
     return {
-        "source": str(found.setup.data.source.path),
-        "target": str(found.setup.data.target.path),
+        "form": FORM,
+        "source": str(found.data.source.path),
+        "target": str(found.data.target.path),
         "images": {
             "source": len(training_data.source),
             "source_val": len(training_data.source_val),
             "target": len(training_data.target),
         },
         "classes": list(found.classes),
-        "network": found.setup.description,
-        "chosen": winner.candidate.name,
+        "network": found.inputs.description,
+        "saved": found.final.name,
         "rejected": found.rejected,
         "verdict": None if found.verdict is None else found.verdict.as_dict(),
         "sentence": found.sentence,
         "expected_accuracy": None if found.expected is None else found.expected.as_dict(),
-        "methods": _methods(found),
-        "failed": dict(found.failed),
-        "labels": None if found.setup.labels is None else _by_labels(found),
-        "known_mix": None if found.setup.prior is None else found.setup.prior.tolist(),
-        "source_mix": found.setup.data.source_prior.tolist(),
-        "target_mix": found.diagnosis.target_prior.as_dict(),
+        "methods": [
+            {
+                "name": one.name,
+                "run": one.run.key,
+                "scores": dict(scores),
+                "verdict": found.verdicts[one.name].verdict if i else None,
+            }
+            for i, (one, scores) in enumerate(zip(found.networks, found.scores, strict=True))
+        ],
+        "failures": dict(found.failures),
+        "labels": None if labels is None else len(labels.y),
+        "known_shares": None if known is None else known.tolist(),
+        "source_shares": found.data.source_prior.tolist(),
+        "target_shares": found.diagnosis.target_prior.as_dict(),
         "predicted": np.bincount(found.predicted, minlength=len(found.classes)).tolist(),
         "unknown": found.unfamiliar.as_dict(),
         "diagnosis": found.diagnosis.as_dict(),
-        "remarks": [
-            {"code": r.code, "what": r.what, "why": r.why, "do": r.remedy, "where": list(r.where)}
-            for r in adaptation_findings(found)
-        ],
+        "findings": [finding.as_dict() for finding in findings],
         "seconds": round(found.seconds, 1),
-        "request": request_as_json(found.request),
+        "request": None if found.request is None else request_as_json(found.request),
     }
-
-
-def _methods(found: Adaptation) -> list[dict[str, Any]]:
-    return [
-        {
-            "name": t.candidate.name,
-            "run": None if t.members else t.run.key,
-            "members": [member.candidate.name for member in t.members],
-            "weights": [member.candidate.weight for member in t.members],
-            "scores": dict(scores),
-            "against_source": found.verdicts[t.candidate.name].verdict if i else None,
-        }
-        for i, (t, scores) in enumerate(zip(found.trained, found.scores, strict=True))
-    ]
-
-
-def _by_labels(found: Adaptation) -> dict[str, Any]:
-    labels = found.setup.labels
-    assert labels is not None
-    accuracy = {name: dataclasses.asdict(estimate) for name, estimate in found.on_labels.items()}
-    return {"count": len(labels.y), "trained": found.request.train_labels, "accuracy": accuracy}
 
 
 # --- a model adapted again ---
@@ -205,7 +180,7 @@ def again_as_json(found: Readapted, domain: CustomDomain) -> dict[str, Any]:
         "sentence": found.sentence,
         "changed": found.changed,
         "collapsed": found.collapsed,
-        "target_mix": {"estimator": "em", "mix": found.prior.tolist()},
+        "target_shares": {"estimator": "em", "shares": found.prior.tolist()},
         "predicted": counts.tolist(),
     }
 
@@ -218,7 +193,7 @@ def request_as_json(request: AdaptRequest) -> dict[str, Any] | None:
     it was in memory."""
     if not all(
         isinstance(given, Path | None)
-        for given in (request.source, request.target, request.labels, request.target_prior)
+        for given in (request.source, request.target, request.labels, request.target_shares)
     ):
         return None
     values = dataclasses.asdict(request)
@@ -230,12 +205,13 @@ def request_as_json(request: AdaptRequest) -> dict[str, Any] | None:
 
 
 _KINDS: dict[str, Any] = {
-    **dict.fromkeys(("source", "target", "method", "backbone", "weights", "take"), str),
-    **dict.fromkeys(("labels", "target_prior"), str | None),
-    **dict.fromkeys(("quick", "skip_broken", "train_labels"), bool),
-    **dict.fromkeys(("training", "hyper"), dict),
-    "tuned": bool | None,
-    "seed": int,
+    **dict.fromkeys(("source", "target", "backbone", "weights", "take"), str),
+    **dict.fromkeys(("labels", "target_shares"), str | None),
+    **dict.fromkeys(("quick", "skip_broken"), bool),
+    **dict.fromkeys(("training", "params"), dict),
+    "methods": list,
+    "fine_tune": bool | None,
+    **dict.fromkeys(("seed", "resamples"), int),
     "search": int,
 }
 """What each entry of a request is, in JSON."""
@@ -248,13 +224,14 @@ def earlier_request(out: Path) -> AdaptRequest:
         values = dict(json.loads((out / "summary.json").read_text())["request"])
         paths = {
             name: Path(values[name])
-            for name in ("source", "target", "labels", "target_prior")
+            for name in ("source", "target", "labels", "target_shares")
             if values[name]
         }
         if not all(isinstance(values[name], kind) for name, kind in _KINDS.items()):
             raise TypeError
         columns = Columns(*(str(values["columns"][name]) for name in ("path", "label")))
-        return AdaptRequest(**(values | paths | {"columns": columns, "log": ()}))
+        more = {"columns": columns, "log": (), "methods": tuple(map(str, values["methods"]))}
+        return AdaptRequest(**(values | paths | more))
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         raise UserError(
             f"{out} is not a finished adaptation, or one of an earlier version.",

@@ -6,7 +6,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,13 +14,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from askew.adaptation.given import GivenLabels, read_truth
+from askew.adaptation.request import GivenLabels, read_truth
 from askew.core.errors import UserError
 from askew.core.files import write_bytes
 from askew.core.text import csv_cell, from_csv_cell
 from askew.data.image_lists import USUAL, Columns
 from askew.data.paths import require_file
-from askew.evaluation.calibration import mean_outputs
+from askew.evaluation.logits import as_labels
 from askew.evaluation.metrics import (
     Estimate,
     Strata,
@@ -42,7 +41,7 @@ class Audited:
     """One method, evaluated on the labels."""
 
     name: str
-    chosen: bool
+    saved: bool
     accuracy: Estimate
     """Mean over the classes that have labels."""
     gain: Estimate | None
@@ -63,7 +62,7 @@ class Audited:
 class Audit:
     """Every method of an adaptation, evaluated on target labels.
 
-    >>> found = askew.audit(askew.adapt((xs, ys), xt, method="coal", training=short), yt)
+    >>> found = askew.audit(askew.adapt((xs, ys), xt, methods="coal", training=short), yt)
     >>> [method.name for method in found.methods], found.images
     (['source', 'coal'], 60)
     """
@@ -80,7 +79,7 @@ class Audit:
     target_prior: NDArray[np.float64]
     """The label distribution of the target as estimated without labels. (c,)"""
     needed: int | None
-    """Labels that would show whether the chosen network, or the best one if that is source-only, is
+    """Labels that would show whether the saved network, or the best one if that is source-only, is
     better than source-only, if they are drawn like these; None if more than there are images."""
     compared: str
     """The method that this is about."""
@@ -95,7 +94,7 @@ class Audit:
         return tuple(name for name, n in zip(self.classes, self.counts, strict=True) if not n)
 
     @property
-    def prior_error(self) -> float:
+    def shares_error(self) -> float:
         """L1 distance between the estimated label distribution and that of the labels, from 0 to
         2."""
         return float(np.abs(self.target_prior - self.label_prior).sum())
@@ -118,11 +117,11 @@ class Audit:
 
     @property
     def sentence(self) -> str:
-        before, chosen = self.methods[0], next(m for m in self.methods if m.chosen)
+        before, saved = self.methods[0], next(m for m in self.methods if m.saved)
         on = f"{self.labelled} of {self.images} target images are labelled"
-        if chosen.gain is None:
+        if saved.gain is None:
             return (
-                f"The network without adaptation was kept: its accuracy is {chosen.accuracy} %; "
+                f"The network without adaptation was kept: its accuracy is {saved.accuracy} %; "
                 f"{on}."
             )
         words = {
@@ -131,10 +130,10 @@ class Audit:
             "unclear": "made no difference that these labels can show",
         }
         return (
-            f"Adaptation ({chosen.name}) {words[chosen.verdict]}: {chosen.accuracy} % instead of "
+            f"Adaptation ({saved.name}) {words[saved.verdict]}: {saved.accuracy} % instead of "
             f"{before.accuracy} %, "
-            f"a difference of {chosen.gain} points; {on}. Without labels the verdict was "
-            f"'{chosen.label_free}'."
+            f"a difference of {saved.gain} points; {on}. Without labels the verdict was "
+            f"'{saved.label_free}'."
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -146,8 +145,8 @@ class Audit:
             "outlook": self.outlook,
             "classes": list(self.classes),
             "counts": self.counts.tolist(),
-            "target_mix": self.target_prior.tolist(),
-            "mix_error": self.prior_error,
+            "target_shares": self.target_prior.tolist(),
+            "shares_error": self.shares_error,
             "methods": [asdict(method) | {"verdict": method.verdict} for method in self.methods],
         }
 
@@ -174,10 +173,10 @@ def audit(out: Path, labels: Path | GivenLabels, columns: Columns = USUAL) -> Au
     methods = tuple(
         Audited(
             method["name"],
-            method["name"] == summary["chosen"],
+            method["name"] == summary["saved"],
             mean_accuracy(y, own, len(classes), strata),
             gain,
-            method["against_source"],
+            method["verdict"],
             score(y, own, len(classes))
             | {"overall": 100 * float(np.average(own == y, weights=weights))},
         )
@@ -185,7 +184,7 @@ def audit(out: Path, labels: Path | GivenLabels, columns: Columns = USUAL) -> Au
     )
     counts = np.bincount(y, minlength=len(classes))
     by_name = {method["name"]: i for i, method in enumerate(summary["methods"])}
-    one = by_name[summary["chosen"]] or max(
+    one = by_name[summary["saved"]] or max(
         range(len(methods)), key=lambda i: (i > 0, methods[i].accuracy.value)
     )
     needed = (
@@ -193,7 +192,7 @@ def audit(out: Path, labels: Path | GivenLabels, columns: Columns = USUAL) -> Au
         if one
         else len(y)
     )
-    prior = np.array(summary["target_mix"]["mix"])
+    prior = np.array(summary["target_shares"]["shares"])
     by_labels = np.bincount(y, weights, len(classes)) / weights.sum()
     return Audit(classes, len(names), methods, counts, by_labels, prior, needed, methods[one].name)
 
@@ -285,59 +284,36 @@ def _summary(out: Path) -> dict[str, Any]:
 
 
 def _is_sound(summary: Mapping[str, Any]) -> bool:
-    """Whether a summary, which may be a stranger's, has all that an audit uses; an exception if it
-    is none at all."""
+    """Tell whether a summary, which may be a stranger's, has all that an audit uses; an exception
+    if it is none at all."""
     classes, methods = summary["classes"], summary["methods"]
-    names, runs = (
-        [m["name"] for m in methods],
-        {m["name"]: m["run"] for m in methods if not m.get("members")},
-    )
-    members = [name for m in methods for name in m.get("members") or ()]
-    shares = [weight for m in methods if m.get("members") for weight in _weights(m)]
-    mix = np.array(summary["target_mix"]["mix"], dtype=np.float64)
-    verdicts = [m["against_source"] or "" for m in methods]
-    texts = [*classes, *names, *members, *runs.values(), *verdicts, summary["chosen"]]
+    names, runs = [m["name"] for m in methods], [m["run"] for m in methods]
+    shares = np.array(summary["target_shares"]["shares"], dtype=np.float64)
+    verdicts = [m["verdict"] or "" for m in methods]
+    texts = [*classes, *names, *runs, *verdicts, summary["saved"]]
     return (
         isinstance(classes, list)
         and all(isinstance(text, str) for text in texts)
-        and 0 < len(classes) == len(set(classes)) == len(mix)
-        and bool(np.isfinite(mix).all())
+        and 0 < len(classes) == len(set(classes)) == len(shares)
+        and bool(np.isfinite(shares).all())
         and len(set(names)) == len(names)
-        and names[0] in runs
-        and summary["chosen"] in names
-        and runs.keys() >= set(members)
-        and len(shares) == len(members)
-        and all(isinstance(weight, int | float) and 0 < weight < math.inf for weight in shares)
+        and summary["saved"] in names
     )
 
 
-def _weights(method: Mapping[str, Any]) -> list[float]:
-    """How much each member of an ensemble counts; alike in what earlier versions wrote."""
-    return list(method.get("weights") or [1.0] * len(method["members"]))
-
-
 def _predicted(out: Path, summary: Mapping[str, Any], images: int) -> list[Labels]:
-    """The class that each method predicts for each target image; an ensemble answers by its
-    members. (n_t,) each"""
-    methods, classes = summary["methods"], len(summary["classes"])
+    """Read the class that each method predicts for each target image. (n_t,) each"""
     try:
-        own = {
-            m["name"]: read_outputs(out / "runs" / m["run"])
-            for m in methods
-            if not m.get("members")
-        }
+        found = [read_outputs(out / "runs" / m["run"]) for m in summary["methods"]]
     except FileNotFoundError as error:
         raise UserError(
             f"The file {error.args[0]} is missing.",
             "run `askew adapt` again with the same -o, which makes it again.",
         ) from None
-    for m in methods:
-        if m.get("members"):
-            own[m["name"]] = mean_outputs([own[name] for name in m["members"]], _weights(m))
-    if any(outputs.classes != classes for outputs in own.values()):
+    if any(outputs.classes != len(summary["classes"]) for outputs in found):
         raise UserError(f"The networks in {out} have other classes than its summary.", _OUT)
-    predicted = [own[m["name"]].target_uniform.argmax(axis=1) for m in methods]
-    if any(len(found) != images for found in predicted):
+    predicted = [as_labels(outputs.target_uniform.argmax(axis=1)) for outputs in found]
+    if any(len(own) != images for own in predicted):
         raise UserError(
             f"{out / 'predictions.csv'} has {images} rows, and the target {len(predicted[0])}.",
             "it has to be as `askew adapt` wrote it: run that again with the same -o.",

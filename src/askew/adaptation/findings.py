@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from askew.adaptation.pipeline import Adaptation
+from askew.adaptation.assessment import Adaptation
 from askew.data.custom import few
 from askew.evaluation.agreement import ALARMS
 from askew.evaluation.prior_estimators import DEFAULT
@@ -35,7 +35,7 @@ def adaptation_findings(found: Adaptation) -> list[Finding]:
 
 
 def _data(found: Adaptation) -> list[Finding]:
-    data = found.setup.data
+    data = found.data
     n = len(data.task.training_data.target)
     return holding(
         (
@@ -79,7 +79,7 @@ def _data(found: Adaptation) -> list[Finding]:
 
 
 def _network(found: Adaptation) -> list[Finding]:
-    network = found.setup.description
+    network = found.inputs.description
     return holding(
         (
             [network] if _from_scratch(found) else (),
@@ -99,14 +99,14 @@ def _network(found: Adaptation) -> list[Finding]:
             "use pre-trained weights, more rounds (-t rounds=…) or more labels before you adapt.",
         ),
         (
-            [network] if found.request.quick else (),
+            [network] if found.request is not None and found.request.quick else (),
             "A114",
             "A quick look",
-            "only some of the images, a few rounds, and one method beside source-only.",
+            "only some of the images were taken, and networks were trained for a short time.",
             "run it again without --quick.",
         ),
         (
-            [f"{name}: {why}" for name, why in found.failed.items()],
+            [f"{name}: {why}" for name, why in found.failures.items()],
             "A115",
             "A method could not be trained",
             "it is missing from the comparison.",
@@ -150,10 +150,10 @@ def _network(found: Adaptation) -> list[Finding]:
 
 
 def _outcome(found: Adaptation) -> list[Finding]:
-    estimate, name = found.diagnosis.target_prior, found.winner.candidate.name
+    estimate, name = found.diagnosis.target_prior, found.final.name
     verdict, compared = found.verdict, [f"{name} against source-only"]
     answer = None if verdict is None else verdict.verdict
-    difference = found.diagnosis.remains.get("adapted" if found.chosen else "unadapted")
+    difference = found.diagnosis.remains.get("adapted" if found.saved else "unadapted")
     return holding(
         (
             compared if answer == "unclear" else (),
@@ -208,22 +208,22 @@ def _outcome(found: Adaptation) -> list[Finding]:
 
 def _from_scratch(found: Adaptation) -> bool:
     """Whether a large backbone started from random weights; small networks always do."""
-    frozen = found.setup.backbone
-    if frozen is None and (
-        found.setup.network in OWN or found.setup.network.startswith(OWN_PREFIX)
-    ):
-        return False
-    return (frozen or found.winner.run.net).weights == "none"
+    inputs = found.inputs
+    if inputs.embedders is not None:
+        return inputs.embedders.target.spec.weights == "none"
+    net = found.final.run.net
+    small = net.name in OWN or net.name.startswith(OWN_PREFIX)
+    return inputs.kind == "images" and not small and net.weights == "none"
 
 
 def _rare_classes(found: Adaptation) -> Iterator[str]:
-    for name, n in zip(found.classes, found.setup.data.source_sizes.tolist(), strict=True):
+    for name, n in zip(found.classes, found.data.source_sizes.tolist(), strict=True):
         if n < FEW_SOURCE:
             yield f"{name}: {n}"
 
 
 def _weak_on_source(found: Adaptation) -> Iterator[str]:
-    outputs = found.trained[0].outputs
+    outputs = found.networks[0].outputs
     right = outputs.source_val.argmax(axis=1) == outputs.source_val_y
     by_class = [right[outputs.source_val_y == k].mean() for k in np.unique(outputs.source_val_y)]
     if by_class and np.mean(by_class) < WEAK:
@@ -232,10 +232,10 @@ def _weak_on_source(found: Adaptation) -> Iterator[str]:
 
 def _one_class(found: Adaptation) -> Iterator[str]:
     counts = np.bincount(
-        found.trained[0].outputs.target.argmax(axis=1), minlength=len(found.classes)
+        found.networks[0].outputs.target.argmax(axis=1), minlength=len(found.classes)
     )
     share = counts.max() / counts.sum()
-    if share > MOST and share > 2 * found.setup.data.source_prior[counts.argmax()]:
+    if share > MOST and share > 2 * found.data.source_prior[counts.argmax()]:
         yield f"{found.classes[counts.argmax()]}: {100 * share:.0f} % of the target"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 import io
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,13 +13,13 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 from PIL import Image
 
-from askew.adaptation.findings import adaptation_findings
-from askew.adaptation.members import Trained
-from askew.adaptation.pipeline import Adaptation
+from askew.adaptation.assessment import Adaptation
+from askew.adaptation.session import Trained
 from askew.evaluation.agreement import ALARMS
 from askew.evaluation.validators import SCORES
 from askew.reports import svg
 from askew.reports.features import network_features, some
+from askew.reports.findings import Finding
 from askew.reports.html import (
     Cell,
     Cells,
@@ -45,30 +46,30 @@ POINTS = 300
 _SIDE = 96
 
 
-def render_report(found: Adaptation) -> str:
+def render_report(found: Adaptation, findings: Sequence[Finding]) -> str:
     """The whole page, as text."""
-    data, training_data = found.setup.data, found.setup.data.task.training_data
+    data, training_data = found.data, found.inputs.task.training_data
     kind = "rows" if data.kind == "rows" else "images"
     facts = {
         f"labelled source {kind}": f"{len(training_data.source) + len(training_data.source_val):,}",
         "of them held out": f"{len(training_data.source_val):,}",
         f"target {kind} without labels": f"{len(training_data.target):,}",
         "classes": f"{len(found.classes):,}",
-        "networks": f"{sum(not t.members for t in found.trained):,}",
+        "networks": f"{len(found.networks):,}",
         "seconds": f"{found.seconds:,.0f}",
     }
-    single = [t for t in found.trained if not t.members]
-    traces = {t.candidate.name: training_curves([RunFolder(t.folder).trace()]) for t in single}
+    networks = found.networks
+    traces = {one.name: training_curves([RunFolder(one.folder).trace()]) for one in networks}
     return render(
         "adaptation_report.html.j2",
-        title=f"{found.setup.data.source.path.name} → {found.setup.data.target.path.name}",
+        title=f"{found.data.source.path.name} → {found.data.target.path.name}",
         facts=facts,
         found=found,
         kind=kind,
-        adapted=found.chosen > 0,
+        adapted=found.saved > 0,
         verdict="" if found.verdict is None else found.verdict.verdict,
         evidence=_evidence(found),
-        findings=adaptation_findings(found),
+        findings=findings,
         distributions=_distributions(found),
         shares=_shares(found),
         least_confident=_gallery(found, _by_confidence(found)[::-1][:DOUBTFUL]),
@@ -76,15 +77,12 @@ def render_report(found: Adaptation) -> str:
         alarms=ALARMS,
         most_confident=_gallery(found, _by_confidence(found)[:CONFIDENT]),
         by_class=_by_class(found),
-        maps=[
-            Chart(_map(found, found.trained[i]), found.trained[i].candidate.name)
-            for i in sorted({0, found.chosen})
-        ],
+        maps=[Chart(_map(found, networks[i]), networks[i].name) for i in sorted({0, found.saved})],
         points=POINTS,
         scores=_scores(found),
         score_kinds=[SCORES[name] for name in found.scores[0]],
         training={name: charts for name, charts in traces.items() if charts},
-        settings=[(t.candidate.name, t.run.key, settings_table(t.run.describe())) for t in single],
+        settings=[(one.name, one.run.key, settings_table(one.run.describe())) for one in networks],
     )
 
 
@@ -108,7 +106,7 @@ def _evidence(found: Adaptation) -> Table | None:
     head = [
         "score, higher is better",
         "source only",
-        found.winner.candidate.name,
+        found.final.name,
         "difference, 95 % interval",
         "vote",
     ]
@@ -117,11 +115,11 @@ def _evidence(found: Adaptation) -> Table | None:
 
 def _scores(found: Adaptation) -> Table:
     rows: list[Cells] = []
-    for i, (trained, scores) in enumerate(zip(found.trained, found.scores, strict=True)):
-        name = trained.candidate.name
+    for i, (one, scores) in enumerate(zip(found.networks, found.scores, strict=True)):
+        name = one.name
         verdict = found.verdicts[name].verdict if i else "–"
-        chosen = " (chosen)" if i == found.chosen else ""
-        rows.append([name + chosen, verdict, *(number(value, 3) for value in scores.values())])
+        saved = " (saved)" if i == found.saved else ""
+        rows.append([name + saved, verdict, *(number(value, 3) for value in scores.values())])
     head = ["method", "against source", *(SCORES[name].title for name in found.scores[0])]
     return Table("Scores that use no target labels; higher is better", head, rows)
 
@@ -131,7 +129,7 @@ def _scores(found: Adaptation) -> Table:
 
 def _percent(found: Adaptation) -> list[tuple[str, float, float, float, float]]:
     """The share of each class in % as (name, source, target, low, high)."""
-    estimate, source = found.diagnosis.target_prior, found.setup.data.source_prior
+    estimate, source = found.diagnosis.target_prior, found.data.source_prior
     columns = (100 * np.stack([source, estimate.prior, estimate.low, estimate.high])).T.tolist()
     return [(name, *values) for name, values in zip(found.classes, columns, strict=True)]
 
@@ -238,8 +236,8 @@ def _by_class(found: Adaptation) -> list[tuple[str, int, Any]]:
 
 def _gallery(found: Adaptation, rows: Rows) -> Table | list[dict[str, str]]:
     """Thumbnails with the predicted class; a table where the data are rows of numbers."""
-    data = found.setup.data
-    x = data.task.training_data.target.x
+    data = found.data
+    x = found.inputs.task.training_data.target.x
     names = [data.target.names[i] for i in rows]
     classes = [found.classes[found.predicted[i]] for i in rows]
     confidence = [float(found.probabilities[i].max()) for i in rows]
@@ -277,7 +275,7 @@ def _thumbnail(pixels: NDArray[np.uint8]) -> str:
 
 
 def _map(found: Adaptation, trained: Trained) -> Markup:
-    training_data, rng = found.setup.task.training_data, np.random.default_rng(0)
+    training_data, rng = trained.task.training_data, np.random.default_rng(0)
     source = some(rng, np.arange(len(training_data.source)), POINTS)
     target = some(rng, np.arange(len(training_data.target)), POINTS)
     features = network_features(trained.folder, trained.run.describe(), training_data)
@@ -290,7 +288,7 @@ def _map(found: Adaptation, trained: Trained) -> Markup:
         )
     )
     predicted = trained.outputs.target.argmax(axis=1)
-    names = found.setup.data.target.names
+    names = found.data.target.names
     groups = {
         "source": [
             (*xy, found.classes[training_data.source.y[i]])
@@ -301,7 +299,7 @@ def _map(found: Adaptation, trained: Trained) -> Markup:
             for xy, i in zip(points[len(source) :], target, strict=True)
         ],
     }
-    return svg.scatter(groups, f"features of source and target, {trained.candidate.name}")
+    return svg.scatter(groups, f"features of source and target, {trained.name}")
 
 
 def _embed(features: NDArray[np.float32]) -> list[tuple[float, float]]:

@@ -25,8 +25,8 @@ from askew.cli.terminal import print_json, print_note, print_table, print_text
 from askew.core.errors import UserError
 
 if TYPE_CHECKING:
-    from askew.adaptation.pipeline import Adaptation
-    from askew.adaptation.setup import AdaptRequest
+    from askew.adaptation.assessment import Adaptation
+    from askew.adaptation.request import AdaptRequest
     from askew.data.custom import CustomData
     from askew.evaluation.diagnosis import Diagnosis
 
@@ -51,13 +51,20 @@ TargetPath = Annotated[
 class MethodOptions:
     """What adapts, and its hyper-parameters."""
 
-    method: Annotated[
-        str, typer.Option("--method", "-m", help="auto, a method by id, or file.py:Class.")
-    ] = "auto"
-    option: Annotated[
+    methods: Annotated[
         list[str],
         typer.Option(
-            "--option",
+            "--method",
+            "-m",
+            metavar="METHOD",
+            help="auto, a method by id, or file.py:Class; several times: those that auto combines.",
+        ),
+    ] = field(default_factory=list)
+    params: Annotated[
+        list[str],
+        typer.Option(
+            "-p",
+            "--param",
             metavar="NAME=VALUE",
             help="Hyper-parameter of the method; `askew methods METHOD` lists them.",
             rich_help_panel=TRAINING,
@@ -72,6 +79,11 @@ class MethodOptions:
             rich_help_panel=TRAINING,
         ),
     ] = 0
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The methods that were named; none for auto."""
+        return () if self.methods == ["auto"] else tuple(self.methods)
 
 
 @dataclass(frozen=True)
@@ -111,16 +123,32 @@ class NetworkOptions:
     def request(
         self, source: Path, target: Path, method: MethodOptions, fine_tune: bool | None
     ) -> AdaptRequest:
-        from askew.adaptation.setup import AdaptRequest
+        from askew.adaptation.request import AdaptRequest
         from askew.data.image_lists import Columns
+        from askew.methods import method_class
 
         at_least("--seed", self.seed, 0)
         at_least("--search", method.search, 0)
-        training, hyper = pairs(self.train, "training"), pairs(method.option, "the method")
-        network = (self.backbone, self.weights, fine_tune, self.quick)
-        more = (self.seed, training, self.skip_broken, Columns(self.path_column, self.label_column))
+        params = pairs(method.params, "the method")
+        if params and len(method.names) != 1:
+            raise UserError(
+                "Hyper-parameters belong to one method, and several are combined.",
+                "--method coal, say.",
+            )
         return AdaptRequest(
-            source, target, method.method, *network, *more, hyper=hyper, search=method.search
+            source=source,
+            target=target,
+            methods=method.names,
+            params={method_class(name).id: params for name in method.names if params},
+            search=method.search,
+            backbone=self.backbone,
+            weights=self.weights,
+            fine_tune=fine_tune,
+            quick=self.quick,
+            seed=self.seed,
+            training=pairs(self.train, "training"),
+            skip_broken=self.skip_broken,
+            columns=Columns(self.path_column, self.label_column),
         )
 
 
@@ -140,37 +168,23 @@ class KnownOptions:
         Path | None,
         typer.Option(
             "--labels",
-            help="Labels of some target images, which choose the method: a list of path,label, "
-            "a folder, or an array.",
+            help="Labels of some target images, to train with: a list of path,label, a folder, or "
+            "an array.",
             rich_help_panel=DATA,
         ),
     ] = None
-    train_labels: Annotated[
-        bool,
-        typer.Option(
-            "--train-labels",
-            help="Train what was chosen again, with these labels.",
-            rich_help_panel=DATA,
-        ),
-    ] = False
-    target_prior: Annotated[
+    target_shares: Annotated[
         Path | None,
         typer.Option(
-            "--target-prior",
-            help="Known shares of the target's classes, for the choice and the predictions, not "
-            "for training: lines of "
+            "--target-shares",
+            help="The target's known class shares, which the predictions follow: lines of "
             "class,share, or JSON.",
             rich_help_panel=DATA,
         ),
     ] = None
 
     def added_to(self, request: AdaptRequest) -> AdaptRequest:
-        return replace(
-            request,
-            labels=self.labels,
-            train_labels=self.train_labels,
-            target_prior=self.target_prior,
-        )
+        return replace(request, labels=self.labels, target_shares=self.target_shares)
 
 
 # --- adapt ---
@@ -216,7 +230,8 @@ def adapt(
             f"An adaptation takes a source or a model, and a target, found {found}.", hint
         )
     check_out(folder)
-    check_file_method(methods.method)
+    for name in methods.names:
+        check_file_method(name)
     if target is None:
         _adapt_again(source, folder, known, options, methods, as_json)
         return
@@ -254,7 +269,7 @@ def _adapt_again(
             "leave the other options out.",
         )
     request = options.request(known.model, target, methods, fine_tune=None)
-    own = "" if methods.method == "auto" else methods.method
+    own = methods.names[0] if methods.names else ""
     domain = read_domain(target, "target", request.skip_broken, columns=request.columns)
     device = pick_device(options.device)
     found = watch(
@@ -273,10 +288,10 @@ def adapt_and_print(request: AdaptRequest, folder: Path, device: str, as_json: b
     from askew.cli.progress import waiting, watch
 
     with waiting("starting"):
-        from askew.adaptation.api import adapted
-    result = adapted(request, folder, device, watch)
+        from askew.adaptation.api import run_request
+    result = run_request(request, folder, device, watch)
     found = result.found
-    if found.setup.data.target.labels_ignored:
+    if found.data.target.labels_ignored:
         print_note("The target's labels were not read.")
     if as_json:
         print_json(result.summary)
@@ -292,17 +307,17 @@ def _print_adaptation(found: Adaptation) -> None:
     from askew.evaluation.validators import CHOOSERS, SCORES
 
     rows = []
-    for i, (trained, scores) in enumerate(zip(found.trained, found.scores, strict=True)):
-        name = trained.candidate.name
+    for i, (one, scores) in enumerate(zip(found.networks, found.scores, strict=True)):
+        name = one.name
         verdict = found.verdicts[name].verdict if i else "–"
         values = [f"{scores[n]:.3f}" for n in CHOOSERS]
-        rows.append([name, *values, verdict, "chosen" if i == found.chosen else ""])
+        rows.append([name, *values, verdict, "saved" if i == found.saved else ""])
     titles = [SCORES[n].title if n in SCORES else n for n in CHOOSERS]
     print_table(["method", *titles, "against source", ""], rows)
     print_text(found.sentence)
     if found.expected is not None:
         print_text(found.expected.sentence)
-    _print_label_distribution(found.diagnosis, found.setup.data)
+    _print_label_distribution(found.diagnosis, found.data)
     for finding in adaptation_findings(found):
         print_note(f"{finding.code} {finding.what}: {finding.remedy}")
 
@@ -354,11 +369,11 @@ def diagnose(
 ) -> None:
     """Test whether source and target differ in their label distribution, in their appearance, or in
     both."""
-    from askew.adaptation.api import diagnosed_by
+    from askew.adaptation.api import diagnose_request
     from askew.cli.progress import watch
 
-    request = options.request(source, target, MethodOptions("source"), fine_tune=False)
-    result = diagnosed_by(request, folder, model, options.device, watch)
+    request = options.request(source, target, MethodOptions(["source"]), fine_tune=False)
+    result = diagnose_request(request, folder, model, options.device, watch)
     if as_json:
         print_json(result.summary)
         return

@@ -108,7 +108,7 @@ def _print_audit(found: Audit) -> None:
                 m.label_free or "–",
                 f"{m.scores['overall']:.1f}",
                 f"{m.scores['worst']:.1f} {found.classes[m.scores['worst_class']]}",
-                "chosen" if m.chosen else "",
+                "saved" if m.saved else "",
             ]
             for m in found.methods
         ],
@@ -157,7 +157,7 @@ def choose(
     from askew.methods import is_file
 
     request = replace(earlier_request(folder), take=method)
-    for name in () if allow_code else (request.method, request.backbone):
+    for name in () if allow_code else (*request.methods, request.backbone):
         if is_file(name):
             raise UserError(
                 f"The adaptation in {folder} was made by {name}, which is code of somebody's file.",

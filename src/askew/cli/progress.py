@@ -88,7 +88,7 @@ def watch(training: Generator[Step, None, Returned]) -> Returned:
     It takes the steps of a training one by one, and gives what the training returns. Above the bars
     stands how long all of it will take from now on, if the steps know.
 
-    >>> result = askew.adapt((xs, ys), xt, method="coal", training=short, watch=askew.watch)
+    >>> result = askew.adapt((xs, ys), xt, methods="coal", training=short, watch=askew.watch)
     """
     with _training_bars() as bars:
         runs, overall = RunBars(bars), None

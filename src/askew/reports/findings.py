@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,9 @@ class Finding:
     why: str
     remedy: str
     where: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"where": list(self.where)}
 
 
 def holding(*findings: tuple[Iterable[str], str, str, str, str]) -> list[Finding]:

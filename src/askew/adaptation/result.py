@@ -1,5 +1,4 @@
-"""What `askew.adapt` and `askew.diagnose` return: tables for pandas, a model, and a summary for
-notebooks."""
+"""What `askew.adapt` and `askew.diagnose` return: tables for pandas, a model, and a summary."""
 
 from __future__ import annotations
 
@@ -11,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from askew.adaptation.artifacts import predictor, summary
-from askew.adaptation.pipeline import Adaptation
+from askew.adaptation.artifacts import final_model, summary
+from askew.adaptation.assessment import Adaptation
 from askew.core.tables import data_frame, html_table
 from askew.data.custom import CustomData
 from askew.evaluation.diagnosis import Diagnosis
@@ -29,7 +28,7 @@ class AdaptationResult:
     """A finished adaptation: `predictions`, `model`, `report`, `summary`, and the folder that holds
     its files.
 
-    >>> result = askew.adapt((xs, ys), xt, method="coal", training=short)
+    >>> result = askew.adapt((xs, ys), xt, methods="coal", training=short)
     >>> len(result.predictions), result.model.classes, result.report.name
     (60, ('cat', 'dog', 'owl'), 'report.html')
     """
@@ -49,7 +48,7 @@ class AdaptationResult:
         found = self.found
         best, p = found.predicted, found.probabilities
         named = [
-            found.setup.data.target.names,
+            found.data.target.names,
             np.array(found.classes, dtype=object)[best],
             p.max(axis=1),
         ]
@@ -59,8 +58,8 @@ class AdaptationResult:
 
     @cached_property
     def model(self) -> Predictor:
-        """The chosen network, ready to predict."""
-        made = predictor(self.found)
+        """The final model, ready to predict."""
+        made = final_model(self.found)
         return Predictor(made.card, made.weights, self.device)
 
     @property
@@ -77,25 +76,23 @@ class AdaptationResult:
         found = self.found
         verdict = "" if found.verdict is None else f" ({found.verdict.verdict})"
         what = f"{len(found.predicted):,} target images, {len(found.classes)} classes"
-        return f"<AdaptationResult: {found.winner.candidate.name}{verdict}; {what}; {self.report}>"
+        return f"<AdaptationResult: {found.final.name}{verdict}; {what}; {self.report}>"
 
     def _repr_html_(self) -> str:
         found = self.found
         head = ["method", *(SCORES[name].title for name in CHOOSERS), "against source", ""]
         rows = [
             [
-                trained.candidate.name,
+                one.name,
                 *(f"{scores[name]:.3f}" for name in CHOOSERS),
-                found.verdicts[trained.candidate.name].verdict if i else "–",
-                "chosen" if i == found.chosen else "",
+                found.verdicts[one.name].verdict if i else "–",
+                "saved" if i == found.saved else "",
             ]
-            for i, (trained, scores) in enumerate(zip(found.trained, found.scores, strict=True))
+            for i, (one, scores) in enumerate(zip(found.networks, found.scores, strict=True))
         ]
         expected = "" if found.expected is None else f"<p>{escape(found.expected.sentence)}</p>"
         shares = _shares(
-            found.diagnosis,
-            found.setup.data,
-            np.bincount(found.predicted, minlength=len(found.classes)),
+            found.diagnosis, found.data, np.bincount(found.predicted, minlength=len(found.classes))
         )
         return (
             f"<div><p><strong>{escape(found.sentence)}</strong></p>{expected}"

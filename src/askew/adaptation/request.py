@@ -1,5 +1,4 @@
-"""What a user knows of the target, a few labels or the shares of its classes, and training data
-that make use of it."""
+"""What a user asks for, and what they know of the target: some labels, class shares."""
 
 from __future__ import annotations
 
@@ -7,26 +6,29 @@ import csv
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from askew.core.errors import UserError, unknown
+from askew.core.options import whole_number
 from askew.core.text import from_csv_cell
+from askew.core.tracking import Maker
 from askew.data.array_files import ARRAYS, label_names, read_array
+from askew.data.custom import CustomDomain
 from askew.data.domains import Labeled, RowSubset
 from askew.data.image_lists import LISTS, USUAL, Columns, read_folder, read_lines
 from askew.data.paths import require_file
 from askew.data.task import Task
 from askew.evaluation.logits import Floats
-from askew.evaluation.metrics import Estimate, Z, accuracy_gain, mean_accuracy
+from askew.methods import make_method, method_class
 
 _FORM = (
     "a list of path,label (--label-column names another column, empty labels are skipped), a "
-    "folder with one "
-    "sub-folder per class, or an array with y."
+    "folder with one sub-folder per class, or an array with y."
 )
 _SHARES = (
     'lines of class,share, or JSON: {"cat": 0.7, "dog": 0.3}; every class of the source, in '
@@ -44,10 +46,71 @@ class GivenLabels(dict[str, str]):
 
 
 class GivenShares(dict[str, float]):
-    """Shares of classes from Python."""
+    """Class shares from Python."""
 
     def __str__(self) -> str:
-        return "the target's prior"
+        return "the target's class shares"
+
+
+# --- the request ---
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdaptRequest:
+    """What a user asks for."""
+
+    source: Path | CustomDomain
+    target: Path | CustomDomain
+    methods: tuple[str, ...] = ()
+    """Candidates that `auto` trains beside source-only; empty: its own. One alone is saved."""
+    params: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Hyper-parameters of the methods, by id."""
+    search: int = 0
+    """How many settings of one method are tried, the best chosen without labels; 0 and 1: one."""
+    backbone: str = ""
+    """Network by name, or `file.py:function`; empty: one that suits the data."""
+    weights: str = "hub"
+    """Its starting weights: hub, none, or a .safetensors or .pth file."""
+    fine_tune: bool | None = None
+    """Whether the backbone is fine-tuned; None: on a GPU, unless the look is a quick one."""
+    quick: bool = False
+    seed: int = 0
+    training: Mapping[str, Any] = field(default_factory=dict)
+    skip_broken: bool = False
+    columns: Columns = USUAL
+    """Where lists hold their paths and labels."""
+    labels: Path | GivenLabels | None = None
+    """Labels of some target images, which every candidate is trained with."""
+    target_shares: Path | GivenShares | None = None
+    """The target's known class shares, which the predictions follow."""
+    take: str = ""
+    """The network to save, of those that an earlier adaptation trained; empty: the final one."""
+    resamples: int = 100
+    """How often images are drawn again for intervals."""
+    log: tuple[str | Maker, ...] = ()
+    """Trackers that hear of its runs."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "seed", whole_number("seed", self.seed))
+
+    @property
+    def method(self) -> str:
+        """The one method that is asked for; empty where several are combined."""
+        return self.methods[0] if len(self.methods) == 1 else ""
+
+    def check(self) -> None:
+        """Raise a UserError for methods or hyper-parameters that do not exist, before any work."""
+        if self.search and not self.method:
+            raise UserError("A search needs one method.", "name it: --method coal, say.")
+        ids = [method_class(name).id for name in self.methods]
+        for name in self.params:
+            if name not in ids:
+                raise UserError(
+                    "Hyper-parameters belong to one method, and none was named.",
+                    "--method coal, say.",
+                )
+        for name, own in zip(self.methods, ids, strict=True):
+            make_method(name, dict(self.params.get(own, {})))
 
 
 # --- a few labels ---
@@ -63,41 +126,20 @@ class TargetLabels:
     """(n,)"""
     classes: int
 
-    def accuracy(self, predicted: Labels) -> Estimate:
-        """Mean accuracy over the classes that have labels, of the classes predicted for all images.
-        (n_t,)"""
-        return mean_accuracy(self.y, predicted[self.rows], self.classes)
-
-    def gain(self, before: Labels, after: Labels) -> Estimate:
-        """The difference of two of them. (n_t,), (n_t,)"""
-        return accuracy_gain(self.y, before[self.rows], after[self.rows], self.classes)
-
-    def better(self, before: Labels, after: Labels) -> bool:
-        """Whether the second is better by more than a standard error."""
-        gain = self.gain(before, after)
-        return gain.value > (gain.value - gain.low) / Z
-
-    def choose(self, predicted: Sequence[Labels], preferred: int) -> int:
-        """The network with the best accuracy, unless it is within a standard error of the one
-        preferred without labels.
-
-        A handful of labels cannot tell networks apart that differ little, and the scores then know
-        more. (n_t,) each
-        """
-        best = int(np.argmax([self.accuracy(own).value for own in predicted]))
-        return best if self.better(predicted[preferred], predicted[best]) else preferred
+    def set_in(self, soft: Floats) -> Floats:
+        """Replace the soft labels of labelled images by their labels. (n_t, c) → (n_t, c)"""
+        exact = soft.copy()
+        exact[self.rows] = np.eye(self.classes)[self.y]
+        return exact
 
 
-TAUGHT = 0.1
-"""How many labelled target images a class gets for each of its source images, if need be by
-repeating them. Of 1, 0.33 and 0.1 the last was best on development pairs: the same few images over
-and over are learnt by heart. MME (Saito et al. 2019) has 1: half of the labelled images in a batch
-are the target's."""
+LABELLED_SHARE = 0.1
+"""Labelled target images of a class for each of its source images, if need be by repetition. With
+1 or 0.33 the same few images are learnt by heart (results/bring)."""
 
 
-def taught(task: Task, labels: TargetLabels, share: float = TAUGHT) -> Task:
-    """The task with the labelled target images in its source, `share` times as many as a class has
-    source images."""
+def add_target_labels(task: Task, labels: TargetLabels, share: float = LABELLED_SHARE) -> Task:
+    """Add the labelled target images to the source of a task."""
     data = task.training_data
     sizes, own = data.source.sizes(labels.classes), np.bincount(labels.y, minlength=labels.classes)
     times = np.maximum(1, np.round(share * sizes / np.maximum(1, own)).astype(np.int64))[labels.y]
@@ -109,10 +151,10 @@ def taught(task: Task, labels: TargetLabels, share: float = TAUGHT) -> Task:
     return replace(task, training_data=replace(data, source=data.source.followed_by(target)))
 
 
-# --- a known prior ---
+# --- known class shares ---
 
 
-def read_prior(file: Path | GivenShares, classes: Sequence[str]) -> Floats:
+def read_shares(file: Path | GivenShares, classes: Sequence[str]) -> Floats:
     """The target's share of each class, in their order and with the sum one. (c,)"""
     try:
         found = file if isinstance(file, GivenShares) else _shares(_text(file))

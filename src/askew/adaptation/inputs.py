@@ -1,0 +1,249 @@
+"""What an adaptation starts from: both domains, the network that suits them, and embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from askew.adaptation.request import (
+    AdaptRequest,
+    TargetLabels,
+    add_target_labels,
+    read_shares,
+    read_truth,
+)
+from askew.adaptation.session import SOURCE_ONLY, TrainingSet
+from askew.core.errors import UserError
+from askew.data.custom import CustomData, OpenPictures, load_custom_data, open_decoded, open_unread
+from askew.data.decode import SIDE
+from askew.data.image_cache import Pictures
+from askew.data.image_lists import LISTS, Listing
+from askew.data.task import Task
+from askew.evaluation.logits import Floats
+from askew.inference.embeddings import (
+    Embedders,
+    backbone_spec,
+    embedded,
+    embedders,
+    picture_embedders,
+    weights_file,
+)
+from askew.nets.adabn import NORMS
+from askew.nets.backbones import CORNERS, CROPS, GEM, plain_name
+from askew.nets.modules import OWN_PREFIX, backbone_name
+from askew.nets.small import OWN
+from askew.runs.execute import Progress
+from askew.runs.journal import part_of
+from askew.runs.root import open_root
+
+QUICK_IMAGES = 200
+"""Images of each domain that a quick look takes."""
+QUICK = {"pretrain": 200, "rounds": 4, "round": 40}
+"""How long its networks are trained."""
+FEW_IMAGES = 10_000
+"""Images up to which two corners of each are embedded as well, which takes twice as long."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Inputs:
+    """The data of an adaptation, and what is trained on them."""
+
+    task: Task
+    """As it was given: images or rows."""
+    kind: str
+    """embeddings, tables, small-images or images."""
+    pixels: TrainingSet | None = None
+    """What learns from the images themselves: a fine-tuned backbone or a small network."""
+    rows: TrainingSet | None = None
+    """What learns from rows: the user's own, or embeddings by a frozen backbone."""
+    embedders: Embedders | None = None
+    """The frozen backbone, for each domain."""
+    labels: TargetLabels | None = None
+    """Those of target images that the user has."""
+    target_shares: Floats | None = None
+    """The target's class shares, where the user knows them. (c,)"""
+    data: CustomData | None = None
+    """The user's own data; None for a benchmark's task."""
+
+    @property
+    def fine_tune(self) -> bool:
+        """Whether a backbone is fine-tuned after networks on its embeddings."""
+        return self.pixels is not None and self.rows is not None
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return self.task.training_data.classes
+
+    @property
+    def description(self) -> str:
+        """Describe the network in a few words."""
+        if self.pixels is not None:
+            return f"{self.pixels.network}, all of it trained"
+        assert self.rows is not None
+        if self.embedders is not None:
+            name = self.embedders.target.spec.name
+            corners = ", corners too" if name.startswith((CORNERS, CROPS)) else ""
+            return f"{self.rows.network} on embeddings of a frozen {plain_name(name)}{corners}"
+        width = self.task.training_data.source.x.shape[1]
+        return f"{self.rows.network} on rows of {width} numbers"
+
+    def with_labels(self, training_set: TrainingSet) -> TrainingSet:
+        """Add the labelled target images to the source, if there are some."""
+        if self.labels is None:
+            return training_set
+        return replace(training_set, task=add_target_labels(training_set.task, self.labels))
+
+
+def read_inputs(
+    request: AdaptRequest, out: Path, device: torch.device
+) -> Generator[Progress, None, Inputs]:
+    """Read both domains and what is known of the target, choose a network, and embed images."""
+    both = None
+    if _streams(request, device):
+        data, both = yield from _stream(request, out, device)
+    else:
+        data = read_domains(request)
+    inputs = yield from _networks(request, data, both, out, device)
+    return replace(inputs, data=data, **_known(request, data))
+
+
+def _known(request: AdaptRequest, data: CustomData) -> dict[str, Any]:
+    """Read the labels and the class shares of the target that the user gave."""
+    classes = data.task.training_data.classes
+    known: dict[str, Any] = {}
+    if request.labels is not None:
+        found = read_truth(request.labels, data.target.names, classes, request.columns)
+        known["labels"] = TargetLabels(*found, len(classes))
+    if request.target_shares is not None:
+        known["target_shares"] = read_shares(request.target_shares, classes)
+    return known
+
+
+def _networks(
+    request: AdaptRequest, data: CustomData, both: Embedders | None, out: Path, device: torch.device
+) -> Generator[Progress, None, Inputs]:
+    """Choose the network that suits the data, and embed images where there is a backbone."""
+    weights_file(request.weights)  # a wrong name is a mistake also where no weights are needed
+    training = (QUICK if request.quick else {}) | dict(request.training)
+    task, asked = data.task, backbone_name(request.backbone)
+    if data.kind == "rows" and not asked.startswith(OWN_PREFIX):
+        if request.backbone not in ("", "mlp", "bare"):
+            raise UserError(
+                f"The data are rows of numbers, which {request.backbone} does not take.",
+                "--backbone mlp or bare.",
+            )
+        rows = TrainingSet(task=task, network=request.backbone or "mlp", training=training)
+        return Inputs(task=task, kind="embeddings", rows=rows)
+    name = asked or default_network(tuple(task.training_data.source.x.shape[1:]), request, device)
+    if name in OWN:
+        pixels = TrainingSet(task=task, network=name, training=training)
+        return Inputs(task=task, kind="small-images", pixels=pixels)
+    tuned = _fine_tuned(name, request, task) if fine_tunes(request, device) else None
+    if tuned is not None and (request.method or request.weights == "none"):
+        return Inputs(task=task, kind="images", pixels=tuned)
+    open_root(out / "runs")  # marks the folder as ours, so that stopped work can go on
+    if both is None:
+        both = task_embedders(name, request, task, device)
+    embeddings = yield from embedded(task, both)
+    # What was asked of training is about fine-tuning: rates and lengths on embeddings differ.
+    rows = TrainingSet(task=embeddings, network="mlp", training={} if tuned else training)
+    return Inputs(task=task, kind="images", pixels=tuned, rows=rows, embedders=both)
+
+
+def _fine_tuned(name: str, request: AdaptRequest, task: Task) -> TrainingSet:
+    """Plan to train a backbone with a bottleneck, in rounds that cover a large data set."""
+    data = task.training_data
+    backbone_spec(name, request.weights, tuple(data.source.x.shape[1:]))
+    largest = max(len(data.source), len(data.target))
+    training: dict[str, Any] = {"weights": request.weights, "round": max(100, largest // 32)}
+    if request.weights == "none":  # there are no batch statistics to keep
+        training["norm"] = "joint"
+    network = name if "+" in name else f"{name}+bottleneck"
+    return TrainingSet(task=task, network=network, training=training | dict(request.training))
+
+
+def task_embedders(name: str, request: AdaptRequest, task: Task, device: torch.device) -> Embedders:
+    """Prepare a frozen backbone for the images of a task."""
+    data = task.training_data
+    images = len(data.source) + len(data.source_val) + len(data.target)
+    shape = tuple(data.source.x.shape[1:])
+    seen = {"crop": int(request.training["crop"])} if "crop" in request.training else {}
+    network = _embedding(plain_name(name.partition("+")[0]), request, images)
+    return embedders(backbone_spec(network, request.weights, shape, **seen), shape, device)
+
+
+def _embedding(name: str, request: AdaptRequest, images: int) -> str:
+    """Say how a backbone embeds so many images (docs/adapt.md#how-images-are-embedded)."""
+    if name.startswith((CORNERS, CROPS, NORMS, GEM, OWN_PREFIX)):
+        return name
+    corners = "" if request.quick or images > FEW_IMAGES else CORNERS
+    return f"{corners}{'' if request.method == SOURCE_ONLY.method else NORMS}{GEM}{name}"
+
+
+def fine_tunes(request: AdaptRequest, device: torch.device) -> bool:
+    """Tell whether the backbone is fine-tuned."""
+    if request.fine_tune is None:
+        return device.type == "cuda" and not request.quick
+    return request.fine_tune
+
+
+def default_network(shape: tuple[int, ...], request: AdaptRequest, device: torch.device) -> str:
+    """Choose a network by the size of images: a small one for small ones, else a ResNet."""
+    small: dict[tuple[int, ...], str] = {(1, 28, 28): "digits-28", (3, 32, 32): "mini"}
+    quick = request.quick and device.type != "cuda"
+    return small.get(shape) or ("resnet18" if quick else "resnet50")
+
+
+def read_domains(request: AdaptRequest, open_pictures: OpenPictures = open_decoded) -> CustomData:
+    """Read both domains."""
+    return load_custom_data(
+        request.source,
+        request.target,
+        request.skip_broken,
+        QUICK_IMAGES if request.quick else 0,
+        request.columns,
+        open_pictures,
+    )
+
+
+# --- image files below a frozen backbone, which are decoded once, in a stream, and not kept ---
+
+
+def _streams(request: AdaptRequest, device: torch.device) -> bool:
+    if fine_tunes(request, device) or _image_network(request, device) in OWN:
+        return False
+    paths = (request.source, request.target)
+    return all(
+        isinstance(path, Path) and (path.is_dir() or path.suffix.lower() in LISTS) for path in paths
+    )
+
+
+def _image_network(request: AdaptRequest, device: torch.device) -> str:
+    return backbone_name(request.backbone) or default_network((3, SIDE, SIDE), request, device)
+
+
+def _stream(
+    request: AdaptRequest, out: Path, device: torch.device
+) -> Generator[Progress, None, tuple[CustomData, Embedders]]:
+    """Read both domains while all of their images are embedded."""
+    listings: list[Listing] = []
+
+    def listed(listing: Listing) -> Pictures:
+        listings.append(listing)
+        return open_unread(listing)
+
+    _known(request, read_domains(request, listed))  # what is wrong is an error before the work
+    images = sum(len(listing.paths) for listing in listings)
+    network = _embedding(_image_network(request, device), request, images)
+    both = picture_embedders(network, request.weights, device)
+    open_root(out / "runs")  # marks the folder as ours, so that stopped work can go on
+    opened, done = {}, 0
+    for listing, embedder in zip(listings, both, strict=True):
+        work = embedder.open_listings([listing])
+        (opened[listing],) = yield from part_of(work, "embeddings", done, images)
+        done += len(listing.paths)
+    return read_domains(request, opened.__getitem__), both

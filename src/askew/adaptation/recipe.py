@@ -1,0 +1,190 @@
+"""`auto` in five steps: embed, train candidates, combine them, train one student, judge it.
+
+The command line, `askew.adapt`, the scikit-learn estimator, the benchmark's method `auto` and the
+studies call `auto` below. docs/how-auto-works.md explains it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from askew.adaptation.inputs import Inputs
+from askew.adaptation.session import SOURCE_ONLY, Candidate, Session, Trained
+from askew.core.errors import UserError, unknown
+from askew.evaluation.calibration import mean_outputs
+from askew.evaluation.logits import Floats, softmax
+from askew.evaluation.smoothing import smoothed
+from askew.evaluation.validators import ScoredNetwork, choose, score_another, score_networks
+from askew.evaluation.verdict import Verdict, judge_transfers
+from askew.methods import method_class
+from askew.runs.execute import Progress
+from askew.runs.tune import trials
+
+CANDIDATES: Mapping[str, tuple[Candidate, ...]] = {
+    "rows": (
+        Candidate(name="coal-balanced", method="coal", training={"target_sampler": "balanced"}),
+        # MCC compares the classes of a batch: 32 images would show each of 31 classes once.
+        Candidate(name="mcc", method="mcc", images_per_class=2),
+        Candidate(name="teacher", method="teacher"),
+        Candidate(name="lda", method="lda"),
+        Candidate(name="prototypes", method="prototypes"),
+    ),
+    "small-images": (
+        Candidate(name="fixmatch", method="fixmatch"),
+        Candidate(name="teacher", method="teacher"),
+    ),
+    "images": (
+        Candidate(name="coal", method="coal"),
+        Candidate(name="mcc", method="mcc"),
+        Candidate(name="teacher", method="teacher"),
+    ),
+}
+"""What is trained beside source-only: on rows, on small images, and on images whose backbone
+starts from random weights."""
+GUIDED = Candidate(name="guided", method="guided")
+"""Fine-tunes a backbone, or trains a small network, on soft labels."""
+STUDENT = Candidate(name="student", method="lda")
+"""Fits one linear layer on rows to soft labels."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Outcome:
+    """What was trained, and which network is saved."""
+
+    networks: tuple[Trained, ...]
+    """Source-only first."""
+    scored: tuple[ScoredNetwork, ...]
+    verdicts: Mapping[str, Verdict]
+    """On each network but the first, by its name."""
+    saved: int
+    """The network that is saved."""
+    rejected: str = ""
+    """The network that would have been saved, if its verdict had not been `hurt`."""
+    requested: bool = False
+    """Whether the user named the network that is saved."""
+    alone: bool = False
+    """Whether one method was trained, so that there are no others to compare it with."""
+
+
+def auto(
+    session: Session, inputs: Inputs, candidates: Sequence[Candidate] = ()
+) -> Generator[Progress, None, Outcome]:
+    """Adapt in five steps; other candidates than the usual ones may be given."""
+    # 1. Embed the images with a frozen backbone (done while they were read), or take the rows.
+    features = inputs.rows or inputs.pixels
+    assert features is not None
+    # 2. Train candidates that assume different things, source-only first.
+    kind = "rows" if inputs.rows is not None else inputs.kind
+    networks = yield from session.train([SOURCE_ONLY], features)
+    features = inputs.with_labels(features)
+    networks += yield from session.train(candidates or CANDIDATES[kind], features)
+    # 3. Average them, and smooth the soft labels over mutual nearest neighbours.
+    soft = soft_labels(networks, inputs)
+    # 4. Train one network on the soft labels: the only one that is saved.
+    if inputs.pixels is not None and networks[1:]:
+        pixels = inputs.with_labels(inputs.pixels).with_soft_labels(soft)
+        networks += yield from session.train([GUIDED], pixels)
+        soft = soft_labels(networks, inputs)
+    if inputs.rows is not None and not inputs.fine_tune and networks[1:]:
+        networks += yield from session.train([STUDENT], features.with_soft_labels(soft))
+    # 5. Judge it without target labels; if it looks harmful, save source-only.
+    students = sum(one.candidate in (GUIDED, STUDENT) for one in networks)
+    scored, verdicts = yield from judge(session, networks, inputs.target_shares, students=students)
+    last = len(networks) - 1
+    hurt = last > 0 and verdicts[networks[last].name].verdict == "hurt"
+    return Outcome(
+        networks=tuple(networks),
+        scored=tuple(scored),
+        verdicts=verdicts,
+        saved=0 if hurt else last,
+        rejected=networks[last].name if hurt else "",
+    )
+
+
+def soft_labels(networks: Sequence[Trained], inputs: Inputs) -> Floats:
+    """Average the adapted networks' calibrated predictions, smoothed over neighbours. (n_t, c)"""
+    soft = softmax(mean_outputs([one.outputs for one in networks[1:] or networks]).target_uniform)
+    exact = soft if inputs.labels is None else inputs.labels.set_in(soft)
+    if inputs.rows is None:
+        return exact
+    soft = smoothed(exact, np.asarray(inputs.rows.task.training_data.target.x))
+    return soft if inputs.labels is None else inputs.labels.set_in(soft)
+
+
+def judge(
+    session: Session,
+    networks: Sequence[Trained],
+    target_shares: Floats | None,
+    *,
+    students: int = 0,
+) -> Generator[Progress, None, tuple[list[ScoredNetwork], dict[str, Verdict]]]:
+    """Score every network without target labels, and compare each with source-only.
+
+    The last networks are `students` of the others' mean, so that they have no vote in it.
+    """
+    teachers = networks[: len(networks) - students]
+    scored = score_networks([one.outputs for one in teachers], target_shares)
+    scored += [score_another(scored, one.outputs) for one in networks[len(teachers) :]]
+    verdicts, steps = {}, len(networks)
+    yield Progress("choice", "judging without labels", 0, steps, {})
+    found = judge_transfers(scored, resamples=session.resamples)
+    for i, (one, verdict) in enumerate(zip(networks[1:], found, strict=True), start=1):
+        verdicts[one.name] = verdict
+        yield Progress("choice", "judging without labels", i, steps, {})
+    return scored, verdicts
+
+
+# --- methods that the user names ---
+
+
+def one_method(
+    session: Session, inputs: Inputs, candidates: Sequence[Candidate]
+) -> Generator[Progress, None, Outcome]:
+    """Train the one method that was asked for beside source-only, and save it in any case.
+
+    Of several settings of its hyper-parameters, label-free scores choose one.
+    """
+    features = inputs.pixels or inputs.rows
+    assert features is not None
+    networks = yield from session.train([SOURCE_ONLY], features)
+    networks += yield from session.train(candidates, inputs.with_labels(features))
+    scored, verdicts = yield from judge(session, networks, inputs.target_shares)
+    saved = 1 + choose(scored[1:]) if len(networks) > 1 else 0
+    if candidates and not networks[1:]:
+        raise UserError(
+            f"{candidates[0].name} could not be trained: "
+            f"{session.failures[candidates[0].name].rstrip('.')}.",
+            "lower the rates, as by -t lr=0.001.",
+        )
+    return Outcome(networks=tuple(networks), scored=tuple(scored), verdicts=verdicts, saved=saved)
+
+
+def named_candidates(
+    methods: Sequence[str], params: Mapping[str, Mapping[str, object]], search: int
+) -> list[Candidate]:
+    """Make candidates of methods by name, with hyper-parameters by id; several of one to search."""
+    found = []
+    for method in methods:
+        name = method_class(method).id
+        if name == SOURCE_ONLY.method:
+            continue
+        own = dict(params.get(name, {}))
+        usual = next((c for c in CANDIDATES["rows"] if c.method == name == c.name), None)
+        room = usual.images_per_class if usual else 0
+        found.append(Candidate(name=name, method=method, params=own, images_per_class=room))
+        for trial in trials(method, {}, search, fixed=tuple(own)) if search > 1 else ():
+            if trial.origin == "searched":
+                label, params_of = f"{name} {trial.label}", {**own, **trial.hyper}
+                found.append(Candidate(name=label, method=method, params=params_of))
+    return found
+
+
+def take(outcome: Outcome, name: str) -> Outcome:
+    """Save the network that the user names instead."""
+    names = [one.name for one in outcome.networks]
+    if name not in names:
+        raise unknown("method", name, names, "its report lists them.")
+    return replace(outcome, saved=names.index(name), rejected="", requested=True)
