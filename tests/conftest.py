@@ -104,9 +104,9 @@ def flat_maps() -> Iterator[None]:
 def few_resamples() -> Iterator[None]:
     """Intervals from a quarter of the resamples, which take most of a small adaptation; their tests
     ask for more."""
-    from askew.evaluation import diagnosis, prior_estimators, verdict
+    from askew.evaluation import diagnosis, priors, verdict
 
-    resampling: list[Any] = [prior_estimators.estimate_prior, prior_estimators.estimate_priors]
+    resampling: list[Any] = [priors.estimate_prior, priors.estimate_priors]
     resampling += [diagnosis.diagnose, verdict.judge_transfer, verdict.judge_transfers]
     with pytest.MonkeyPatch.context() as patch:
         for function in resampling:

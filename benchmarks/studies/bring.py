@@ -53,12 +53,12 @@ from askew.cli.progress import watch
 from askew.data.benchmarks.digit_files import read_part
 from askew.data.benchmarks.digits import framed
 from askew.data.custom import read_domain
-from askew.evaluation.agreement import find_unfamiliar
-from askew.evaluation.logits import Floats, adjust_logits, decide
+from askew.evaluation.calibration import decide
 from askew.evaluation.metrics import score
-from askew.evaluation.outputs import DomainOutputs
-from askew.evaluation.prior_estimators import target_prior
-from askew.evaluation.validators import ScoredNetwork, score_another, score_networks
+from askew.evaluation.outputs import DomainOutputs, Floats, adjust_logits
+from askew.evaluation.priors import target_prior
+from askew.evaluation.scores import ScoredNetwork, score_another, score_networks
+from askew.evaluation.unknown_classes import find_unfamiliar
 from askew.inference.predictor import Predictor
 
 CPU = torch.device("cpu")

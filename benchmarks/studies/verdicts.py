@@ -31,19 +31,16 @@ from scipy.optimize import brentq, minimize_scalar
 
 from askew.adaptation.candidates import AUTO
 from askew.evaluation.calibration import at_temperature, calibrate, mean_outputs, temperature
-from askew.evaluation.logits import Floats, Labels, adjust_logits, softmax
 from askew.evaluation.metrics import score
-from askew.evaluation.outputs import DomainOutputs
-from askew.evaluation.validators import (
+from askew.evaluation.outputs import DomainOutputs, Floats, Labels, adjust_logits, softmax
+from askew.evaluation.scores import (
     SCORES,
     ScoredNetwork,
-    choose,
-    choose_several,
-    rank_sums,
     score_another,
     score_calibrated,
     score_networks,
 )
+from askew.evaluation.selection import choose, choose_several, rank_sums
 from askew.evaluation.verdict import (
     LEAD,
     MARGIN,

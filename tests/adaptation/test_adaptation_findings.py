@@ -14,7 +14,7 @@ from adaptations import Adapted, codes
 
 from askew.adaptation import findings
 from askew.adaptation.pipeline import Adaptation
-from askew.evaluation.agreement import Unfamiliar
+from askew.evaluation.unknown_classes import Unfamiliar
 
 
 def changed(found: Adaptation, **verdict: Any) -> Adaptation:

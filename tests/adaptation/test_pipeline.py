@@ -24,7 +24,7 @@ from askew.adaptation.setup import AdaptRequest
 from askew.core.errors import UserError
 from askew.evaluation import scores
 from askew.evaluation.calibration import temperature
-from askew.evaluation.smoothing import smoothed
+from askew.evaluation.neighbours import smoothed
 from askew.inference.predictor import load
 
 ON_EMBEDDINGS = AUTO["rows"]

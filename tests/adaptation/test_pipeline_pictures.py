@@ -39,9 +39,8 @@ from askew.adaptation.members import ensemble_of, train_guided
 from askew.adaptation.pipeline import adapt
 from askew.adaptation.setup import AdaptRequest, Setup, set_up
 from askew.core.errors import UserError
-from askew.evaluation.logits import softmax
-from askew.evaluation.outputs import DomainOutputs
-from askew.evaluation.validators import score_another, score_networks
+from askew.evaluation.outputs import DomainOutputs, softmax
+from askew.evaluation.scores import score_another, score_networks
 from askew.inference import embeddings
 from askew.inference.embeddings import embedded, embedders, frozen
 from askew.inference.predictor import load

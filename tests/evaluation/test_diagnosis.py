@@ -10,7 +10,7 @@ from worlds import EVEN, RARE, TAIL, Array, world
 
 from askew.evaluation.diagnosis import diagnose, outputs_differ, prior_differs, remaining_difference
 from askew.evaluation.outputs import DomainOutputs
-from askew.evaluation.prior_estimators import estimate_prior
+from askew.evaluation.priors import estimate_prior
 
 # Level, where there is nothing to find
 

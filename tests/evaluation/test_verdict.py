@@ -10,7 +10,7 @@ import pytest
 from worlds import EVEN, World, world
 
 from askew.evaluation.outputs import DomainOutputs
-from askew.evaluation.validators import SCORES, score_another, score_networks
+from askew.evaluation.scores import SCORES, score_another, score_networks
 from askew.evaluation.verdict import (
     COLLAPSED,
     MARGIN,

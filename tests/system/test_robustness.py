@@ -29,9 +29,7 @@ CLASSES = ("a", "b", "c")
 
 # A network that has learnt for five steps, or from one class, may well not tell classes apart, and
 # BBSE says so.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::askew.evaluation.prior_estimators.UnsurePriorWarning"
-)
+pytestmark = pytest.mark.filterwarnings("ignore::askew.evaluation.priors.UnsurePriorWarning")
 
 
 def only(images: Labeled, *classes: int) -> Labeled:

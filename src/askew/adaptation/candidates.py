@@ -10,10 +10,10 @@ import numpy as np
 
 from askew.data.task import Task
 from askew.evaluation.calibration import mean_outputs
-from askew.evaluation.logits import softmax
-from askew.evaluation.outputs import DomainOutputs
-from askew.evaluation.smoothing import smoothed
-from askew.evaluation.validators import ScoredNetwork, choose_several
+from askew.evaluation.neighbours import smoothed
+from askew.evaluation.outputs import DomainOutputs, softmax
+from askew.evaluation.scores import ScoredNetwork
+from askew.evaluation.selection import choose_several
 from askew.runs.config import RunRequest, plan_run
 from askew.training.run import Run
 

@@ -19,20 +19,13 @@ from askew.core.device import pick_device
 from askew.core.errors import UserError
 from askew.data.domains import Labeled, Unlabeled
 from askew.data.task import Task, TrainingData, make_unlabeled_task
-from askew.evaluation.agreement import ExpectedAccuracy, expected_accuracy
 from askew.evaluation.calibration import at_temperature, mean_outputs, temperature, temperature_for
 from askew.evaluation.diagnosis import alike, remaining_difference
-from askew.evaluation.logits import as_labels
-from askew.evaluation.outputs import DomainOutputs
-from askew.evaluation.prior_estimators import estimate_prior
-from askew.evaluation.target_shares import TargetShares, target_shares
-from askew.evaluation.validators import (
-    ScoredNetwork,
-    choose,
-    choose_several,
-    score_another,
-    score_networks,
-)
+from askew.evaluation.expected_accuracy import ExpectedAccuracy, expected_accuracy
+from askew.evaluation.outputs import DomainOutputs, as_labels
+from askew.evaluation.priors import TargetShares, estimate_prior, target_shares
+from askew.evaluation.scores import ScoredNetwork, score_another, score_networks
+from askew.evaluation.selection import choose, choose_several
 from askew.evaluation.verdict import judge_transfers
 from askew.inference.ensemble import join, joins
 from askew.inference.model_card import ModelCard, TargetPrior

@@ -9,8 +9,8 @@ import numpy as np
 
 from askew.adaptation.pipeline import Adaptation
 from askew.data.custom import few
-from askew.evaluation.agreement import ALARMS
-from askew.evaluation.prior_estimators import DEFAULT
+from askew.evaluation.priors import DEFAULT
+from askew.evaluation.unknown_classes import ALARMS
 from askew.nets.modules import OWN_PREFIX
 from askew.nets.small import OWN
 from askew.reports.findings import Finding, has_few_classes, holding

@@ -20,8 +20,8 @@ from askew.data.domains import Labeled, RowSubset
 from askew.data.image_lists import LISTS, USUAL, Columns, read_folder, read_lines
 from askew.data.paths import require_file
 from askew.data.task import Task
-from askew.evaluation.logits import Floats
 from askew.evaluation.metrics import Estimate, Z, accuracy_gain, mean_accuracy
+from askew.evaluation.outputs import Floats
 
 _FORM = (
     "a list of path,label (--label-column names another column, empty labels are skipped), a "

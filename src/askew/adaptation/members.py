@@ -28,9 +28,9 @@ from askew.adaptation.setup import AdaptRequest, Setup, on_rows
 from askew.core.errors import UserError
 from askew.core.files import Unwritable
 from askew.evaluation.calibration import mean_outputs
-from askew.evaluation.logits import Labels, as_labels, softmax
-from askew.evaluation.outputs import DomainOutputs, read_outputs
-from askew.evaluation.validators import ScoredNetwork, choose, score_networks
+from askew.evaluation.outputs import DomainOutputs, Labels, as_labels, read_outputs, softmax
+from askew.evaluation.scores import ScoredNetwork, score_networks
+from askew.evaluation.selection import choose
 from askew.inference.embeddings import Embedders
 from askew.inference.ensemble import joins
 from askew.nets.network import fetch_weights

@@ -17,17 +17,14 @@ from askew.adaptation.setup import AdaptRequest, Setup, on_rows, set_up
 from askew.core.errors import unknown
 from askew.core.files import sweep
 from askew.core.options import checked
-from askew.evaluation.agreement import (
-    ExpectedAccuracy,
-    Unfamiliar,
-    expected_accuracy,
-    find_unfamiliar,
-)
-from askew.evaluation.calibration import temperature_for
+from askew.evaluation.calibration import decide, temperature_for
 from askew.evaluation.diagnosis import Diagnosis, diagnose
-from askew.evaluation.logits import Floats, Labels, as_labels, decide, softmax
+from askew.evaluation.expected_accuracy import ExpectedAccuracy, expected_accuracy
 from askew.evaluation.metrics import Estimate
-from askew.evaluation.validators import ScoredNetwork, choose, score_another, score_networks
+from askew.evaluation.outputs import Floats, Labels, as_labels, softmax
+from askew.evaluation.scores import ScoredNetwork, score_another, score_networks
+from askew.evaluation.selection import choose
+from askew.evaluation.unknown_classes import Unfamiliar, find_unfamiliar
 from askew.evaluation.verdict import Verdict, judge_transfers
 from askew.methods import method_class
 from askew.runs.config import Training

@@ -15,8 +15,8 @@ from PIL import Image
 from askew.adaptation.findings import adaptation_findings
 from askew.adaptation.members import Trained
 from askew.adaptation.pipeline import Adaptation
-from askew.evaluation.agreement import ALARMS
-from askew.evaluation.validators import SCORES
+from askew.evaluation.scores import SCORES
+from askew.evaluation.unknown_classes import ALARMS
 from askew.reports import svg
 from askew.reports.features import network_features, some
 from askew.reports.html import (

@@ -16,7 +16,8 @@ from askew.adaptation.pipeline import Adaptation
 from askew.core.tables import data_frame, html_table
 from askew.data.custom import CustomData
 from askew.evaluation.diagnosis import Diagnosis
-from askew.evaluation.validators import CHOOSERS, SCORES
+from askew.evaluation.scores import SCORES
+from askew.evaluation.selection import CHOOSERS
 from askew.inference.predictor import Predictor
 from askew.inference.writers import columns
 

@@ -289,7 +289,8 @@ def _print_adaptation(found: Adaptation) -> None:
     """The methods with their label-free scores, the verdict, and the estimated label
     distribution."""
     from askew.adaptation.findings import adaptation_findings
-    from askew.evaluation.validators import CHOOSERS, SCORES
+    from askew.evaluation.scores import SCORES
+    from askew.evaluation.selection import CHOOSERS
 
     rows = []
     for i, (trained, scores) in enumerate(zip(found.trained, found.scores, strict=True)):

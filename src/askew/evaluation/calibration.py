@@ -8,8 +8,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from askew.evaluation.logits import Floats, Labels, adjust_logits, floor_prior, softmax
-from askew.evaluation.outputs import DomainOutputs
+from askew.evaluation.outputs import (
+    DomainOutputs,
+    Floats,
+    Labels,
+    adjust_logits,
+    floor_prior,
+    prior_bias,
+    softmax,
+)
 
 SUREST, SOFTEST = 0.1, 100.0
 """Temperatures between which one is looked for."""
@@ -82,6 +89,21 @@ def at_temperature(outputs: DomainOutputs, temperature: float) -> DomainOutputs:
     return replace(
         outputs, source_val=val / temperature, target=target / temperature, training_prior=uniform
     )
+
+
+def decide(logits: Floats, prior: Floats | None) -> tuple[Floats, Floats]:
+    """Logits under the known prior of these images, and the bias in them that gives classes just
+    those shares.
+
+    From calibrated logits under a uniform prior, which stay as they are if no prior is known.
+    (n, c), (c,) → (n, c), (c,)
+    """
+    c = logits.shape[1]
+    if prior is None:
+        return logits, np.zeros(c)
+    under = adjust_logits(logits, prior, np.full(c, 1 / c))
+    bias = prior_bias(under, prior)
+    return under + bias, bias
 
 
 def mean_outputs(

@@ -14,17 +14,17 @@ from typing import Any, Literal
 
 import numpy as np
 
-from askew.evaluation.logits import Floats, Labels, softmax
-from askew.evaluation.outputs import DomainOutputs
-from askew.evaluation.prior_estimators import (
+from askew.evaluation.outputs import DomainOutputs, Floats, Labels, softmax
+from askew.evaluation.priors import (
     DEFAULT,
     PredictionRates,
     PriorEstimate,
     PriorEstimator,
+    TargetShares,
     estimate_priors,
     simplex_prior,
+    target_shares,
 )
-from askew.evaluation.target_shares import TargetShares, target_shares
 
 Kind = Literal["none", "label", "feature", "both"]
 Sureness = Literal["sure", "likely", "unsure"]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from askew.evaluation.calibration import calibrate
-from askew.evaluation.logits import Floats, Labels, floor_prior, softmax
-from askew.evaluation.outputs import DomainOutputs
+from askew.evaluation.calibration import at_temperature, calibrate, temperature
+from askew.evaluation.outputs import DomainOutputs, Floats, Labels, as_labels, floor_prior, softmax
+from askew.evaluation.priors import consensus_prior
 
 SOFT_ROWS, MATCHED_ROWS, DENSITY_ROWS = 1500, 1000, 3000
 """Most target images that SND, transport and DEV look at: their cost grows faster than the
@@ -257,3 +258,166 @@ def _threshold(confidence: Floats, correct: Floats, weights: Floats) -> float:
     above = np.cumsum(weights[order])
     place = int(np.searchsorted(above, weights @ correct - 1e-9))
     return float(confidence[order][min(place, len(confidence) - 1)])
+
+
+# --- the table of scores ---
+
+
+@dataclass(frozen=True)
+class Score:
+    """One label-free score."""
+
+    title: str
+    meaning: str
+    """What a high value means."""
+    citation: str
+    value: Callable[[ScoreInputs], float]
+
+
+SCORES: dict[str, Score] = {
+    "source": Score(
+        "source accuracy",
+        "held-out source images are recognised, class by class; nothing about the target",
+        "",
+        source_accuracy,
+    ),
+    "entropy": Score(
+        "entropy",
+        "predictions on the target are confident, rightly or not",
+        "Morerio et al. 2018",
+        negative_entropy,
+    ),
+    "information": Score(
+        "information",
+        "predictions are confident, and all classes equally frequent: wrong under label shift",
+        "Shi and Sha 2012",
+        information,
+    ),
+    "prior-information": Score(
+        "prior-aware information",
+        "predictions are confident, and classes as frequent as the estimated target prior",
+        "after Shi and Sha 2012",
+        prior_information,
+    ),
+    "bnm": Score(
+        "BNM", "predictions are confident and of many classes", "Cui et al. 2020", nuclear_norm
+    ),
+    "snd": Score(
+        "SND",
+        "target images have many neighbours with the same prediction",
+        "Saito et al. 2021",
+        neighbourhood_density,
+    ),
+    "corr-c": Score(
+        "Corr-C",
+        "no classes are confused, and all are equally frequent",
+        "Tu et al. 2023",
+        class_correlation,
+    ),
+    "dev": Score(
+        "DEV",
+        "source images that look like the target's are recognised",
+        "You et al. 2019",
+        deep_embedded,
+    ),
+    "atc": Score(
+        "ATC",
+        "as many target images are as confident as correct source images",
+        "Garg et al. 2022",
+        thresholded,
+    ),
+    "atc-class": Score(
+        "ATC by class",
+        "the same for the per-class mean, with the estimated prior",
+        "after Garg et al. 2022",
+        thresholded_by_class,
+    ),
+    "expected": Score(
+        "confidence by class",
+        "confident, as a mean over classes under the estimated prior; not an accuracy",
+        "",
+        expected_by_class,
+    ),
+    "transport": Score(
+        "transport",
+        "posteriors need little change to have the estimated prior; a per-class mean",
+        "after Lu et al. 2023",
+        transported_by_class,
+    ),
+    "ensemble": Score(
+        "ensemble",
+        "the mean of all compared networks predicts the same class",
+        "EnsV, Hu et al. 2024",
+        ensemble_agreement,
+    ),
+    "ensemble-class": Score(
+        "ensemble by class",
+        "the same, as a mean over the ensemble's classes",
+        "after Hu et al. 2024",
+        ensemble_agreement_by_class,
+    ),
+}
+
+
+# --- networks with their scores ---
+
+
+@dataclass(frozen=True, eq=False)
+class ScoredNetwork:
+    """One of the networks that were compared on a target, with its scores."""
+
+    outputs: DomainOutputs
+    inputs: ScoreInputs
+    scores: Mapping[str, float]
+    """By the names of SCORES."""
+    temperature: float = 1.0
+    """What the network's logits were divided by."""
+    compared: bool = True
+    """Whether it is one of those whose mean the others are held against; one that came later is
+    not."""
+
+
+def score_networks(
+    networks: Sequence[DomainOutputs], prior: Floats | None = None
+) -> list[ScoredNetwork]:
+    """Networks compared on the same target images, all calibrated on their held-out source and
+    under one prior."""
+    sizes = [len(outputs.target) for outputs in networks]
+    if len(set(sizes)) > 1:
+        raise ValueError(f"the networks have different target images: {', '.join(map(str, sizes))}")
+    # A network with a soft head, such as COAL's, would have no vote against confident ones.
+    temperatures = [temperature(outputs) for outputs in networks]
+    calibrated = [
+        at_temperature(outputs, t) for outputs, t in zip(networks, temperatures, strict=True)
+    ]
+    scored = score_calibrated(calibrated, prior)
+    return [
+        replace(network, temperature=t) for network, t in zip(scored, temperatures, strict=True)
+    ]
+
+
+def score_calibrated(
+    networks: Sequence[DomainOutputs], prior: Floats | None = None, ensemble: Labels | None = None
+) -> list[ScoredNetwork]:
+    """The same as they are; the ensemble's classes are those of the mean of their probabilities,
+    unless given. (n,)"""
+    prior = consensus_prior(networks) if prior is None else prior
+    if ensemble is None:
+        ensemble = as_labels(
+            np.mean([softmax(outputs.target) for outputs in networks], axis=0).argmax(axis=1)
+        )
+    return [_scored(outputs, ScoreInputs.of(outputs, prior, ensemble)) for outputs in networks]
+
+
+def score_another(networks: Sequence[ScoredNetwork], outputs: DomainOutputs) -> ScoredNetwork:
+    """One more network, under the prior and against the ensemble of those that were compared."""
+    t, known = temperature(outputs), networks[0].inputs
+    calibrated = at_temperature(outputs, t)
+    scored = _scored(calibrated, ScoreInputs.of(calibrated, known.prior, known.ensemble))
+    return replace(scored, temperature=t, compared=False)
+
+
+def _scored(outputs: DomainOutputs, inputs: ScoreInputs) -> ScoredNetwork:
+    return ScoredNetwork(
+        outputs, inputs, {name: score.value(inputs) for name, score in SCORES.items()}
+    )

@@ -9,11 +9,15 @@ from typing import Any, Literal
 
 import numpy as np
 
-from askew.evaluation.logits import Floats, Labels
-from askew.evaluation.outputs import DomainOutputs
-from askew.evaluation.prior_estimators import ESTIMATORS, LEVEL, target_prior
-from askew.evaluation.scores import ScoreInputs, neighbourhood_densities
-from askew.evaluation.validators import SCORES, ScoredNetwork, score_networks
+from askew.evaluation.outputs import DomainOutputs, Floats, Labels
+from askew.evaluation.priors import ESTIMATORS, LEVEL, target_prior
+from askew.evaluation.scores import (
+    SCORES,
+    ScoredNetwork,
+    ScoreInputs,
+    neighbourhood_densities,
+    score_networks,
+)
 
 Answer = Literal["helped", "unclear", "hurt"]
 VOTERS = ("snd", "ensemble", "expected", "atc", "source")

@@ -19,7 +19,7 @@ from askew.core.files import read_tensors, write_json, write_tensors
 from askew.core.tracking import Maker, Trackers, info
 from askew.data.task import Task
 from askew.evaluation.metrics import main_scores, score_test
-from askew.evaluation.reweighting import reweighted_scores
+from askew.evaluation.priors import reweighted_scores
 from askew.runs.claims import Claim, Taken, Watch, run_label
 from askew.runs.store import RunFolder, side_by_side
 from askew.training.clocks import CheckpointTimer, stopwatch

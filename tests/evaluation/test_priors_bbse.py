@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from askew.data.label_shift import DIGITS_TAIL
-from askew.evaluation.prior_estimators import (
+from askew.evaluation.priors import (
     PredictionRates,
     Solver,
     UnsurePriorWarning,

@@ -6,15 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from worlds import EVEN, RARE, TAIL, World, world
+from worlds import EVEN, RARE, TAIL, World, noisy_worlds, world
 
-from askew.evaluation import validators
 from askew.evaluation.calibration import at_temperature, temperature
-from askew.evaluation.logits import softmax
-from askew.evaluation.outputs import DomainOutputs
-from askew.evaluation.prior_estimators import consensus_prior, target_prior
-from askew.evaluation.scores import ScoreInputs, neighbourhood_densities
-from askew.evaluation.validators import CHOOSERS, SCORES, choose, choose_several, score_networks
+from askew.evaluation.outputs import DomainOutputs, softmax
+from askew.evaluation.priors import consensus_prior, target_prior
+from askew.evaluation.scores import SCORES, ScoreInputs, neighbourhood_densities, score_networks
+from askew.evaluation.selection import CHOOSERS, choose
 
 Array = np.ndarray[Any, np.dtype[Any]]
 BY_CLASS = ("atc-class", "expected", "transport", "prior-information")
@@ -222,7 +220,7 @@ def test_a_network_s_temperature_does_not_move_the_calibrated_scores(shifted: Wo
 
 
 def test_a_soft_head_has_as_much_of_a_vote_as_a_confident_one() -> None:
-    given = [one.outputs for one in candidates()]
+    given = [one.outputs for one in noisy_worlds()]
     soft = [
         DomainOutputs.of(k * o.source_val, o.source_val_y, k * o.target, o.training_prior)
         for k, o in zip((1.0, 0.05, 20.0), given, strict=True)
@@ -254,66 +252,8 @@ def test_every_score_is_finite_of_hard_cases() -> None:
 # Choice
 
 
-def candidates() -> list[World]:
-    """Three networks of one world, from the worst to the best: noise in what they say, each its
-    own."""
-    whole, rng = world(400, 700), np.random.default_rng(1)
-
-    def blurred(noise: float) -> World:
-        val, target = (
-            v + noise * rng.normal(size=v.shape)
-            for v in (whole.outputs.source_val, whole.outputs.target)
-        )
-        return whole._replace(
-            outputs=DomainOutputs.of(val, whole.outputs.source_val_y, target, EVEN)
-        )
-
-    return [blurred(noise) for noise in (8.0, 4.0, 1.0)]
-
-
-def test_the_best_network_is_chosen_wherever_it_stands() -> None:
-    worlds = candidates()
-    assert worlds[0].accuracy < worlds[1].accuracy < worlds[2].accuracy
-    for order in ([0, 1, 2], [2, 0, 1], [1, 2, 0]):
-        assert order[choose(score_networks([worlds[i].outputs for i in order]))] == 2
-
-
-def test_an_adapted_network_whose_ranks_are_far_below_average_does_not_join_unless_it_counts_more(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(
-        validators, "rank_sums", lambda networks: np.array([6.0, 10.0, 4.0, 6.0])
-    )  # mean 6.5
-    networks = score_networks([world(50, 50).outputs]) * 4
-    assert choose_several(networks) == [1, 3]
-    assert choose_several(networks, [2, 1, 2, 1]) == [1, 2, 3], "source-only joins nobody"
-
-
-def test_of_six_networks_or_more_those_join_that_have_half_of_the_average_and_of_fewer_three_quarters_are_needed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    sums = [
-        6.0,
-        15.375,
-        4.875,
-        3.25,
-        3.0,
-    ]  # mean 6.5: the third has three quarters of it, the fourth half
-    joined = {}
-    for more in range(3):
-        ranks = np.array(sums + [6.5] * more)
-        monkeypatch.setattr(validators, "rank_sums", lambda networks, ranks=ranks: ranks)
-        joined[len(ranks)] = choose_several(score_networks([world(50, 50).outputs]) * len(ranks))
-    assert joined == {5: [1, 2], 6: [1, 2, 3, 5], 7: [1, 2, 3, 5, 6]}
-
-
-def test_of_equals_the_first_is_chosen() -> None:
-    outputs = candidates()[0].outputs
-    assert choose(score_networks([outputs, outputs, outputs])) == 0
-
-
 def test_networks_are_compared_under_one_prior_and_with_their_ensemble() -> None:
-    given = [one.outputs for one in candidates()]
+    given = [one.outputs for one in noisy_worlds()]
     found = score_networks(given)
     networks = [at_temperature(outputs, temperature(outputs)) for outputs in given]
     prior = consensus_prior(networks)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from worlds import EVEN, RARE, TAIL, world
 
 from askew.evaluation.outputs import DomainOutputs
-from askew.evaluation.prior_estimators import (
+from askew.evaluation.priors import (
     ESTIMATORS,
     PriorEstimator,
     consensus_prior,

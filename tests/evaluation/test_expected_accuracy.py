@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from askew.evaluation.agreement import expected_accuracy
-from askew.evaluation.logits import Floats
-from askew.evaluation.outputs import DomainOutputs
+from askew.evaluation.expected_accuracy import expected_accuracy
+from askew.evaluation.outputs import DomainOutputs, Floats
 
 
 def network(answers: list[int], c: int = 3) -> DomainOutputs:

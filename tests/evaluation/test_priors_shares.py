@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 
 from askew.evaluation.diagnosis import diagnose
-from askew.evaluation.logits import Floats
-from askew.evaluation.outputs import DomainOutputs
-from askew.evaluation.prior_estimators import PriorEstimate
-from askew.evaluation.target_shares import target_shares
+from askew.evaluation.outputs import DomainOutputs, Floats
+from askew.evaluation.priors import PriorEstimate, target_shares
 
 EVEN = np.full(3, 1 / 3)
 Z2 = 1.959964**2

@@ -21,9 +21,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from askew.data.task import TestLabels
 from askew.evaluation.calibration import CalibrationFit
-from askew.evaluation.logits import Floats, Labels, as_floats, as_labels, softmax
-from askew.evaluation.outputs import DomainOutputs
+from askew.evaluation.metrics import score_test, wilson
+from askew.evaluation.outputs import (
+    DomainOutputs,
+    Floats,
+    Labels,
+    adjust_logits,
+    as_floats,
+    as_labels,
+    softmax,
+)
 
 PriorEstimator = Literal["bbse", "rlls", "em"]
 ESTIMATORS: tuple[PriorEstimator, ...] = ("bbse", "rlls", "em")
@@ -335,3 +344,71 @@ def _draw_counts(y: Labels, rng: np.random.Generator) -> Labels:
     for rows in (np.flatnonzero(y == k) for k in np.unique(y)):
         np.add.at(counts, rows[rng.integers(len(rows), size=len(rows))], 1)
     return counts
+
+
+# --- shares as they are reported ---
+
+
+@dataclass(frozen=True, eq=False)
+class TargetShares:
+    """The share of each class in the target, with 95 % intervals whose coverage docs/trust.md
+    tells."""
+
+    estimator: PriorEstimator | Literal["counting"]
+    prior: Floats
+    """(c,)"""
+    low: Floats
+    high: Floats
+    unsure: bool = False
+    """Whether the network cannot tell some classes apart, so that their shares are arbitrary."""
+
+    def as_dict(self) -> dict[str, Any]:
+        shares = {"mix": self.prior.tolist(), "low": self.low.tolist(), "high": self.high.tolist()}
+        return {"estimator": self.estimator, **shares, "unsure": self.unsure}
+
+
+def target_shares(
+    outputs: DomainOutputs, others: Sequence[DomainOutputs], estimate: PriorEstimate, alike: bool
+) -> TargetShares:
+    """The shares by a network, beside all others that were trained, and its estimate under label
+    shift alone.
+
+    Where images of a class look `alike` in both domains, that estimate is shown: what the network
+    confuses in the source, it confuses in the target. Elsewhere it does not, and to correct for it
+    does harm: the share of target images that the network predicts a class for is closer to the
+    truth on all development tasks. Intervals span what is wrong either way: from the share on which
+    all networks agree to the share that any of them predicts, by Wilson's lower and upper end,
+    since all may err alike; and the interval of the estimate under label shift alone.
+    """
+    predicted = np.stack(
+        [one.target_uniform.argmax(axis=1) for one in (*others, outputs)]
+    )  # (networks, n_t)
+    says = predicted[..., None] == np.arange(outputs.classes)
+    agreed, any_says = says.all(axis=0).mean(axis=0), says.any(axis=0).mean(axis=0)
+    n, counted = predicted.shape[1], says[-1].mean(axis=0)
+    low = np.minimum(wilson(agreed, n)[0], estimate.low)
+    high = np.maximum(wilson(any_says, n)[1], estimate.high)
+    if alike:
+        return TargetShares(estimate.estimator, estimate.prior, low, high, estimate.unsure)
+    return TargetShares("counting", counted, low, high)
+
+
+# --- scores under the estimated prior ---
+
+
+def reweighted_scores(
+    test: TestLabels,
+    logits: Tensor,
+    source_val: Tensor,
+    source_val_y: Tensor,
+    target: Tensor,
+    training_prior: Tensor,
+) -> dict[str, Any]:
+    """Scores of the same network under BBSE's target prior, estimated from the other logits; costs
+    no training."""
+    trained_on = as_floats(training_prior)
+    rates = PredictionRates.of(source_val, source_val_y, target)
+    prior = rates.bbse()
+    scores = score_test(test, adjust_logits(as_floats(logits), prior, trained_on))
+    record = {"target_mix": prior.tolist(), "seen_mix": trained_on.tolist()}
+    return record | {"unsure": rates.unsure, "scores": scores}

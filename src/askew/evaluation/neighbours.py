@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from askew.evaluation.logits import Floats, Labels
+from askew.evaluation.outputs import Floats, Labels
 
 NEAREST = 10
 """Neighbours that are looked at; 5 and 20 gain a little less on the development tasks

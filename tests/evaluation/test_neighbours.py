@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from askew.evaluation import smoothing
-from askew.evaluation.logits import Floats
-from askew.evaluation.smoothing import NEAREST, STEPS, smoothed
+from askew.evaluation import neighbours
+from askew.evaluation.neighbours import NEAREST, STEPS, smoothed
+from askew.evaluation.outputs import Floats
 
 
 def clusters(sizes: list[int], seed: int = 0) -> tuple[Floats, Floats]:
@@ -84,7 +84,7 @@ def test_one_or_two_images_have_no_neighbours_to_listen_to(images: int) -> None:
 def test_more_images_than_can_be_compared_keep_their_answers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(smoothing, "MOST_ROWS", 50)
+    monkeypatch.setattr(neighbours, "MOST_ROWS", 50)
     rows, answers = clusters([30, 30])
     assert smoothed(answers, rows) is answers
 
@@ -92,5 +92,5 @@ def test_more_images_than_can_be_compared_keep_their_answers(
 def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     rows, answers = clusters([30, 25])
     whole = smoothed(answers, rows)
-    monkeypatch.setattr(smoothing, "_CHUNK", 7)
+    monkeypatch.setattr(neighbours, "_CHUNK", 7)
     assert_allclose(smoothed(answers, rows), whole)

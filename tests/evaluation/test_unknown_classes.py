@@ -6,8 +6,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from askew.evaluation.agreement import ALARMS, MOST, Unfamiliar, find_unfamiliar
 from askew.evaluation.outputs import DomainOutputs
+from askew.evaluation.unknown_classes import ALARMS, MOST, Unfamiliar, find_unfamiliar
 
 
 def network(target: np.ndarray, seed: int) -> DomainOutputs:
