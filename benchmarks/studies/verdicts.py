@@ -54,8 +54,8 @@ from askew.evaluation.verdict import (
     resampled_scores,
 )
 
-AGREEMENTS = ("ensemble", "ensemble-class")
-MORE = ("ensemble-class", "prior-information")
+AGREEMENTS = ("ensemble",)
+MORE = ("prior-information",)
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,8 +79,7 @@ class Choice:
 # --- rules of the verdict ---
 
 Shown = Mapping[str, Evidence]
-"""Evidence by score; "others" and "others-class": agreement with the mean of the other adapted
-networks alone."""
+"""Evidence by score; "others" is agreement with the mean of the other adapted networks alone."""
 
 
 @dataclass(frozen=True)
@@ -118,14 +117,10 @@ def beyond(evidence: Evidence, margin: float) -> Answer:
 NEVER = len(VOTERS) + 1
 RULES: Mapping[str, Rule] = {
     "as it is": Rule(),
-    "agreement by class has to rise too": Rule(rises=("ensemble-class",)),
-    "the same, by the margin": Rule(rises=("ensemble-class",), rises_by=MARGIN),
     "confidence by class has to rise too": Rule(rises=("expected",)),
     "prior-aware information has to rise too": Rule(rises=("prior-information",)),
     "agreement with the others alone has to rise too": Rule(rises=("others",)),
-    "agreement by class in place of agreement": Rule(agreement="ensemble-class"),
     "agreement with the others alone in its place": Rule(agreement="others"),
-    "the same by class": Rule(agreement="others-class"),
     "twice the margin": Rule(margin=2 * MARGIN),
     "a lead of two scores": Rule(lead=2),
     "a lead of four scores": Rule(lead=4),

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from askew.core.errors import UserError
@@ -192,6 +191,8 @@ class DomainOutputs:
 
 def read_outputs(folder: Path) -> DomainOutputs:
     """The outputs of a finished run's network on held-out source and target."""
+    import torch  # late: tables and reports need softmax without it
+
     stored, _ = read_tensors(folder / "outputs.safetensors")
     try:
         if not all(torch.isfinite(stored[name]).all() for name in ("source_val", "target")):
