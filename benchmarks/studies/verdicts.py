@@ -51,7 +51,7 @@ from askew.evaluation.verdict import (
     Verdict,
     gather_evidence,
     judge_transfers,
-    resampled_scores,
+    resample_scores,
 )
 
 AGREEMENTS = ("ensemble",)
@@ -147,7 +147,7 @@ def evidence(
     source_only: ScoredNetwork, adapted: ScoredNetwork, names: Sequence[str]
 ) -> tuple[Evidence, ...]:
     """By other scores than the verdict's."""
-    before, after = (resampled_scores(one.inputs, 100, 0, names) for one in (source_only, adapted))
+    before, after = (resample_scores(one.inputs, 100, 0, names) for one in (source_only, adapted))
     return gather_evidence(source_only, adapted, after - before, names)
 
 

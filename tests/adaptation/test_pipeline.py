@@ -24,7 +24,7 @@ from askew.adaptation.setup import AdaptRequest
 from askew.core.errors import UserError
 from askew.evaluation import scores
 from askew.evaluation.calibration import temperature
-from askew.evaluation.neighbours import smoothed
+from askew.evaluation.neighbours import smooth_over_neighbours
 from askew.inference.predictor import load
 
 ON_EMBEDDINGS = AUTO["rows"]
@@ -104,7 +104,9 @@ def test_a_network_that_does_not_repeat_the_answers_it_was_fitted_to_is_no_membe
     answers = scores.softmax(
         members.together(ENSEMBLE, ensemble.members[:-1]).outputs.target_uniform
     )
-    heard = smoothed(answers, np.asarray(made.found.setup.task.training_data.target.x))
+    heard = smooth_over_neighbours(
+        answers, np.asarray(made.found.setup.task.training_data.target.x)
+    )
     same = (plain.predicted == heard.argmax(axis=1)).mean()
     for least, joins in ((same, True), (same + 0.001, False)):
         monkeypatch.setattr(candidates, "REPEATS", least)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from worlds import EVEN, RARE, TAIL, world
 
-from askew.evaluation.calibration import SOFTEST, SUREST, calibrate, decide, temperature_for
+from askew.evaluation.calibration import SOFTEST, SUREST, calibrate, impose_prior, temperature_for
 from askew.evaluation.outputs import DomainOutputs, adjust_logits, softmax
 from askew.evaluation.priors import target_prior
 
@@ -99,10 +99,10 @@ def test_known_shares_mend_a_network_that_prefers_one_class() -> None:
     prior, classes = np.array([0.2, 0.3, 0.5]), np.repeat([0, 1, 2], [200, 300, 500])
     sound = np.eye(3)[classes] * 3 + rng.normal(size=(1000, 3))
     biased = sound + np.array([5.0, 0.0, 0.0])
-    mended, bias = decide(biased, prior)
+    mended, bias = impose_prior(biased, prior)
     assert (adjust_logits(biased, prior, np.full(3, 1 / 3)).argmax(axis=1) == classes).mean() < 0.4
     assert (mended.argmax(axis=1) == classes).mean() > 0.9
     np.testing.assert_allclose(bias - bias[1], [-5.0, 0.0, 0.0], atol=0.5)
-    as_it_is, none = decide(biased, None)
+    as_it_is, none = impose_prior(biased, None)
     assert as_it_is is biased
     assert not none.any()

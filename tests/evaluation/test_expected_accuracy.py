@@ -28,7 +28,7 @@ def test_expected_accuracy_is_the_share_of_pairs_that_agree_and_its_mean_over_pr
         (sum(pairs[:2]) / 2 + sum(pairs[2:5]) / 3 + pairs[5]) / 3
     )
     assert found.networks == 3
-    assert "72 % of the target, 78 % as a mean over classes" in found.sentence
+    assert "72 % of the target (78 % as a mean over classes)" in found.sentence
 
 
 def test_the_answers_that_are_compared_are_those_under_a_uniform_prior() -> None:

@@ -22,7 +22,7 @@ from askew.evaluation.verdict import (
     judge,
     judge_transfer,
     judge_transfers,
-    resampled_scores,
+    resample_scores,
 )
 
 
@@ -256,7 +256,7 @@ def test_evidence_is_the_voters_scores_of_the_two_among_all() -> None:
 
 def test_resampled_scores_are_those_of_the_images_drawn_again(good: World) -> None:
     (network,) = score_networks([good.outputs])
-    inputs, found = network.inputs, resampled_scores(network.inputs, 3, seed=4)
+    inputs, found = network.inputs, resample_scores(network.inputs, 3, seed=4)
     drawn = _resamples(inputs.source_val_y, len(inputs.target), 3, np.random.default_rng(4))
     for values, (val, target) in zip(found, drawn, strict=True):
         sample = inputs.rows(val, target)

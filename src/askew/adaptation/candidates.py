@@ -10,7 +10,7 @@ import numpy as np
 
 from askew.data.task import Task
 from askew.evaluation.calibration import mean_outputs
-from askew.evaluation.neighbours import smoothed
+from askew.evaluation.neighbours import smooth_over_neighbours as smoothed
 from askew.evaluation.outputs import DomainOutputs, softmax
 from askew.evaluation.scores import ScoredNetwork
 from askew.evaluation.selection import choose_several

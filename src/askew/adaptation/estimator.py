@@ -20,7 +20,8 @@ from askew.core.errors import UserError
 from askew.data.domains import Labeled, Unlabeled
 from askew.data.task import Task, TrainingData, make_unlabeled_task
 from askew.evaluation.calibration import at_temperature, mean_outputs, temperature, temperature_for
-from askew.evaluation.diagnosis import alike, remaining_difference
+from askew.evaluation.diagnosis import images_look_alike as alike
+from askew.evaluation.diagnosis import remaining_difference
 from askew.evaluation.expected_accuracy import ExpectedAccuracy, expected_accuracy
 from askew.evaluation.outputs import DomainOutputs, as_labels
 from askew.evaluation.priors import TargetShares, estimate_prior, target_shares

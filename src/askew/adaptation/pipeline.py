@@ -17,14 +17,16 @@ from askew.adaptation.setup import AdaptRequest, Setup, on_rows, set_up
 from askew.core.errors import unknown
 from askew.core.files import sweep
 from askew.core.options import checked
-from askew.evaluation.calibration import decide, temperature_for
+from askew.evaluation.calibration import impose_prior as decide
+from askew.evaluation.calibration import temperature_for
 from askew.evaluation.diagnosis import Diagnosis, diagnose
 from askew.evaluation.expected_accuracy import ExpectedAccuracy, expected_accuracy
 from askew.evaluation.metrics import Estimate
 from askew.evaluation.outputs import Floats, Labels, as_labels, softmax
 from askew.evaluation.scores import ScoredNetwork, score_another, score_networks
 from askew.evaluation.selection import choose
-from askew.evaluation.unknown_classes import Unfamiliar, find_unfamiliar
+from askew.evaluation.unknown_classes import UnknownImages as Unfamiliar
+from askew.evaluation.unknown_classes import find_unknown_images as find_unfamiliar
 from askew.evaluation.verdict import Verdict, judge_transfers
 from askew.methods import method_class
 from askew.runs.config import Training

@@ -143,15 +143,16 @@ def diagnose(
     sentence = _sentence(kind, outputs, prior, remains, confused)
     who = "unadapted" if adapted is None else "adapted"
     beside = [*others] if adapted is None else [unadapted, *others]
-    shares = target_shares(networks[who], beside, priors[who][DEFAULT], alike(remains.values()))
+    shares = target_shares(
+        networks[who], beside, priors[who][DEFAULT], images_look_alike(remains.values())
+    )
     return Diagnosis(
         kind, sure, sentence, unadapted.source_prior, priors, outputs, prior, remains, shares
     )
 
 
-def alike(remains: Iterable[Test]) -> bool:
-    """Whether images of a class look alike in both domains, by what remains of a difference for
-    some networks."""
+def images_look_alike(remains: Iterable[Test]) -> bool:
+    """Tell whether images of a class look alike in both domains, by the remaining differences."""
     return not any(test.found or test.size > OPEN for test in remains)
 
 

@@ -14,23 +14,21 @@ from askew.evaluation.outputs import DomainOutputs, Labels
 
 @dataclass(frozen=True)
 class ExpectedAccuracy:
-    """The share of target images that are expected to be right."""
+    """The share of target images whose predictions are expected to be right."""
 
     overall: float
     per_class_mean: float
-    """As a mean over the classes that are predicted."""
+    """The mean over the predicted classes."""
     networks: int
-    """Those that were compared with each other."""
+    """How many networks were compared with each other."""
 
     @property
     def sentence(self) -> str:
         overall, mean = 100 * self.overall, 100 * self.per_class_mean
         return (
-            f"On average, two of the {self.networks} adapted networks name the same class for "
-            f"{overall:.0f} % of the "
-            f"target, {mean:.0f} % as a mean over classes: expect about as many predictions to "
-            "be right, unless the "
-            "networks share their mistakes."
+            f"On average, two of the {self.networks} adapted networks predict the same class for "
+            f"{overall:.0f} % of the target ({mean:.0f} % as a mean over classes). Expect about as "
+            "many predictions to be right, unless the networks share their mistakes."
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -40,17 +38,22 @@ class ExpectedAccuracy:
 def expected_accuracy(
     networks: Sequence[DomainOutputs], predicted: Labels
 ) -> ExpectedAccuracy | None:
-    """By adapted networks for the same target images, whose classes are predicted by one or by all
-    of them; None where fewer than two can be compared.
+    """Estimate the accuracy of `predicted` from how often pairs of adapted networks agree.
 
-    Networks that are trained to the same end, and together are as confident as they are right,
-    agree as often as one of them is right (Y. Jiang et al., Assessing generalization of SGD via
-    disagreement, 2022). Softmaxes have no part in it: networks that adapted to the target are sure
-    of everything there.
+    Networks that are trained in the same way, and are calibrated together, agree as often as one
+    of them is right (Y. Jiang et al., Assessing generalization of SGD via disagreement, 2022).
+    Softmax confidence is not used: adapted networks are overconfident on the target.
+
+    Args:
+        networks: The adapted networks' outputs for the same target images.
+        predicted: The class predicted for each target image. (n_t,)
+
+    Returns:
+        The estimate, or None for fewer than two networks.
     """
     if len(networks) < 2:
         return None
-    answers = [outputs.target_uniform.argmax(axis=1) for outputs in networks]
-    agreed = np.mean([one == other for one, other in combinations(answers, 2)], axis=0)
-    by_class = [agreed[predicted == k].mean() for k in np.unique(predicted)]
-    return ExpectedAccuracy(float(agreed.mean()), float(np.mean(by_class)), len(networks))
+    classes = [outputs.target_uniform.argmax(axis=1) for outputs in networks]
+    agreement = np.mean([one == other for one, other in combinations(classes, 2)], axis=0)
+    by_class = [agreement[predicted == k].mean() for k in np.unique(predicted)]
+    return ExpectedAccuracy(float(agreement.mean()), float(np.mean(by_class)), len(networks))

@@ -1,5 +1,4 @@
-"""Answers that listen to neighbours: images that are nearest to each other mostly have one
-class."""
+"""Label propagation: probabilities smoothed over mutual nearest neighbours."""
 
 from __future__ import annotations
 
@@ -11,45 +10,45 @@ from numpy.typing import NDArray
 from askew.evaluation.outputs import Floats, Labels
 
 NEAREST = 10
-"""Neighbours that are looked at; 5 and 20 gain a little less on the development tasks
-(results/own-data)."""
+"""Neighbours per image; 5 and 20 improve accuracy a little less (results/own-data)."""
 STEPS = 12
 MOST_ROWS = 20_000
-"""Images up to which answers are smoothed: the search for neighbours takes the square of their
-number."""
+"""Most images that are smoothed: the cost of the search grows with the square of their number."""
 _CHUNK = 1024
 
 
-def smoothed(answers: Floats, rows: NDArray[Any]) -> Floats:
-    """Posteriors p of images that mix with those of mutual nearest neighbours by cosine, in rows of
-    features.
+def smooth_over_neighbours(p0: Floats, features: NDArray[Any]) -> Floats:
+    """Smooth probabilities over mutual nearest neighbours by cosine. (n, c), (n, d) → (n, c)
 
-    p ← (1 − α)·p⁰ + α·W p, a few times: W_ij is 1/(how many there are) where each of i and j is
-    among the nearest of the other, and who has none keeps its answer. Mutual ones alone, since the
-    images of a rare class have many nearest ones of frequent classes, which in turn have nearer
-    ones. α is how far neighbours agree to begin with, the mean of Σ_k p⁰_ik (W p⁰)_ik: where they
-    do not, there are no clusters to listen to. (D. Zhou et al., Learning with local and global
-    consistency, NIPS 2003.) (n, c), (n, d) → (n, c)
+    p ← (1 − α)·p⁰ + α·W p, STEPS times. W_ij = 1/(number of neighbours of i) where i and j are each
+    among the nearest of the other. An image without such a neighbour keeps its probabilities.
+
+    Neighbours have to be mutual, because images of a rare class have many nearest neighbours of
+    frequent classes, which in turn have nearer ones. α is the agreement of neighbours before
+    smoothing, the mean of Σ_k p⁰_ik (W p⁰)_ik: without clusters, little is smoothed.
+
+    D. Zhou et al., Learning with local and global consistency, NIPS 2003.
     """
-    n = len(rows)
+    n = len(features)
     if not 2 < n <= MOST_ROWS:
-        return answers
-    links = mutual_neighbours(rows, min(NEAREST, n - 1))
+        return p0
+    links = mutual_neighbours(features, min(NEAREST, n - 1))
     degree = np.asarray(links.sum(axis=1)).ravel()
     some = degree > 0
     if not some.any():
-        return answers
+        return p0
     weights = links.multiply(1 / np.maximum(degree, 1)[:, None]).tocsr()
-    alpha = float(((weights @ answers) * answers).sum(axis=1)[some].mean())
-    p = answers
+    alpha = float(((weights @ p0) * p0).sum(axis=1)[some].mean())
+    p = p0
     for _ in range(STEPS):
-        p = np.where(some[:, None], (1 - alpha) * answers + alpha * (weights @ p), answers)
+        p = np.where(some[:, None], (1 - alpha) * p0 + alpha * (weights @ p), p0)
     return p
 
 
 def mutual_neighbours(rows: NDArray[Any], k: int) -> Any:
-    """A sparse matrix with a one where each of two rows is among the k nearest of the other, by
-    cosine. (n, d) → (n, n)
+    """Build a sparse matrix with a one where two rows are each among the k nearest of the other.
+
+    Nearness is by cosine. (n, d) → (n, n)
 
     >>> rows = np.array([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0]])
     >>> mutual_neighbours(rows, 1).toarray().astype(int).tolist()
@@ -68,9 +67,9 @@ def mutual_neighbours(rows: NDArray[Any], k: int) -> Any:
 
 
 def _nearest(unit: NDArray[np.float32], first: int, k: int) -> Labels:
-    """The k nearest of each of some rows, itself left out, in no order. (n, d) → (m, k)"""
+    """Find the k nearest rows of each row in a chunk, other than itself. (n, d) → (m, k)"""
     near = unit[first : first + _CHUNK] @ unit.T
-    own = np.arange(len(near))
-    near[own, first + own] = -np.inf
-    found: Labels = np.argpartition(-near, k - 1, axis=1)[:, :k]
-    return found
+    diagonal = np.arange(len(near))
+    near[diagonal, first + diagonal] = -np.inf
+    nearest: Labels = np.argpartition(-near, k - 1, axis=1)[:, :k]
+    return nearest

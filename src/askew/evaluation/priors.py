@@ -100,7 +100,7 @@ def estimate_prior(
     else:
         solve = PredictionRates.bbse if estimator == "bbse" else PredictionRates.rlls
         prior = solve(rates)
-        draws = np.array([solve(again) for again in rates.resampled(resamples, rng)]).reshape(
+        draws = np.array([solve(again) for again in rates.resample(resamples, rng)]).reshape(
             -1, outputs.classes
         )
     return PriorEstimate(estimator, prior, draws, rates.unsure)
@@ -208,7 +208,7 @@ class PredictionRates:
     def rlls(self) -> Floats:
         return rlls_prior(self.confusion, self.target, self.source_prior, int(self.sizes.sum()))
 
-    def resampled(self, resamples: int, rng: np.random.Generator) -> list[PredictionRates]:
+    def resample(self, resamples: int, rng: np.random.Generator) -> list[PredictionRates]:
         """Rates of hard predictions on images drawn again with replacement, which are multinomial
         draws."""
         counts = rng.multinomial(self.sizes, self.confusion.T, size=(resamples, len(self.sizes)))
@@ -330,7 +330,7 @@ def _em_bootstrap(
     prior = em_prior(fit.calibration.posterior(outputs.target), fit.calibration.prior)
     n, draws = len(outputs.target), np.empty((resamples, outputs.classes))
     for i in range(resamples):
-        calibration = fit.resampled(_draw_counts(outputs.source_val_y, rng))
+        calibration = fit.refit(_draw_counts(outputs.source_val_y, rng))
         weights = np.bincount(rng.integers(n, size=n), minlength=n) / n
         draws[i] = em_prior(
             calibration.posterior(outputs.target), calibration.prior, weights, close=1e-5
@@ -396,7 +396,7 @@ def target_shares(
 # --- scores under the estimated prior ---
 
 
-def reweighted_scores(
+def score_under_estimated_prior(
     test: TestLabels,
     logits: Tensor,
     source_val: Tensor,
@@ -404,8 +404,10 @@ def reweighted_scores(
     target: Tensor,
     training_prior: Tensor,
 ) -> dict[str, Any]:
-    """Scores of the same network under BBSE's target prior, estimated from the other logits; costs
-    no training."""
+    """Score a network whose logits are adjusted to BBSE's estimate of the target prior.
+
+    The prior is estimated from the logits of the held-out source and of the training target.
+    """
     trained_on = as_floats(training_prior)
     rates = PredictionRates.of(source_val, source_val_y, target)
     prior = rates.bbse()

@@ -99,7 +99,7 @@ def prior_information(s: ScoreInputs) -> float:
 
 def neighbourhood_density(s: ScoreInputs) -> float:
     """mean entropy of softmax_j(cos(p_i, p_j)/0.05), j ≠ i"""
-    p = _some(s.target, SND_ROWS)
+    p = _take_evenly(s.target, SND_ROWS)
     return float(neighbourhood_densities(p, np.arange(len(p))[None])[0])
 
 
@@ -155,7 +155,7 @@ def ensemble_agreement(s: ScoreInputs) -> float:
     return float((s.predicted == s.ensemble).mean())
 
 
-def _some(rows: Floats, most: int) -> Floats:
+def _take_evenly(rows: Floats, most: int) -> Floats:
     """At most so many rows, evenly spaced, so that a score is the same every time."""
     return rows if len(rows) <= most else rows[np.linspace(0, len(rows) - 1, most).astype(np.int64)]
 
@@ -271,18 +271,20 @@ def score_calibrated(
         ensemble = as_labels(
             np.mean([softmax(outputs.target) for outputs in networks], axis=0).argmax(axis=1)
         )
-    return [_scored(outputs, ScoreInputs.of(outputs, prior, ensemble)) for outputs in networks]
+    return [
+        _score_network(outputs, ScoreInputs.of(outputs, prior, ensemble)) for outputs in networks
+    ]
 
 
 def score_another(networks: Sequence[ScoredNetwork], outputs: DomainOutputs) -> ScoredNetwork:
     """Score one more network under the same prior and against the same ensemble."""
     t, known = temperature(outputs), networks[0].inputs
     calibrated = at_temperature(outputs, t)
-    scored = _scored(calibrated, ScoreInputs.of(calibrated, known.prior, known.ensemble))
+    scored = _score_network(calibrated, ScoreInputs.of(calibrated, known.prior, known.ensemble))
     return replace(scored, temperature=t, compared=False)
 
 
-def _scored(outputs: DomainOutputs, inputs: ScoreInputs) -> ScoredNetwork:
+def _score_network(outputs: DomainOutputs, inputs: ScoreInputs) -> ScoredNetwork:
     return ScoredNetwork(
         outputs, inputs, {name: score.value(inputs) for name, score in SCORES.items()}
     )

@@ -10,23 +10,22 @@ from askew.evaluation.outputs import Floats
 from askew.evaluation.scores import ScoredNetwork
 
 CHOOSERS = ("source", "prior-information", "corr-c", "expected", "ensemble")
-"""Scores whose ranks `choose` adds up; chosen on the development tasks alone."""
+"""Scores whose ranks `choose` adds up; selected on the development tasks only."""
 JOINS = 0.75
-"""Share of the mean sum of ranks from which on a network is one of those whose mean is handed out;
-on the development tasks 0.7 and 0.8 make no difference, and 1 costs half a point."""
+"""Smallest sum of ranks, as a share of the mean sum, with which a network joins the ensemble.
+On the development tasks 0.7 and 0.8 make no difference, and 1 costs half a point."""
 MANY, JOINS_MANY = 6, 0.5
-"""Of so many networks or more, that share suffices: ranks lie further apart, and those that err in
-their own way would be left out (28 development tasks with six networks: 0.3 points more,
-results/own-data). Of three, it means all."""
+"""With at least MANY networks the smaller share applies: ranks then lie further apart
+(results/own-data)."""
 
 
 def rank_sums(networks: Sequence[ScoredNetwork]) -> Floats:
-    """The sum of each network's ranks by scores that err in different ways; large is good. (n,)
+    """Sum each network's ranks by the CHOOSERS; large is good. (n,)
 
-    Prior-aware information and confidence by class rely on the estimated prior, and praise a
-    network that predicts one class for everything where that estimate fails; Corr-C wants all
-    classes, which is wrong under label shift, and notices just that. The ensemble looks at the
-    other networks, and the source's accuracy at what was forgotten.
+    The scores fail in different cases. Prior-aware information and confidence by class rely on the
+    estimated prior; where it is wrong, they favour a network that predicts a single class. Corr-C
+    favours equally frequent classes, which is wrong under label shift, but it detects that failure.
+    The ensemble compares a network with the others, and source accuracy detects forgetting.
     """
     from scipy.stats import rankdata
 
@@ -38,9 +37,9 @@ def rank_sums(networks: Sequence[ScoredNetwork]) -> Floats:
 
 
 def choose(networks: Sequence[ScoredNetwork]) -> int:
-    """The network to prefer, without a label: that of the best sum of ranks.
+    """Choose the network with the largest sum of ranks.
 
-    Of equals, the first is taken, so put source-only first.
+    A tie goes to the first, so put source-only first.
     """
     return int(np.argmax(rank_sums(networks)))
 
@@ -48,10 +47,11 @@ def choose(networks: Sequence[ScoredNetwork]) -> int:
 def choose_several(
     networks: Sequence[ScoredNetwork], weights: Sequence[float] | None = None
 ) -> list[int]:
-    """The networks whose mean to hand out: source-only, the first, if it is preferred, or all
-    adapted ones whose sum of ranks, times the network's weight, is at least JOINS of the mean sum
-    (of many networks, JOINS_MANY). Several together are better than the one that scores prefer, and
-    scores are good for telling which one is far worse than the others."""
+    """Choose the members of the ensemble.
+
+    If source-only, the first network, ranks first, it is the only member. Otherwise the members are
+    the adapted networks whose sum of ranks, times their weight, is at least JOINS of the mean sum.
+    """
     ranks = rank_sums(networks)
     weighted = ranks * (1 if weights is None else np.asarray(weights))
     least = (JOINS if len(networks) < MANY else JOINS_MANY) * ranks.mean()
