@@ -169,5 +169,5 @@ def test_a_diagnosis_is_plain_values() -> None:
         "mix_differs",
         "remains",
     }
-    assert set(record["mixes"]["adapted"]) == {"bbse", "rlls", "em"}
+    assert set(record["mixes"]["adapted"]) == {"bbse", "em"}
     assert set(record["outputs"]) == {"question", "p", "size", "unit", "found"}

@@ -1,13 +1,12 @@
-"""The target's class prior by three estimators, with intervals.
+"""The target's class prior: two estimators with intervals, and the shares that are reported.
 
-BBSE (Lipton et al. 2018), RLLS (Azizzadenesheli et al. 2019) and EM (Saerens et al. 2002) on
-calibrated posteriors (Alexandari et al. 2020). All assume label shift alone, p(x|y) = q(x|y); where
-that fails they guess.
+BBSE (Lipton et al. 2018), and EM (Saerens et al. 2002) on calibrated posteriors (Alexandari et al.
+2020). Both assume label shift alone, p(x|y) = q(x|y); under feature shift they may be wrong.
 
-quapy (0.2.3) has all three, and ours agree with its: BBSE to 3e-6, EM to 4e-4 on 2,000 and 10,000
-images. But it wraps classifiers that it fits itself, takes calibration from a library of 2020 in
-which the bias of a class with hardly a held-out image diverges, and brings six more dependencies
-and a cone solver.
+quapy (0.2.3) has both, and the results agree: BBSE to 3e-6, EM to 4e-4 on 2,000 and 10,000 images.
+It is not used because it wraps classifiers that it fits itself, because the bias of a class with
+hardly a held-out image diverges in the calibration library it uses, and because it brings six more
+dependencies.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ from askew.evaluation.outputs import (
     softmax,
 )
 
-PriorEstimator = Literal["bbse", "rlls", "em"]
-ESTIMATORS: tuple[PriorEstimator, ...] = ("bbse", "rlls", "em")
+PriorEstimator = Literal["bbse", "em"]
+ESTIMATORS: tuple[PriorEstimator, ...] = ("bbse", "em")
 DEFAULT: PriorEstimator = "bbse"
 """EM is more exact under label shift alone; on the development tasks, where images look different
 too, it relies on posteriors that are too confident, and errs more."""
@@ -91,38 +90,38 @@ def estimate_prior(
     resamples: int = 200,
     seed: int = 0,
 ) -> PriorEstimate:
-    """The target's class prior by one estimator, with a bootstrap of held-out source (class by
-    class) and target."""
+    """Estimate the target's class prior, with a bootstrap of held-out source and target images.
+
+    Held-out source images are drawn class by class.
+    """
     rng = np.random.default_rng(seed)
     rates = PredictionRates.of(outputs.source_val, outputs.source_val_y, outputs.target)
     if estimator == "em":
         prior, draws = _em_bootstrap(outputs, resamples, rng)
     else:
-        solve = PredictionRates.bbse if estimator == "bbse" else PredictionRates.rlls
-        prior = solve(rates)
-        draws = np.array([solve(again) for again in rates.resample(resamples, rng)]).reshape(
-            -1, outputs.classes
-        )
+        prior = rates.bbse()
+        draws = np.array([again.bbse() for again in rates.resample(resamples, rng)])
+        draws = draws.reshape(-1, outputs.classes)
     return PriorEstimate(estimator, prior, draws, rates.unsure)
 
 
 def estimate_priors(
     outputs: DomainOutputs, *, resamples: int = 200, seed: int = 0
 ) -> dict[PriorEstimator, PriorEstimate]:
-    """The same by every estimator."""
+    """Estimate the prior by every estimator."""
     return {
         name: estimate_prior(outputs, name, resamples=resamples, seed=seed) for name in ESTIMATORS
     }
 
 
 def target_prior(outputs: DomainOutputs, estimator: PriorEstimator = DEFAULT) -> Floats:
-    """The estimate without an interval. (c,)"""
+    """Estimate the prior without an interval. (c,)"""
     return estimate_prior(outputs, estimator, resamples=0).prior
 
 
 def consensus_prior(networks: Sequence[DomainOutputs]) -> Floats:
-    """The median of several networks' estimates for one target, which one collapsed network does
-    not move. (c,)"""
+    """Take the median of several networks' estimates, which one collapsed network does not move.
+    (c,)"""
     median = np.median([target_prior(outputs) for outputs in networks], axis=0)
     prior: Floats = median / median.sum()
     return prior
@@ -205,9 +204,6 @@ class PredictionRates:
         images = max(1, min(int(self.sizes.sum()), self.images))
         return ridge_prior(self.confusion, self.target, self.source_prior, images)
 
-    def rlls(self) -> Floats:
-        return rlls_prior(self.confusion, self.target, self.source_prior, int(self.sizes.sum()))
-
     def resample(self, resamples: int, rng: np.random.Generator) -> list[PredictionRates]:
         """Rates of hard predictions on images drawn again with replacement, which are multinomial
         draws."""
@@ -263,39 +259,6 @@ def ridge_prior(confusion: Floats, predicted: Floats, prior: Floats, images: int
     joint = confusion * prior
     ratio = np.linalg.solve(joint.T @ joint + np.eye(len(prior)) / images, joint.T @ predicted)
     q: Floats = np.maximum(ratio, 0) * prior
-    return q / q.sum() if q.sum() > 0 else prior
-
-
-RLLS_SHARE, RLLS_DELTA = 0.01, 0.05
-"""The share of its bound, and the probability that the bound fails, that RLLS was published
-with."""
-
-
-def rlls_prior(confusion: Floats, predicted: Floats, prior: Floats, images: int) -> Floats:
-    """argmin over w ≥ 0 of ‖J w − μ‖ + ρ‖w − 1‖ with the joint J[i, j] = C[i, j]·p_j; then w·p,
-    summing to one.
-
-    ρ = 0.01·3(2a/3n + √(2a/n)), a = log(2c/δ): a share of how far J may be from the truth with n
-    images. Each norm is bounded by a parabola that touches it at the current w (‖r‖ ≤ ‖r‖²/2s +
-    s/2), which leaves non-negative least squares. (c, c), (c,), (c,) → (c,)
-    """
-    from scipy.optimize import nnls
-
-    c = len(prior)
-    a = np.log(2 * c / RLLS_DELTA) / images
-    rho = RLLS_SHARE * 3 * (2 * a / 3 + np.sqrt(2 * a))
-    joint = confusion * prior
-    ridge, w = rho, np.ones(c)
-    for _ in range(30):
-        rows = np.vstack([joint, np.sqrt(ridge) * np.eye(c)])
-        w, _ = nnls(rows, np.append(predicted, np.full(c, np.sqrt(ridge))), maxiter=100 * c)
-        moved = np.linalg.norm(w - 1)
-        if moved < 1e-9:
-            break
-        before, ridge = ridge, max(1e-9, rho * float(np.linalg.norm(joint @ w - predicted) / moved))
-        if abs(before - ridge) <= 1e-3 * before:
-            break
-    q: Floats = w * prior
     return q / q.sum() if q.sum() > 0 else prior
 
 
