@@ -59,9 +59,7 @@ def test_mcc_on_rows_sees_every_class_twice_in_a_batch_unless_the_user_wants_ano
 
 
 @pytest.mark.usefixtures("all_candidates")
-@pytest.mark.parametrize(
-    ("method", "net"), [("lda", "centred"), ("prototypes", "bare"), ("subspace", "centred")]
-)
+@pytest.mark.parametrize(("method", "net"), [("lda", "centred"), ("prototypes", "bare")])
 def test_a_closed_form_that_is_asked_for_takes_rows_as_auto_s_does(
     made: Adapted, method: str, net: str
 ) -> None:
