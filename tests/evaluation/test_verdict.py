@@ -99,6 +99,10 @@ def test_a_network_is_neither_better_nor_worse_than_itself(good: World) -> None:
     )
 
 
+def evidence_of(score: str, value: float, ends: tuple[float, float]) -> Evidence:
+    return Evidence(score=score, before=value, after=value, low=ends[0], high=ends[1])
+
+
 @pytest.mark.parametrize(
     ("agreement", "rest", "among", "alone"),
     [
@@ -121,8 +125,8 @@ def test_a_verdict_takes_agreement_beyond_the_margin_or_a_lead_of_three(
     """Five scores; of two networks alone, agreement only counts as one of them."""
     ends = {"+": (0.1, 0.2), "0": (-0.1, 0.1), "-": (-0.2, -0.1)}
     names = [name for name in VOTERS if name != "ensemble"]
-    found = [Evidence("ensemble", 0.7, 0.7, *agreement)]
-    found += [Evidence(name, 0.7, 0.7, *ends[vote]) for name, vote in zip(names, rest, strict=True)]
+    found = [evidence_of("ensemble", 0.7, agreement)]
+    found += [evidence_of(name, 0.7, ends[vote]) for name, vote in zip(names, rest, strict=True)]
     assert (judge(found, alone=False), judge(found, alone=True)) == (among, alone)
 
 
@@ -133,7 +137,7 @@ def test_to_depart_from_an_unreliable_source_only_is_not_said_to_have_hurt() -> 
         (UNRELIABLE - 0.01, "unclear", "helped"),
     ):
         for ends, answer in (((-0.2, -0.1), down), ((0.1, 0.2), up)):
-            found = [Evidence(name, expects, expects, *ends) for name in VOTERS]
+            found = [evidence_of(name, expects, ends) for name in VOTERS]
             assert judge(found, alone=False) == judge(found, alone=True) == answer
 
 

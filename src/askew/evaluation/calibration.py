@@ -123,7 +123,7 @@ def calibrate(outputs: DomainOutputs) -> Calibration:
     return CalibrationFit.of(outputs).calibration
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class CalibrationFit:
     """A fitted calibration, with the derivatives that fit it again to resampled images.
 
@@ -159,7 +159,13 @@ class CalibrationFit:
 
         theta: Floats = minimize(loss, np.zeros(1 + outputs.classes), jac=True, method="L-BFGS-B").x
         p, gradients = _gradients(theta, z, start, one_hot)
-        return cls(outputs.source_val, start, theta, gradients, _curvature(theta, z, p))
+        return cls(
+            logits=outputs.source_val,
+            start=start,
+            theta=theta,
+            gradients=gradients,
+            curvature=_curvature(theta, z, p),
+        )
 
     @property
     def calibration(self) -> Calibration:

@@ -74,7 +74,7 @@ class Test:
         return f"{self.size:.2f} {self.unit}, {p}"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Diagnosis:
     """What differs between source and target, in numbers and in a sentence."""
 
@@ -147,7 +147,15 @@ def diagnose(
         networks[who], beside, priors[who][DEFAULT], images_look_alike(remains.values())
     )
     return Diagnosis(
-        kind, sure, sentence, unadapted.source_prior, priors, outputs, prior, remains, shares
+        kind=kind,
+        sure=sure,
+        sentence=sentence,
+        source_prior=unadapted.source_prior,
+        priors=priors,
+        outputs=outputs,
+        prior_differs=prior,
+        remains=remains,
+        target_prior=shares,
     )
 
 

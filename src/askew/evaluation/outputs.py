@@ -83,7 +83,7 @@ def _on_host(values: Any) -> Any:
 # --- one network's outputs ---
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class DomainOutputs:
     """Logits of both domains and the held-out labels; no target label. Made by `DomainOutputs.of`,
     which checks it."""
@@ -113,12 +113,12 @@ class DomainOutputs:
     ) -> DomainOutputs:
         """From tensors or arrays of any precision, on any device."""
         outputs = cls(
-            as_floats(source_val),
-            as_labels(source_val_y),
-            as_floats(target),
-            as_floats(training_prior),
-            None if source_features is None else as_floats(source_features),
-            None if target_features is None else as_floats(target_features),
+            source_val=as_floats(source_val),
+            source_val_y=as_labels(source_val_y),
+            target=as_floats(target),
+            training_prior=as_floats(training_prior),
+            source_features=None if source_features is None else as_floats(source_features),
+            target_features=None if target_features is None else as_floats(target_features),
         )
         outputs._check()
         return outputs

@@ -312,7 +312,7 @@ def _draw_counts(y: Labels, rng: np.random.Generator) -> Labels:
 # --- shares as they are reported ---
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class TargetShares:
     """The share of each class in the target, with 95 % intervals whose coverage docs/trust.md
     tells."""
@@ -352,8 +352,14 @@ def target_shares(
     low = np.minimum(wilson(agreed, n)[0], estimate.low)
     high = np.maximum(wilson(any_says, n)[1], estimate.high)
     if alike:
-        return TargetShares(estimate.estimator, estimate.prior, low, high, estimate.unsure)
-    return TargetShares("counting", counted, low, high)
+        return TargetShares(
+            estimator=estimate.estimator,
+            prior=estimate.prior,
+            low=low,
+            high=high,
+            unsure=estimate.unsure,
+        )
+    return TargetShares(estimator="counting", prior=counted, low=low, high=high)
 
 
 # --- scores under the estimated prior ---

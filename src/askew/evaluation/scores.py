@@ -19,7 +19,7 @@ SND_ROWS = 1500
 TINY = 1e-12
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class ScoreInputs:
     """One network's probabilities, raw and calibrated to a target prior, from which scores are
     computed."""
@@ -223,7 +223,7 @@ SCORES: dict[str, Score] = {
 # --- networks with their scores ---
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class ScoredNetwork:
     """One network with its label-free scores."""
 
@@ -286,5 +286,7 @@ def score_another(networks: Sequence[ScoredNetwork], outputs: DomainOutputs) -> 
 
 def _score_network(outputs: DomainOutputs, inputs: ScoreInputs) -> ScoredNetwork:
     return ScoredNetwork(
-        outputs, inputs, {name: score.value(inputs) for name, score in SCORES.items()}
+        outputs=outputs,
+        inputs=inputs,
+        scores={name: score.value(inputs) for name, score in SCORES.items()},
     )

@@ -37,7 +37,7 @@ COLLAPSED = 0.5
 number of predicted classes below this share of what it was."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Evidence:
     """One score before and after adaptation."""
 
@@ -56,7 +56,7 @@ class Evidence:
         return asdict(self) | {"votes": self.votes}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Verdict:
     """What adaptation did, as far as this can be told without labels, and why."""
 
@@ -105,7 +105,9 @@ def judge_transfers(
         sentence = _sentence(
             answer, evidence, sum(one.compared for one in networks), far, collapsed
         )
-        yield Verdict(answer, sentence, evidence, far, collapsed)
+        yield Verdict(
+            verdict=answer, sentence=sentence, evidence=evidence, far=far, collapsed=collapsed
+        )
 
 
 def judge(evidence: Sequence[Evidence], *, alone: bool) -> Answer:
@@ -151,7 +153,11 @@ def gather_evidence(
     low, high = np.quantile(differences, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
     return tuple(
         Evidence(
-            name, source_only.scores[name], adapted.scores[name], float(low[i]), float(high[i])
+            score=name,
+            before=source_only.scores[name],
+            after=adapted.scores[name],
+            low=float(low[i]),
+            high=float(high[i]),
         )
         for i, name in enumerate(names)
     )
