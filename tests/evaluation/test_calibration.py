@@ -59,7 +59,7 @@ def test_a_posterior_under_another_prior_is_bayes_rule() -> None:
     )
 
 
-def test_a_class_without_held_out_images_and_a_perfect_network_leave_calibration_finite() -> None:
+def test_calibration_is_finite_for_an_empty_class_and_a_perfect_network() -> None:
     y = np.arange(20) % 9
     outputs = DomainOutputs.of(50.0 * np.eye(10)[y], y, 50.0 * np.eye(10)[[9, 9, 0]], EVEN)
     calibration = calibrate(outputs)

@@ -14,9 +14,7 @@ def network(answers: list[int], c: int = 3) -> DomainOutputs:
     return DomainOutputs.of(np.eye(c), np.arange(c), z, np.full(c, 1 / c))
 
 
-def test_expected_accuracy_is_the_share_of_pairs_that_agree_and_its_mean_over_predicted_classes() -> (
-    None
-):
+def test_expected_accuracy_is_the_agreement_of_pairs_of_networks() -> None:
     a, b, c = [0, 0, 1, 1, 2, 2], [0, 0, 1, 2, 2, 2], [0, 1, 1, 0, 2, 2]
     predicted = np.array([0, 0, 1, 1, 1, 2])
     found = expected_accuracy([network(a), network(b), network(c)], predicted)

@@ -18,7 +18,7 @@ def test_the_best_network_is_chosen_wherever_it_stands() -> None:
         assert order[choose(score_networks([worlds[i].outputs for i in order]))] == 2
 
 
-def test_an_adapted_network_whose_ranks_are_far_below_average_does_not_join_unless_it_counts_more(
+def test_networks_with_low_ranks_join_only_with_a_larger_weight(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(
@@ -29,7 +29,7 @@ def test_an_adapted_network_whose_ranks_are_far_below_average_does_not_join_unle
     assert choose_several(networks, [2, 1, 2, 1]) == [1, 2, 3], "source-only joins nobody"
 
 
-def test_of_six_networks_or_more_those_join_that_have_half_of_the_average_and_of_fewer_three_quarters_are_needed(
+def test_many_networks_need_half_of_the_mean_rank_and_few_three_quarters(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     sums = [

@@ -18,9 +18,7 @@ def network(target: np.ndarray, seed: int) -> DomainOutputs:
     )
 
 
-def test_what_networks_are_sure_of_but_disagree_about_is_unknown_and_what_they_agree_on_is_not() -> (
-    None
-):
+def test_images_on_which_confident_networks_disagree_are_possibly_unknown() -> None:
     agreed, apart = 6 * np.eye(4)[[0] * 20], (6 * np.eye(4)[[k] * 3] for k in range(1, 4))
     found = find_unknown_images(
         [network(np.concatenate([agreed, own]), k) for k, own in enumerate(apart)]

@@ -71,9 +71,7 @@ def test_an_adaptation_that_helps_is_said_to_have_helped(good: World, bad: World
         assert "better by SND" in found.sentence
 
 
-def test_a_network_that_came_later_is_not_counted_among_those_that_it_is_held_against(
-    good: World, bad: World
-) -> None:
+def test_a_network_scored_later_is_not_part_of_the_ensemble(good: World, bad: World) -> None:
     networks = score_networks([bad.outputs, good.outputs, blurred(good, 0.8, 2).outputs])
     *_, last = judge_transfers([*networks, score_another(networks, good.outputs)], resamples=10)
     assert "the ensemble of 3 networks" in last.sentence
@@ -194,9 +192,7 @@ def test_a_network_that_collapsed_hurt_however_sure_it_is(good: World) -> None:
     assert "collapsed" in found.sentence
 
 
-def test_a_network_that_finds_classes_which_an_unreliable_one_missed_has_not_collapsed(
-    good: World,
-) -> None:
+def test_finding_classes_that_source_only_missed_is_no_collapse(good: World) -> None:
     wrong = DomainOutputs.of(
         good.outputs.source_val,
         good.outputs.source_val_y,
@@ -208,9 +204,7 @@ def test_a_network_that_finds_classes_which_an_unreliable_one_missed_has_not_col
     assert (found.verdict, found.collapsed) == ("helped", False)
 
 
-def test_a_network_that_finds_one_frequent_class_and_all_the_others_has_not_collapsed(
-    good: World,
-) -> None:
+def test_predicting_a_frequent_class_beside_all_others_is_no_collapse(good: World) -> None:
     """Three fifths of the target are a class that source-only took for several others."""
     z, most = good.outputs.target.copy(), np.arange(len(good.outputs.target)) % 5 < 3
     z[most] = 60 * np.eye(10)[5] + z[most] / 100
