@@ -25,8 +25,8 @@ from hypothesis import settings
 
 if TYPE_CHECKING:  # the process that hands out tests reads this file, too, and needs no torch
     from adaptations import Adapted
-
     from askew.adaptation.candidates import Candidate
+
     from askew.data.domains import Labeled
     from askew.data.task import Task, TrainingData
     from askew.methods.base import Method
@@ -104,9 +104,9 @@ def flat_maps() -> Iterator[None]:
 def few_resamples() -> Iterator[None]:
     """Intervals from a quarter of the resamples, which take most of a small adaptation; their tests
     ask for more."""
-    from askew.evaluation import diagnosis, prior_estimators, verdict
+    from askew.evaluation import diagnosis, priors, verdict
 
-    resampling: list[Any] = [prior_estimators.estimate_prior, prior_estimators.estimate_priors]
+    resampling: list[Any] = [priors.estimate_prior, priors.estimate_priors]
     resampling += [diagnosis.diagnose, verdict.judge_transfer, verdict.judge_transfers]
     with pytest.MonkeyPatch.context() as patch:
         for function in resampling:
@@ -145,8 +145,9 @@ def few_test_images(request: pytest.FixtureRequest) -> Iterator[None]:
 def few_candidates() -> Iterator[tuple[Candidate, ...]]:
     """`auto` trains four of the six candidates for rows, one of each form: trained once, taught,
     and computed. The rows of tests are narrow, and treated as embeddings all the same."""
-    from askew.adaptation import candidates
     from askew.adaptation.candidates import AUTO, BALANCED_COAL, LDA, SOURCE_ONLY, TEACHER
+
+    from askew.adaptation import candidates
 
     every = AUTO["rows"]
     with pytest.MonkeyPatch.context() as patch:
@@ -366,7 +367,6 @@ def made(
     """An adaptation by all candidates to look at; more may be trained in its folder, but what is
     there stays."""
     from adaptations import adapted
-
     from askew.adaptation.candidates import AUTO
 
     with pytest.MonkeyPatch.context() as patch:

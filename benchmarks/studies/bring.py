@@ -53,12 +53,12 @@ from askew.cli.progress import watch
 from askew.data.benchmarks.digit_files import read_part
 from askew.data.benchmarks.digits import framed
 from askew.data.custom import read_domain
-from askew.evaluation.agreement import find_unfamiliar
-from askew.evaluation.logits import Floats, adjust_logits, decide
+from askew.evaluation.calibration import impose_prior
 from askew.evaluation.metrics import score
-from askew.evaluation.outputs import DomainOutputs
-from askew.evaluation.prior_estimators import target_prior
-from askew.evaluation.validators import ScoredNetwork, score_another, score_networks
+from askew.evaluation.outputs import DomainOutputs, Floats, adjust_logits
+from askew.evaluation.priors import target_prior
+from askew.evaluation.scores import ScoredNetwork, score_another, score_networks
+from askew.evaluation.unknown_classes import find_unknown_images
 from askew.inference.predictor import Predictor
 
 CPU = torch.device("cpu")
@@ -205,7 +205,7 @@ def prior(trial: Trial, seed: int) -> Iterator[Row]:
     logits, estimate = plain.outputs.target_uniform, target_prior(plain.outputs)
     own = [t for t in plain.trained if not t.members]
     known = HandedOut.of(plain.request, plain.setup, own, shares).outputs.target_uniform
-    (under, bias), by_rule = decide(known, shares), adjust_logits(known, shares, uniform)
+    (under, bias), by_rule = impose_prior(known, shares), adjust_logits(known, shares, uniform)
     yield trial.row("as it is", plain.predicted)
     yield trial.row(
         "decided under the estimated prior", adjust_logits(logits, estimate, uniform).argmax(axis=1)
@@ -265,7 +265,7 @@ def unknown(trial: Trial, seed: int) -> Iterator[Row]:
             "best": max(own),
             "images": n,
         }
-    strangers = {name: find_unfamiliar(one.single_outputs) for name, one in found.items()}
+    strangers = {name: find_unknown_images(one.single_outputs) for name, one in found.items()}
     marked, values = strangers["with"].marked, strangers["with"].score
     yield {
         "what": "area under the curve",

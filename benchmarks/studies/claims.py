@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from askew.evaluation.logits import Floats
-from askew.evaluation.target_shares import TargetShares
+from askew.evaluation.outputs import Floats
+from askew.evaluation.priors import TargetShares
 
 MATTERS = 1.0
 """Points of accuracy from which a difference counts as help or harm."""

@@ -43,22 +43,14 @@ from askew.core.files import read_tensors
 from askew.data.benchmarks import load_task
 from askew.data.domains import Labeled, Unlabeled
 from askew.data.task import Task, TrainingData
-from askew.evaluation.agreement import expected_accuracy
 from askew.evaluation.calibration import mean_outputs
 from askew.evaluation.diagnosis import diagnose
-from askew.evaluation.logits import Floats, Labels, as_labels
+from askew.evaluation.expected_accuracy import expected_accuracy
 from askew.evaluation.metrics import mean, score
-from askew.evaluation.outputs import DomainOutputs
-from askew.evaluation.prior_estimators import ESTIMATORS, target_prior
-from askew.evaluation.target_shares import TargetShares
-from askew.evaluation.validators import (
-    CHOOSERS,
-    SCORES,
-    ScoredNetwork,
-    choose,
-    score_another,
-    score_networks,
-)
+from askew.evaluation.outputs import DomainOutputs, Floats, Labels, as_labels
+from askew.evaluation.priors import ESTIMATORS, TargetShares, target_prior
+from askew.evaluation.scores import SCORES, ScoredNetwork, score_another, score_networks
+from askew.evaluation.selection import CHOOSERS, choose
 from askew.evaluation.verdict import judge_transfers
 from askew.runs.config import hash_of_answers
 from askew.runs.root import finished_runs

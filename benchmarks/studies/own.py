@@ -66,13 +66,12 @@ from askew.adaptation.setup import AdaptRequest, Setup, set_up
 from askew.cli.progress import watch
 from askew.data.decode import SIDE
 from askew.data.task import Task
-from askew.evaluation.agreement import expected_accuracy
 from askew.evaluation.calibration import mean_outputs
 from askew.evaluation.diagnosis import diagnose
-from askew.evaluation.logits import as_labels
+from askew.evaluation.expected_accuracy import expected_accuracy
 from askew.evaluation.metrics import score
-from askew.evaluation.outputs import DomainOutputs, read_outputs
-from askew.evaluation.validators import ScoredNetwork, score_another, score_networks
+from askew.evaluation.outputs import DomainOutputs, as_labels, read_outputs
+from askew.evaluation.scores import ScoredNetwork, score_another, score_networks
 from askew.evaluation.verdict import judge_transfers
 from askew.inference.embeddings import backbone_spec
 from askew.runs.execute import Execution, execute

@@ -48,9 +48,8 @@ from askew.cli.progress import watch
 from askew.core.files import whole_file
 from askew.data.benchmarks import load_task
 from askew.data.task import Task
-from askew.evaluation.logits import Floats, softmax
-from askew.evaluation.outputs import DomainOutputs, read_outputs
-from askew.evaluation.validators import score_networks
+from askew.evaluation.outputs import DomainOutputs, Floats, read_outputs, softmax
+from askew.evaluation.scores import score_networks
 from askew.inference.embeddings import embedded, picture_embedders
 from askew.methods import method_class
 from askew.runs.config import RunRequest, hash_of_answers, plan_run

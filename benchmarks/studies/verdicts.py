@@ -31,19 +31,16 @@ from scipy.optimize import brentq, minimize_scalar
 
 from askew.adaptation.candidates import AUTO
 from askew.evaluation.calibration import at_temperature, calibrate, mean_outputs, temperature
-from askew.evaluation.logits import Floats, Labels, adjust_logits, softmax
 from askew.evaluation.metrics import score
-from askew.evaluation.outputs import DomainOutputs
-from askew.evaluation.validators import (
+from askew.evaluation.outputs import DomainOutputs, Floats, Labels, adjust_logits, softmax
+from askew.evaluation.scores import (
     SCORES,
     ScoredNetwork,
-    choose,
-    choose_several,
-    rank_sums,
     score_another,
     score_calibrated,
     score_networks,
 )
+from askew.evaluation.selection import choose, choose_several, rank_sums
 from askew.evaluation.verdict import (
     LEAD,
     MARGIN,
@@ -54,11 +51,11 @@ from askew.evaluation.verdict import (
     Verdict,
     gather_evidence,
     judge_transfers,
-    resampled_scores,
+    resample_scores,
 )
 
-AGREEMENTS = ("ensemble", "ensemble-class")
-MORE = ("ensemble-class", "prior-information")
+AGREEMENTS = ("ensemble",)
+MORE = ("prior-information",)
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,8 +79,7 @@ class Choice:
 # --- rules of the verdict ---
 
 Shown = Mapping[str, Evidence]
-"""Evidence by score; "others" and "others-class": agreement with the mean of the other adapted
-networks alone."""
+"""Evidence by score; "others" is agreement with the mean of the other adapted networks alone."""
 
 
 @dataclass(frozen=True)
@@ -121,14 +117,10 @@ def beyond(evidence: Evidence, margin: float) -> Answer:
 NEVER = len(VOTERS) + 1
 RULES: Mapping[str, Rule] = {
     "as it is": Rule(),
-    "agreement by class has to rise too": Rule(rises=("ensemble-class",)),
-    "the same, by the margin": Rule(rises=("ensemble-class",), rises_by=MARGIN),
     "confidence by class has to rise too": Rule(rises=("expected",)),
     "prior-aware information has to rise too": Rule(rises=("prior-information",)),
     "agreement with the others alone has to rise too": Rule(rises=("others",)),
-    "agreement by class in place of agreement": Rule(agreement="ensemble-class"),
     "agreement with the others alone in its place": Rule(agreement="others"),
-    "the same by class": Rule(agreement="others-class"),
     "twice the margin": Rule(margin=2 * MARGIN),
     "a lead of two scores": Rule(lead=2),
     "a lead of four scores": Rule(lead=4),
@@ -155,7 +147,7 @@ def evidence(
     source_only: ScoredNetwork, adapted: ScoredNetwork, names: Sequence[str]
 ) -> tuple[Evidence, ...]:
     """By other scores than the verdict's."""
-    before, after = (resampled_scores(one.inputs, 100, 0, names) for one in (source_only, adapted))
+    before, after = (resample_scores(one.inputs, 100, 0, names) for one in (source_only, adapted))
     return gather_evidence(source_only, adapted, after - before, names)
 
 

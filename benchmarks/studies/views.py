@@ -44,7 +44,8 @@ from askew.data.decode import decode
 from askew.evaluation.calibration import mean_outputs
 from askew.evaluation.metrics import score
 from askew.evaluation.outputs import DomainOutputs
-from askew.evaluation.validators import choose_several, score_networks
+from askew.evaluation.scores import score_networks
+from askew.evaluation.selection import choose_several
 from askew.inference.embeddings import backbone_spec, frozen, picture_shape
 from askew.methods import COMPARED
 from askew.methods.base import Batch, Method

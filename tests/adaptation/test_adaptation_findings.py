@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 from adaptations import Adapted, codes
+from askew.adaptation.pipeline import Adaptation
 
 from askew.adaptation import findings
-from askew.adaptation.pipeline import Adaptation
-from askew.evaluation.agreement import Unfamiliar
+from askew.evaluation.unknown_classes import UnknownImages
 
 
 def changed(found: Adaptation, **verdict: Any) -> Adaptation:
@@ -28,7 +28,7 @@ def changed(found: Adaptation, **verdict: Any) -> Adaptation:
 
 def test_each_remark_is_made_where_it_holds_and_only_there(made: Adapted) -> None:
     found = made.found
-    fine = dataclasses.replace(changed(found), unfamiliar=Unfamiliar(np.zeros(102), 0.5))
+    fine = dataclasses.replace(changed(found), unfamiliar=UnknownImages(np.zeros(102), 0.5))
     data, setup = fine.setup.data, fine.setup
     assert not codes(fine) & {
         "A101",
@@ -59,7 +59,7 @@ def test_each_remark_is_made_where_it_holds_and_only_there(made: Adapted) -> Non
         ),
         "A116": lambda: _with_source_only_logits(fine, np.eye(3)[[2] * 102]),
         "A115": lambda: dataclasses.replace(fine, failed={"dann": "no"}),
-        "A117": lambda: dataclasses.replace(fine, unfamiliar=Unfamiliar(np.arange(102.0), 50.0)),
+        "A117": lambda: dataclasses.replace(fine, unfamiliar=UnknownImages(np.arange(102.0), 50.0)),
         "A118": lambda: _with_estimate(fine, np.array([0.9, 0.1] + [0.0] * 8)),
     }
     before = codes(dataclasses.replace(fine, probabilities=np.eye(3)[[0, 1, 2] * 34], setup=setup))

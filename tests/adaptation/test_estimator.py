@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from askew.adaptation.candidates import AUTO, Candidate
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
@@ -19,7 +20,6 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import askew
 from askew import AdaptiveClassifier
 from askew.adaptation import estimator
-from askew.adaptation.candidates import AUTO, Candidate
 from askew.core.errors import UserError
 from askew.data.task import Task
 from askew.inference.predictor import Predictor
@@ -227,7 +227,7 @@ def test_clones_and_pickles_are_the_same() -> None:
 
 
 @pytest.mark.filterwarnings(
-    "ignore::askew.evaluation.prior_estimators.UnsurePriorWarning"
+    "ignore::askew.evaluation.priors.UnsurePriorWarning"
 )  # two steps teach nothing
 def test_small_images_are_learnt_as_they_are() -> None:
     rng = np.random.default_rng(0)

@@ -11,20 +11,20 @@ from typing import Any
 import numpy as np
 import pytest
 from adaptations import CPU, LENGTH, NAMES, Adapted, codes, drawn, finish, rows_of
+from askew.adaptation.candidates import AUTO, ENSEMBLE, REFIT
+from askew.adaptation.pipeline import Adaptation, adapt
+from askew.adaptation.setup import AdaptRequest
 
 from askew.adaptation import candidates, members
 from askew.adaptation import pipeline as adapting
 from askew.adaptation.api import diagnosed
 from askew.adaptation.artifacts import predictor, summary, write_artifacts
 from askew.adaptation.audit import audit
-from askew.adaptation.candidates import AUTO, ENSEMBLE, REFIT
 from askew.adaptation.findings import adaptation_findings
-from askew.adaptation.pipeline import Adaptation, adapt
-from askew.adaptation.setup import AdaptRequest
 from askew.core.errors import UserError
 from askew.evaluation import scores
 from askew.evaluation.calibration import temperature
-from askew.evaluation.smoothing import smoothed
+from askew.evaluation.neighbours import smooth_over_neighbours
 from askew.inference.predictor import load
 
 ON_EMBEDDINGS = AUTO["rows"]
@@ -59,9 +59,7 @@ def test_mcc_on_rows_sees_every_class_twice_in_a_batch_unless_the_user_wants_ano
 
 
 @pytest.mark.usefixtures("all_candidates")
-@pytest.mark.parametrize(
-    ("method", "net"), [("lda", "centred"), ("prototypes", "bare"), ("subspace", "centred")]
-)
+@pytest.mark.parametrize(("method", "net"), [("lda", "centred"), ("prototypes", "bare")])
 def test_a_closed_form_that_is_asked_for_takes_rows_as_auto_s_does(
     made: Adapted, method: str, net: str
 ) -> None:
@@ -104,7 +102,9 @@ def test_a_network_that_does_not_repeat_the_answers_it_was_fitted_to_is_no_membe
     answers = scores.softmax(
         members.together(ENSEMBLE, ensemble.members[:-1]).outputs.target_uniform
     )
-    heard = smoothed(answers, np.asarray(made.found.setup.task.training_data.target.x))
+    heard = smooth_over_neighbours(
+        answers, np.asarray(made.found.setup.task.training_data.target.x)
+    )
     same = (plain.predicted == heard.argmax(axis=1)).mean()
     for least, joins in ((same, True), (same + 0.001, False)):
         monkeypatch.setattr(candidates, "REPEATS", least)

@@ -14,15 +14,6 @@ import numpy as np
 import pytest
 import torch
 from adaptations import CPU, LENGTH, finish
-from numpy.typing import NDArray
-from PIL import Image
-from safetensors.torch import save_file
-from small_models import shallow_resnets
-from torchvision import models
-
-from askew.adaptation import members, pipeline
-from askew.adaptation import setup as adapting
-from askew.adaptation.artifacts import predictor
 from askew.adaptation.candidates import (
     AUTO,
     FROZEN_SHARE,
@@ -34,14 +25,22 @@ from askew.adaptation.candidates import (
     choose_members,
 )
 from askew.adaptation.candidates import FROZEN as ON_EMBEDDINGS
-from askew.adaptation.findings import adaptation_findings
 from askew.adaptation.members import ensemble_of, train_guided
 from askew.adaptation.pipeline import adapt
 from askew.adaptation.setup import AdaptRequest, Setup, set_up
+from numpy.typing import NDArray
+from PIL import Image
+from safetensors.torch import save_file
+from small_models import shallow_resnets
+from torchvision import models
+
+from askew.adaptation import members, pipeline
+from askew.adaptation import setup as adapting
+from askew.adaptation.artifacts import predictor
+from askew.adaptation.findings import adaptation_findings
 from askew.core.errors import UserError
-from askew.evaluation.logits import softmax
-from askew.evaluation.outputs import DomainOutputs
-from askew.evaluation.validators import score_another, score_networks
+from askew.evaluation.outputs import DomainOutputs, softmax
+from askew.evaluation.scores import score_another, score_networks
 from askew.inference import embeddings
 from askew.inference.embeddings import embedded, embedders, frozen
 from askew.inference.predictor import load

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from worlds import EVEN, RARE, TAIL, world
 
-from askew.evaluation.calibration import SOFTEST, SUREST, calibrate, temperature_for
-from askew.evaluation.logits import softmax
-from askew.evaluation.outputs import DomainOutputs
-from askew.evaluation.prior_estimators import target_prior
+from askew.evaluation.calibration import SOFTEST, SUREST, calibrate, impose_prior, temperature_for
+from askew.evaluation.outputs import DomainOutputs, adjust_logits, softmax
+from askew.evaluation.priors import target_prior
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -60,7 +59,7 @@ def test_a_posterior_under_another_prior_is_bayes_rule() -> None:
     )
 
 
-def test_a_class_without_held_out_images_and_a_perfect_network_leave_calibration_finite() -> None:
+def test_calibration_is_finite_for_an_empty_class_and_a_perfect_network() -> None:
     y = np.arange(20) % 9
     outputs = DomainOutputs.of(50.0 * np.eye(10)[y], y, 50.0 * np.eye(10)[[9, 9, 0]], EVEN)
     calibration = calibrate(outputs)
@@ -93,3 +92,17 @@ def test_what_no_temperature_reaches_is_approached() -> None:
     assert temperature_for(z, 0.2) == SOFTEST, (
         "less than one class in three is no most probable one"
     )
+
+
+def test_known_shares_mend_a_network_that_prefers_one_class() -> None:
+    rng = np.random.default_rng(0)
+    prior, classes = np.array([0.2, 0.3, 0.5]), np.repeat([0, 1, 2], [200, 300, 500])
+    sound = np.eye(3)[classes] * 3 + rng.normal(size=(1000, 3))
+    biased = sound + np.array([5.0, 0.0, 0.0])
+    mended, bias = impose_prior(biased, prior)
+    assert (adjust_logits(biased, prior, np.full(3, 1 / 3)).argmax(axis=1) == classes).mean() < 0.4
+    assert (mended.argmax(axis=1) == classes).mean() > 0.9
+    np.testing.assert_allclose(bias - bias[1], [-5.0, 0.0, 0.0], atol=0.5)
+    as_it_is, none = impose_prior(biased, None)
+    assert as_it_is is biased
+    assert not none.any()

@@ -10,7 +10,7 @@ import pytest
 from worlds import EVEN, World, world
 
 from askew.evaluation.outputs import DomainOutputs
-from askew.evaluation.validators import SCORES, score_another, score_networks
+from askew.evaluation.scores import SCORES, score_another, score_networks
 from askew.evaluation.verdict import (
     COLLAPSED,
     MARGIN,
@@ -22,7 +22,7 @@ from askew.evaluation.verdict import (
     judge,
     judge_transfer,
     judge_transfers,
-    resampled_scores,
+    resample_scores,
 )
 
 
@@ -71,9 +71,7 @@ def test_an_adaptation_that_helps_is_said_to_have_helped(good: World, bad: World
         assert "better by SND" in found.sentence
 
 
-def test_a_network_that_came_later_is_not_counted_among_those_that_it_is_held_against(
-    good: World, bad: World
-) -> None:
+def test_a_network_scored_later_is_not_part_of_the_ensemble(good: World, bad: World) -> None:
     networks = score_networks([bad.outputs, good.outputs, blurred(good, 0.8, 2).outputs])
     *_, last = judge_transfers([*networks, score_another(networks, good.outputs)], resamples=10)
     assert "the ensemble of 3 networks" in last.sentence
@@ -99,6 +97,10 @@ def test_a_network_is_neither_better_nor_worse_than_itself(good: World) -> None:
     )
 
 
+def evidence_of(score: str, value: float, ends: tuple[float, float]) -> Evidence:
+    return Evidence(score=score, before=value, after=value, low=ends[0], high=ends[1])
+
+
 @pytest.mark.parametrize(
     ("agreement", "rest", "among", "alone"),
     [
@@ -121,8 +123,8 @@ def test_a_verdict_takes_agreement_beyond_the_margin_or_a_lead_of_three(
     """Five scores; of two networks alone, agreement only counts as one of them."""
     ends = {"+": (0.1, 0.2), "0": (-0.1, 0.1), "-": (-0.2, -0.1)}
     names = [name for name in VOTERS if name != "ensemble"]
-    found = [Evidence("ensemble", 0.7, 0.7, *agreement)]
-    found += [Evidence(name, 0.7, 0.7, *ends[vote]) for name, vote in zip(names, rest, strict=True)]
+    found = [evidence_of("ensemble", 0.7, agreement)]
+    found += [evidence_of(name, 0.7, ends[vote]) for name, vote in zip(names, rest, strict=True)]
     assert (judge(found, alone=False), judge(found, alone=True)) == (among, alone)
 
 
@@ -133,7 +135,7 @@ def test_to_depart_from_an_unreliable_source_only_is_not_said_to_have_hurt() -> 
         (UNRELIABLE - 0.01, "unclear", "helped"),
     ):
         for ends, answer in (((-0.2, -0.1), down), ((0.1, 0.2), up)):
-            found = [Evidence(name, expects, expects, *ends) for name in VOTERS]
+            found = [evidence_of(name, expects, ends) for name in VOTERS]
             assert judge(found, alone=False) == judge(found, alone=True) == answer
 
 
@@ -190,9 +192,7 @@ def test_a_network_that_collapsed_hurt_however_sure_it_is(good: World) -> None:
     assert "collapsed" in found.sentence
 
 
-def test_a_network_that_finds_classes_which_an_unreliable_one_missed_has_not_collapsed(
-    good: World,
-) -> None:
+def test_finding_classes_that_source_only_missed_is_no_collapse(good: World) -> None:
     wrong = DomainOutputs.of(
         good.outputs.source_val,
         good.outputs.source_val_y,
@@ -204,9 +204,7 @@ def test_a_network_that_finds_classes_which_an_unreliable_one_missed_has_not_col
     assert (found.verdict, found.collapsed) == ("helped", False)
 
 
-def test_a_network_that_finds_one_frequent_class_and_all_the_others_has_not_collapsed(
-    good: World,
-) -> None:
+def test_predicting_a_frequent_class_beside_all_others_is_no_collapse(good: World) -> None:
     """Three fifths of the target are a class that source-only took for several others."""
     z, most = good.outputs.target.copy(), np.arange(len(good.outputs.target)) % 5 < 3
     z[most] = 60 * np.eye(10)[5] + z[most] / 100
@@ -256,7 +254,7 @@ def test_evidence_is_the_voters_scores_of_the_two_among_all() -> None:
 
 def test_resampled_scores_are_those_of_the_images_drawn_again(good: World) -> None:
     (network,) = score_networks([good.outputs])
-    inputs, found = network.inputs, resampled_scores(network.inputs, 3, seed=4)
+    inputs, found = network.inputs, resample_scores(network.inputs, 3, seed=4)
     drawn = _resamples(inputs.source_val_y, len(inputs.target), 3, np.random.default_rng(4))
     for values, (val, target) in zip(found, drawn, strict=True):
         sample = inputs.rows(val, target)

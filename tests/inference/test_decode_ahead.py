@@ -93,9 +93,7 @@ def test_a_refusal_is_a_reason_in_a_process_too() -> None:
 
 
 @forks
-def test_an_array_stays_as_it_is_until_as_many_others_have_followed_as_are_decoded_ahead(
-    album: list[Path],
-) -> None:
+def test_an_array_is_kept_until_the_next_ones_are_decoded(album: list[Path]) -> None:
     inputs = ((i, functools.partial(decode, album[i % 3], SHAPE)) for i in range(90))
     kept: list[Any] = []
     for i, x in load_ahead(inputs, 10, 2, SHAPE):

@@ -271,16 +271,27 @@ def test_rows_of_arrays_are_left_to_threads(
     assert len(list(predict_sources(predictor(), [tmp_path / "rows.npy"]))) == 1
 
 
-def test_a_model_moves_from_run_to_safetensors_to_torchscript(
+def test_a_model_moves_from_run_to_safetensors_to_onnx(
     cli: Command, mini_runs: Path, album: Path
 ) -> None:
     run = finished_runs(mini_runs)[0]
     assert cli("export", run, "-o", "model", "--to", "safetensors").code == 0
     assert cli("predict", "model", album).out == cli("predict", run, album).out
-    message = json.loads(cli("export", "model", "-o", "m.pt", "--to", "torchscript", "--json").out)
-    assert message["form"] == "torchscript"
+    pytest.importorskip("onnxruntime")
+    message = json.loads(cli("export", "model", "-o", "m.onnx", "--json").out)
+    assert message["form"] == "onnx"
     assert message["difference"] <= 1e-4
-    assert Path("m.pt").is_file()
+    assert Path("m.onnx").is_file()
+
+
+@pytest.mark.parametrize("form", ["onnx", "safetensors"])
+@pytest.mark.parametrize("name", ["m.pt", "m.pt2"])
+def test_files_that_only_pytorch_writes_are_refused(
+    cli: Command, row_model: Path, name: str, form: str
+) -> None:
+    sentence = wrong(cli, "export", row_model, "-o", name, "--to", form)
+    assert sentence == f"askew exports no {Path(name).suffix} file, found '{name}'."
+    assert not Path(name).exists()
 
 
 # --- errors ---

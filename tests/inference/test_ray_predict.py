@@ -85,7 +85,7 @@ def test_only_shards_that_are_missing_are_predicted(
     assert shards.file(0).stat().st_mtime_ns == before
 
 
-def test_a_folder_whose_first_process_was_killed_while_it_split_the_inputs_is_split_again(
+def test_inputs_are_split_again_after_a_process_was_killed(
     predictor: Predictor, rows: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "out"

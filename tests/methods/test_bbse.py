@@ -71,9 +71,7 @@ def test_it_does_not_look_at_target_images() -> None:
 @pytest.mark.parametrize(
     "mix", [[0.5, 1 / 3, 1 / 6], [1 / 3, 1 / 3, 1 / 3]], ids=["natural", "balanced"]
 )
-def test_a_class_is_weighed_by_its_share_in_the_target_over_that_which_the_sampler_delivers(
-    mix: list[float],
-) -> None:
+def test_class_weights_are_target_shares_over_sampled_shares(mix: list[float]) -> None:
     """Not over that of the held-out images: they are the same in both cases."""
     state = BBSE().refresh(perfect(mix), 0)
     np.testing.assert_allclose(state["ratio"], np.array([0.5, 0.3, 0.2]) / mix, rtol=1e-5)

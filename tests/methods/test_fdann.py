@@ -20,9 +20,7 @@ def divergence(ds: Tensor, dt: Tensor, beta: float) -> Tensor:
 
 
 @pytest.mark.parametrize("beta", [0.0, 4.0])
-def test_the_critic_climbs_the_relaxed_divergence_and_the_features_descend_it_by_the_ramp(
-    beta: float,
-) -> None:
+def test_critic_climbs_and_features_descend_the_relaxed_divergence(beta: float) -> None:
     method = FDANN(weight=0.3, beta=beta, hidden=HIDDEN)
     net, batch = given(method)
     f = Formula(net, batch)

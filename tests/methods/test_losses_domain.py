@@ -161,7 +161,7 @@ kinds = st.lists(st.tuples(st.integers(1, 6), st.integers(0, 6), numbers), min_s
 
 @steady
 @given(kinds)
-def test_no_critic_gains_while_no_kind_of_image_is_more_than_1_plus_beta_times_denser_in_the_target(
+def test_no_critic_gains_while_density_ratios_are_below_1_plus_beta(
     drawn: list[tuple[int, int, float]],
 ) -> None:
     p, q, d = (np.array(column) for column in zip(*drawn, strict=True))
@@ -193,9 +193,7 @@ def test_critics_beyond_all_bounds_leave_losses_and_gradients_finite(loss: Any) 
 
 @steady
 @given(matrices())
-def test_the_leaky_softmax_has_c_more_in_its_denominator_and_its_sum_is_the_sigmoid_of_its_logit(
-    z: Tensor,
-) -> None:
+def test_leaky_softmax_has_c_more_in_its_denominator(z: Tensor) -> None:
     c = z.shape[1]
     e = np.exp(z.detach().numpy())
     np.testing.assert_allclose(
@@ -340,9 +338,7 @@ def test_the_mmd_of_inner_products_is_the_squared_distance_of_the_means(
 
 @steady
 @given(matrices(least=2), st.data())
-def test_the_mmd_of_gaussians_is_never_negative_and_zero_for_the_same_rows_in_another_order(
-    x: Tensor, data: st.DataObject
-) -> None:
+def test_mmd_is_never_negative_and_zero_for_permuted_rows(x: Tensor, data: st.DataObject) -> None:
     n = data.draw(st.integers(1, len(x) - 1))
     assert mmd(gaussian_kernels(x), n).item() >= -1e-12
     twice = torch.cat([x, x[torch.randperm(len(x), generator=torch.Generator().manual_seed(n))]])
@@ -391,9 +387,7 @@ def test_the_top_singular_value_is_found_in_float32_too() -> None:
 
 
 @pytest.mark.parametrize("second", [0.99, 0.999, 0.9999, 0.99999])
-def test_a_second_singular_value_close_by_costs_less_than_a_ten_thousandth_and_shares_the_gradient(
-    second: float,
-) -> None:
+def test_two_close_singular_values_share_the_gradient(second: float) -> None:
     """By (σ₂/σ₁)^(2·2¹²); the shares themselves are constants, for their slope is steep."""
     x = leaf(np.diag([1.0, second]))
     value = top_singular_square(x)

@@ -105,7 +105,7 @@ def test_a_phase_moves_those_it_trains_and_no_other(
     assert moved == ({"features"} | heads, heads, {"features"})[phase]
 
 
-def test_a_step_makes_one_update_of_each_head_in_a_and_b_and_of_the_features_in_a_and_every_c(
+def test_a_step_updates_heads_in_a_and_b_and_features_in_a_and_every_c(
     training_data: TrainingData, make_run: Any
 ) -> None:
     *_, last = fit(

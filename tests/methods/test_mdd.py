@@ -57,9 +57,7 @@ def test_its_losses_and_gradients_are_those_of_the_formula(
     assert_is(method.losses(net, batch, {}, T), f, want)
 
 
-def test_a_second_head_that_is_the_first_agrees_everywhere_which_costs_it_most_on_the_target() -> (
-    None
-):
+def test_an_identical_second_head_costs_most_on_the_target() -> None:
     method = MDD(margin=0.0, depth=0)
     net, batch = given(method)
     apart = method.losses(net, batch, {}, T)["disparity"]

@@ -42,54 +42,6 @@ def test_the_head_is_that_of_the_formula(anchor: float, steps: int) -> None:
     assert w.numpy() == pytest.approx(written_out(xs, ys, xt, anchor, steps), abs=1e-12)
 
 
-@pytest.mark.parametrize("evenness", [0.0, 0.05, 1.0])
-def test_assignments_are_the_optimal_transport_whose_shares_are_free_or_drawn_to_equal_ones(
-    evenness: float,
-) -> None:
-    """The objective as it is written, minimised by gradients over all assignments."""
-    near, entropy = (
-        torch.rand(12, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) / 2,
-        0.1,
-    )
-    near[:, 0] += 0.2
-    found, _ = Prototypes(entropy=entropy, evenness=evenness)._assigned(
-        near, torch.ones(3, dtype=torch.float64)
-    )
-    z = torch.zeros(12, 3, dtype=torch.float64, requires_grad=True)
-
-    def objective(r: torch.Tensor) -> torch.Tensor:
-        shares = r.mean(dim=0)
-        plan = (r * (entropy * r.log() - near)).sum(dim=1).mean()
-        return plan + evenness * (shares * (3 * shares).log()).sum()
-
-    exactly = {
-        "max_iter": 500,
-        "tolerance_grad": 1e-12,
-        "tolerance_change": 0,
-        "line_search_fn": "strong_wolfe",
-    }
-    by_gradients = torch.optim.LBFGS([z], **exactly)
-
-    def closure() -> torch.Tensor:
-        by_gradients.zero_grad()
-        loss = objective(z.softmax(dim=1))
-        loss.backward()
-        return loss
-
-    by_gradients.step(closure)
-    torch.testing.assert_close(found, z.detach().softmax(dim=1), rtol=0, atol=1e-4)
-    assert objective(found) <= objective(z.detach().softmax(dim=1)) + 1e-10
-
-
-def test_with_little_entropy_transport_with_free_shares_is_k_means() -> None:
-    rng = np.random.default_rng(0)
-    xs, xt, ys = rng.normal(size=(30, 5)), rng.normal(size=(40, 5)) + 0.3, np.arange(30) % 3
-    rows = (*map(torch.from_numpy, (xs, ys, xt)), 3)
-    torch.testing.assert_close(
-        Prototypes(entropy=1e-4).fit(*rows).weight, Prototypes().fit(*rows).weight
-    )
-
-
 def test_a_class_that_the_target_lacks_stays_where_it_began() -> None:
     ys = torch.arange(30) % 3
     fs = torch.eye(3)[ys].double() + 0.01 * torch.rand(30, 3, dtype=torch.float64)

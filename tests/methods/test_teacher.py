@@ -93,9 +93,7 @@ def test_an_image_of_which_the_teacher_is_not_sure_does_not_count() -> None:
 
 
 @pytest.mark.parametrize("floor", [0.01, 0.9])
-def test_moving_shares_and_aligned_answers_are_those_of_the_formula_over_three_batches(
-    floor: float,
-) -> None:
+def test_moving_shares_and_aligned_labels_follow_the_formula(floor: float) -> None:
     layer, shares = ClassShares(C).double(), np.full(C, EVEN)
     rng = np.random.default_rng(0)
     for _ in range(3):
@@ -215,7 +213,7 @@ def test_one_that_remembers_one_step_has_the_student_s_weights(
                 assert torch.equal(after[f"teacher.{name}"], value), name
 
 
-def test_under_joint_statistics_it_takes_the_student_s_and_under_split_ones_it_keeps_the_target_s_own(
+def test_teacher_statistics_are_the_student_s_if_joint_and_its_own_if_split(
     training_data: TrainingData, make_run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for norm in ("joint", "split"):

@@ -144,7 +144,7 @@ def test_a_task_s_settings_override_those_of_all_and_a_method_s_those_of_all_met
     assert (other.batch, other.plan[-1].optim.lr, other.plan[-1].rounds) == (20, 2.0, 1)
 
 
-@pytest.mark.parametrize("method", ["lda", "prototypes", "subspace"])
+@pytest.mark.parametrize("method", ["lda", "prototypes"])
 def test_what_is_computed_takes_one_step_after_the_pre_training_however_long_others_train(
     method: str,
 ) -> None:
@@ -157,7 +157,7 @@ def test_what_is_computed_takes_one_step_after_the_pre_training_however_long_oth
 
 
 @pytest.mark.parametrize("training", [{}, {"pretrain": 20}], ids=["as set", "asked for"])
-@pytest.mark.parametrize("method", ["lda", "prototypes", "subspace"])
+@pytest.mark.parametrize("method", ["lda", "prototypes"])
 def test_what_is_computed_from_rows_as_they_are_has_no_pre_training(
     method: str, training: dict[str, Any]
 ) -> None:

@@ -198,6 +198,6 @@ def test_a_dry_run_counts_what_is_missing_and_writes_nothing(cli: Command, tmp_p
 def test_the_methods_that_are_compared_are_all_that_learn_by_gradients_from_the_data_alone() -> (
     None
 ):
-    assert set(METHODS) - set(COMPARED) == {"lda", "prototypes", "subspace", "guided"}
+    assert set(METHODS) - set(COMPARED) == {"lda", "prototypes", "guided"}
     assert [m for m in COMPARED if METHODS[m]().compares_views] == ["fixmatch", "sentry", "teacher"]
     assert recipes_of(read_settings("digits")) == RECIPES

@@ -20,9 +20,9 @@ from torch import Tensor
 from askew.core.files import read_tensors
 from askew.data.domains import Labeled
 from askew.data.task import Task, TestLabels, TrainingData
-from askew.evaluation.logits import adjust_logits
 from askew.evaluation.metrics import score_test
-from askew.evaluation.prior_estimators import bbse_prior
+from askew.evaluation.outputs import adjust_logits
+from askew.evaluation.priors import bbse_prior
 from askew.methods import BBSE, COAL, DANN, MCD, PADA, SourceOnly
 from askew.nets.network import Net
 from askew.runs.store import RunFolder

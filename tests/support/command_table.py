@@ -29,7 +29,7 @@ GIVEN: dict[str, tuple[str, ...]] = {
     "audit": ("adapted",),
     "predict": ("model", "rows.npy"),
     "embed": ("pictures", "--weights", "none"),
-    "export": ("model", "-o", "exported", "--to", "torchscript"),
+    "export": ("model", "-o", "exported.onnx"),
     "figure": ("mix",),
     "report": ("runs",),
     "status": ("runs",),

@@ -67,15 +67,6 @@ CASES: dict[str, tuple[object, ...]] = {
         "predictions.parquet",
     ),
     "export safetensors": ("export", GOLDEN / "adaptation", "-o", "model", "--to", "safetensors"),
-    "export torchscript": (
-        "export",
-        GOLDEN / "adaptation",
-        "-o",
-        "model.pt",
-        "--to",
-        "torchscript",
-    ),
-    "export program": ("export", GOLDEN / "adaptation", "-o", "model.pt2", "--to", "program"),
     "export onnx": ("export", GOLDEN / "adaptation", "-o", "model.onnx"),
     "audit": ("audit", "out", "--draw", "5"),
     "figure": ("figure", "mix", "--tasks", "mini/syn-uci", "-o", "mix.svg"),
@@ -83,11 +74,8 @@ CASES: dict[str, tuple[object, ...]] = {
 }
 """By name: a command line, to be run in a folder that is empty but for what `new_folder` says."""
 
-# They hold how long something took, or differ with where a command was stopped; archives with each
-# writing.
-_OWN = re.compile(
-    r".*/(done|report\.html|log\.txt|failed\.json|last\.safetensors|claim\.\d+)|.*\.pt2?"
-)
+# They hold how long something took, or differ with where a command was stopped.
+_OWN = re.compile(r".*/(done|report\.html|log\.txt|failed\.json|last\.safetensors|claim\.\d+)")
 
 
 BEFORE = {"adapt ensemble": "adapt ensemble", "choose": "adapt", "report": "run"}

@@ -143,14 +143,14 @@ def _import_all() -> None:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     from askew.adaptation import report
-    from askew.evaluation import diagnosis, metrics, prior_estimators, verdict
+    from askew.evaluation import diagnosis, metrics, priors, verdict
     from askew.runs import claims
 
     claims.BEAT = 3600.0  # a heartbeat is a write at a time that nobody can foresee
     # What takes long and writes nothing.
     metrics.RESAMPLES = 20
     report._embed = lambda features: [(0.0, 0.0)] * len(features)
-    estimates = (prior_estimators.estimate_prior, prior_estimators.estimate_priors)
+    estimates = (priors.estimate_prior, priors.estimate_priors)
     for estimate in (*estimates, diagnosis.diagnose, verdict.judge_transfers):
         estimate.__kwdefaults__["resamples"] = 5
 

@@ -56,3 +56,20 @@ def world(
     xt = xt + (1 - knows) * moved * rng.normal(size=c)
     logits, target = (sharp * apart * v + np.log(seen) for v in (x, xt))
     return World(DomainOutputs.of(logits, y, target, seen), target_y, x)
+
+
+def noisy_worlds() -> list[World]:
+    """Three networks of one world, from the worst to the best, by independent noise on the
+    logits."""
+    whole, rng = world(400, 700), np.random.default_rng(1)
+
+    def blurred(noise: float) -> World:
+        val, target = (
+            v + noise * rng.normal(size=v.shape)
+            for v in (whole.outputs.source_val, whole.outputs.target)
+        )
+        return whole._replace(
+            outputs=DomainOutputs.of(val, whole.outputs.source_val_y, target, EVEN)
+        )
+
+    return [blurred(noise) for noise in (8.0, 4.0, 1.0)]

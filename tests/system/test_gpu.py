@@ -45,7 +45,7 @@ rounding."""
 @pytest.mark.real_data
 @pytest.mark.parametrize("method", PUBLISHED)
 @pytest.mark.filterwarnings(
-    "ignore::askew.evaluation.prior_estimators.UnsurePriorWarning"
+    "ignore::askew.evaluation.priors.UnsurePriorWarning"
 )  # from an untrained network no class prior can be estimated
 def test_a_captured_graph_trains_to_the_same_weights_as_plain_steps(
     method: str, monkeypatch: pytest.MonkeyPatch
@@ -72,7 +72,7 @@ def test_a_captured_graph_trains_to_the_same_weights_as_plain_steps(
         *(("svhn-mnist", method, 4) for method in ("source", "mcd", "coal")),
     ],
 )
-@pytest.mark.filterwarnings("ignore::askew.evaluation.prior_estimators.UnsurePriorWarning")
+@pytest.mark.filterwarnings("ignore::askew.evaluation.priors.UnsurePriorWarning")
 def test_a_lane_trains_to_the_same_weights_as_a_run_by_itself(
     task: str, method: str, steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -37,7 +37,7 @@ def surroundings() -> dict[str, Any]:
 
 
 @pytest.mark.filterwarnings(
-    "ignore::askew.evaluation.prior_estimators.UnsurePriorWarning"
+    "ignore::askew.evaluation.priors.UnsurePriorWarning"
 )  # five steps teach little
 @pytest.mark.parametrize("name", sorted(set(askew.__all__) - ALIASES))
 def test_the_example_of_a_public_name_runs(

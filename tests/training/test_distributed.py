@@ -26,7 +26,7 @@ from trained import TRAINED, small
 
 from askew.core.errors import UserError
 from askew.data.task import TrainingData
-from askew.evaluation.prior_estimators import UnsurePriorWarning
+from askew.evaluation.priors import UnsurePriorWarning
 from askew.methods import SourceOnly
 from askew.nets import forward
 from askew.nets.augment import Views

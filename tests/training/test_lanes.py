@@ -20,7 +20,7 @@ from trained import TRAINED, small
 
 from askew.data.domains import Labeled, Unlabeled
 from askew.data.task import Task, TestLabels, TrainingData
-from askew.evaluation.prior_estimators import UnsurePriorWarning
+from askew.evaluation.priors import UnsurePriorWarning
 from askew.methods import SourceOnly
 from askew.nets.augment import Views
 from askew.nets.kernels import draws

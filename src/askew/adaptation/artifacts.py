@@ -40,7 +40,7 @@ def write_artifacts(found: Adaptation, out: Path) -> None:
     all."""
     final_model(found).save(out / "model")
     names = found.data.target.names
-    problems, marked = [""] * len(names), found.unfamiliar.marked
+    problems, marked = [""] * len(names), found.unknown.marked
     write_predictions_csv(
         out / "predictions.csv", names, problems, found.probabilities, found.classes, marked
     )
@@ -146,7 +146,7 @@ def summary(found: Adaptation, findings: Sequence[Finding] | None = None) -> dic
         "source_shares": found.data.source_prior.tolist(),
         "target_shares": found.diagnosis.target_prior.as_dict(),
         "predicted": np.bincount(found.predicted, minlength=len(found.classes)).tolist(),
-        "unknown": found.unfamiliar.as_dict(),
+        "unknown": found.unknown.as_dict(),
         "diagnosis": found.diagnosis.as_dict(),
         "findings": [finding.as_dict() for finding in findings],
         "seconds": round(found.seconds, 1),

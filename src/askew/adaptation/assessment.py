@@ -10,15 +10,11 @@ from askew.adaptation.recipe import Outcome
 from askew.adaptation.request import AdaptRequest
 from askew.adaptation.session import Session, Trained
 from askew.data.custom import CustomData
-from askew.evaluation.agreement import (
-    ExpectedAccuracy,
-    Unfamiliar,
-    expected_accuracy,
-    find_unfamiliar,
-)
-from askew.evaluation.calibration import temperature_for
+from askew.evaluation.calibration import impose_prior, temperature_for
 from askew.evaluation.diagnosis import Diagnosis, diagnose
-from askew.evaluation.logits import Floats, Labels, as_labels, decide, softmax
+from askew.evaluation.expected_accuracy import ExpectedAccuracy, expected_accuracy
+from askew.evaluation.outputs import Floats, Labels, as_labels, softmax
+from askew.evaluation.unknown_classes import UnknownImages, find_unknown_images
 from askew.evaluation.verdict import Verdict
 
 
@@ -48,7 +44,7 @@ class Adaptation:
     """What the final model's logits are divided by."""
     bias: Floats
     """What its calibrated logits lack for the known class shares; zero without them. (c,)"""
-    unfamiliar: Unfamiliar
+    unknown: UnknownImages
     """Possible unknown-class images."""
     requested: bool
     """Whether the user named the network that is saved."""
@@ -120,7 +116,7 @@ def assess(session: Session, inputs: Inputs, outcome: Outcome) -> Adaptation:
     softer = 1.0
     if expected is not None:
         softer = temperature_for(outputs.target_uniform, expected.overall)
-    logits, bias = decide(outputs.target_uniform / softer, inputs.target_shares)
+    logits, bias = impose_prior(outputs.target_uniform / softer, inputs.target_shares)
     others = [one.outputs for one in scored[1:] if one is not scored[saved]]
     return Adaptation(
         inputs=inputs,
@@ -137,6 +133,6 @@ def assess(session: Session, inputs: Inputs, outcome: Outcome) -> Adaptation:
         expected=expected,
         temperature=scored[saved].temperature * softer,
         bias=bias,
-        unfamiliar=find_unfamiliar([one.outputs for one in scored]),
+        unknown=find_unknown_images([one.outputs for one in scored]),
         requested=outcome.requested,
     )

@@ -20,7 +20,6 @@ from askew.core.files import write_bytes
 from askew.core.text import csv_cell, from_csv_cell
 from askew.data.image_lists import USUAL, Columns
 from askew.data.paths import require_file
-from askew.evaluation.logits import as_labels
 from askew.evaluation.metrics import (
     Estimate,
     Strata,
@@ -29,7 +28,7 @@ from askew.evaluation.metrics import (
     mean_accuracy,
     score,
 )
-from askew.evaluation.outputs import read_outputs
+from askew.evaluation.outputs import as_labels, read_outputs
 
 _OUT = "name the folder that `askew adapt … -o` wrote."
 

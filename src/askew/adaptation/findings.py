@@ -9,8 +9,8 @@ import numpy as np
 
 from askew.adaptation.assessment import Adaptation
 from askew.data.custom import few
-from askew.evaluation.agreement import ALARMS
-from askew.evaluation.prior_estimators import DEFAULT
+from askew.evaluation.priors import DEFAULT
+from askew.evaluation.unknown_classes import ALARMS
 from askew.nets.modules import OWN_PREFIX
 from askew.nets.small import OWN
 from askew.reports.findings import Finding, has_few_classes, holding
@@ -247,7 +247,7 @@ def _few_classes(found: Adaptation) -> Iterator[str]:
 
 
 def _strange(found: Adaptation) -> Iterator[str]:
-    share, n = found.unfamiliar.share, found.unfamiliar.marked.sum()
+    share, n = found.unknown.share, found.unknown.marked.sum()
     if share > STRANGE:
         yield f"{share:.0%} of the target, of which the {n:,} strangest are marked"
 

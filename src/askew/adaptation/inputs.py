@@ -23,7 +23,7 @@ from askew.data.decode import SIDE
 from askew.data.image_cache import Pictures
 from askew.data.image_lists import LISTS, Listing
 from askew.data.task import Task
-from askew.evaluation.logits import Floats
+from askew.evaluation.outputs import Floats
 from askew.inference.embeddings import (
     Embedders,
     backbone_spec,

@@ -15,9 +15,10 @@ from askew.adaptation.inputs import Inputs
 from askew.adaptation.session import SOURCE_ONLY, Candidate, Session, Trained
 from askew.core.errors import UserError, unknown
 from askew.evaluation.calibration import mean_outputs
-from askew.evaluation.logits import Floats, softmax
-from askew.evaluation.smoothing import smoothed
-from askew.evaluation.validators import ScoredNetwork, choose, score_another, score_networks
+from askew.evaluation.neighbours import smooth_over_neighbours
+from askew.evaluation.outputs import Floats, softmax
+from askew.evaluation.scores import ScoredNetwork, score_another, score_networks
+from askew.evaluation.selection import choose
 from askew.evaluation.verdict import Verdict, judge_transfers
 from askew.methods import method_class
 from askew.runs.execute import Progress
@@ -110,7 +111,7 @@ def soft_labels(networks: Sequence[Trained], inputs: Inputs) -> Floats:
     exact = soft if inputs.labels is None else inputs.labels.set_in(soft)
     if inputs.rows is None:
         return exact
-    soft = smoothed(exact, np.asarray(inputs.rows.task.training_data.target.x))
+    soft = smooth_over_neighbours(exact, np.asarray(inputs.rows.task.training_data.target.x))
     return soft if inputs.labels is None else inputs.labels.set_in(soft)
 
 

@@ -15,8 +15,8 @@ from PIL import Image
 
 from askew.adaptation.assessment import Adaptation
 from askew.adaptation.session import Trained
-from askew.evaluation.agreement import ALARMS
-from askew.evaluation.validators import SCORES
+from askew.evaluation.scores import SCORES
+from askew.evaluation.unknown_classes import ALARMS
 from askew.reports import svg
 from askew.reports.features import network_features, some
 from askew.reports.findings import Finding
@@ -73,7 +73,7 @@ def render_report(found: Adaptation, findings: Sequence[Finding]) -> str:
         distributions=_distributions(found),
         shares=_shares(found),
         least_confident=_gallery(found, _by_confidence(found)[::-1][:DOUBTFUL]),
-        unknown=_gallery(found, _unfamiliar(found)),
+        unknown=_gallery(found, _unknown(found)),
         alarms=ALARMS,
         most_confident=_gallery(found, _by_confidence(found)[:CONFIDENT]),
         by_class=_by_class(found),
@@ -207,10 +207,10 @@ def _by_confidence(found: Adaptation) -> Rows:
     return order
 
 
-def _unfamiliar(found: Adaptation) -> Rows:
+def _unknown(found: Adaptation) -> Rows:
     """Target images that may be of no known class, the strangest first."""
-    order: Rows = np.argsort(-found.unfamiliar.score, kind="stable")
-    return order[found.unfamiliar.marked[order]][:DOUBTFUL]
+    order: Rows = np.argsort(-found.unknown.score, kind="stable")
+    return order[found.unknown.marked[order]][:DOUBTFUL]
 
 
 def _by_class(found: Adaptation) -> list[tuple[str, int, Any]]:

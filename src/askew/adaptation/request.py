@@ -23,7 +23,7 @@ from askew.data.domains import Labeled, RowSubset
 from askew.data.image_lists import LISTS, USUAL, Columns, read_folder, read_lines
 from askew.data.paths import require_file
 from askew.data.task import Task
-from askew.evaluation.logits import Floats
+from askew.evaluation.outputs import Floats
 from askew.methods import make_method, method_class
 
 _FORM = (

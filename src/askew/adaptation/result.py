@@ -15,7 +15,8 @@ from askew.adaptation.assessment import Adaptation
 from askew.core.tables import data_frame, html_table
 from askew.data.custom import CustomData
 from askew.evaluation.diagnosis import Diagnosis
-from askew.evaluation.validators import CHOOSERS, SCORES
+from askew.evaluation.scores import SCORES
+from askew.evaluation.selection import CHOOSERS
 from askew.inference.predictor import Predictor
 from askew.inference.writers import columns
 
@@ -53,7 +54,7 @@ class AdaptationResult:
             p.max(axis=1),
         ]
         names = [name for name in columns(found.classes) if name != "problem"]
-        table = dict(zip(names, [*named, *p.T], strict=True)) | {"unknown": found.unfamiliar.marked}
+        table = dict(zip(names, [*named, *p.T], strict=True)) | {"unknown": found.unknown.marked}
         return data_frame(table, index=self.index)
 
     @cached_property

@@ -14,8 +14,7 @@ from askew.core.errors import UserError
 from askew.core.files import Unwritable
 from askew.core.tracking import Maker
 from askew.data.task import Task
-from askew.evaluation.logits import Floats, Labels, as_labels
-from askew.evaluation.outputs import DomainOutputs, read_outputs
+from askew.evaluation.outputs import DomainOutputs, Floats, Labels, as_labels, read_outputs
 from askew.nets.network import fetch_weights
 from askew.runs.config import RunRequest, plan_run
 from askew.runs.execute import Execution, Progress, execute

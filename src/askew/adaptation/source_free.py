@@ -23,8 +23,8 @@ from askew.core.errors import UserError
 from askew.core.options import Between, checked
 from askew.core.random import hash64, key, shuffled
 from askew.data.custom import CustomDomain
-from askew.evaluation.logits import Floats
-from askew.evaluation.prior_estimators import em_prior
+from askew.evaluation.outputs import Floats
+from askew.evaluation.priors import em_prior
 from askew.inference.inputs import as_input
 from askew.inference.model_card import TargetPrior
 from askew.inference.predictor import Predictor, load

@@ -304,7 +304,8 @@ def _print_adaptation(found: Adaptation) -> None:
     """The methods with their label-free scores, the verdict, and the estimated label
     distribution."""
     from askew.adaptation.findings import adaptation_findings
-    from askew.evaluation.validators import CHOOSERS, SCORES
+    from askew.evaluation.scores import SCORES
+    from askew.evaluation.selection import CHOOSERS
 
     rows = []
     for i, (one, scores) in enumerate(zip(found.networks, found.scores, strict=True)):

@@ -63,8 +63,6 @@ class Form(StrEnum):
     """What a model is exported to."""
 
     onnx = "onnx"
-    torchscript = "torchscript"
-    program = "program"
     safetensors = "safetensors"
 
 
@@ -333,11 +331,7 @@ def export(
     ],
     code: CodeOptions,
     to: Annotated[
-        Form,
-        typer.Option(
-            "--to",
-            help="onnx, torchscript, program (torch.export), or safetensors: askew's own format.",
-        ),
+        Form, typer.Option("--to", help="onnx, or safetensors: askew's own format.")
     ] = Form.onnx,
     prior: PriorOption = "uniform",
     as_json: AsJson = False,
@@ -347,16 +341,17 @@ def export(
         raise UserError(
             "A model in askew's own format gets its prior when it is used.", "leave --prior out."
         )
+    from askew.inference.export import check_form
+    from askew.inference.export import export as write
     from askew.inference.predictor import load
 
+    check_form(file)
     predictor = load(model, "cpu", **vars(code))
     if to is Form.safetensors:
         predictor.save(file)
         worst = 0.0
     else:
-        from askew.inference.export import export as write
-
-        worst = write(predictor, file, to, _prior(prior))
+        worst = write(predictor, file, _prior(prior))
     if as_json:
         print_json({"file": str(file), "form": to.value, "difference": worst})
     else:

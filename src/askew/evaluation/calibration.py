@@ -8,11 +8,18 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from askew.evaluation.logits import Floats, Labels, adjust_logits, floor_prior, softmax
-from askew.evaluation.outputs import DomainOutputs
+from askew.evaluation.outputs import (
+    DomainOutputs,
+    Floats,
+    Labels,
+    adjust_logits,
+    floor_prior,
+    prior_bias,
+    softmax,
+)
 
 SUREST, SOFTEST = 0.1, 100.0
-"""Temperatures between which one is looked for."""
+"""Bounds of the search for a temperature."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,8 +62,10 @@ def temperature(outputs: DomainOutputs) -> float:
 
 
 def temperature_for(logits: Floats, accuracy: float) -> float:
-    """The temperature at which the most probable classes have this probability on average: no class
-    changes, and probabilities are as high as predictions are right. (n, c)"""
+    """Find the temperature at which the mean confidence equals this accuracy. (n, c)
+
+    A temperature changes no predicted class.
+    """
     from scipy.optimize import brentq
 
     def excess(t: float) -> float:
@@ -68,11 +77,9 @@ def temperature_for(logits: Floats, accuracy: float) -> float:
 
 
 def at_temperature(outputs: DomainOutputs, temperature: float) -> DomainOutputs:
-    """The same network with logits z/T: it predicts the same classes, and is as confident as it is
-    right.
+    """Divide a network's logits by T, which changes no predicted class.
 
-    Under a uniform prior: what the label loss saw is taken out of the logits first, or T would
-    weaken that too.
+    The logits are first adjusted to a uniform prior; else T would also weaken the training prior.
     """
     uniform = np.full(outputs.classes, 1 / outputs.classes)
     val, target = (
@@ -84,15 +91,31 @@ def at_temperature(outputs: DomainOutputs, temperature: float) -> DomainOutputs:
     )
 
 
+def impose_prior(logits: Floats, prior: Floats | None) -> tuple[Floats, Floats]:
+    """Shift logits to the known prior of these images, with a bias that gives classes these shares.
+
+    `logits` are calibrated, under a uniform prior. Without a known prior they are unchanged, and
+    the bias is zero.
+
+    Returns:
+        The shifted logits, (n, c), and the bias in them, (c,).
+    """
+    c = logits.shape[1]
+    if prior is None:
+        return logits, np.zeros(c)
+    under = adjust_logits(logits, prior, np.full(c, 1 / c))
+    bias = prior_bias(under, prior)
+    return under + bias, bias
+
+
 def mean_outputs(
     networks: Sequence[DomainOutputs], weights: Sequence[float] | None = None
 ) -> DomainOutputs:
-    """What networks for the same images answer together: the mean of their calibrated logits, for a
-    uniform prior."""
-    even = [at_temperature(outputs, temperature(outputs)) for outputs in networks]
-    parts = [[getattr(one, name) for one in even] for name in ("source_val", "target")]
-    val, target = (np.average(part, axis=0, weights=weights) for part in parts)
-    return replace(even[0], source_val=val, target=target)
+    """Average the calibrated logits of networks for the same images, under a uniform prior."""
+    calibrated = [at_temperature(outputs, temperature(outputs)) for outputs in networks]
+    val = np.average([outputs.source_val for outputs in calibrated], axis=0, weights=weights)
+    target = np.average([outputs.target for outputs in calibrated], axis=0, weights=weights)
+    return replace(calibrated[0], source_val=val, target=target)
 
 
 def calibrate(outputs: DomainOutputs) -> Calibration:
@@ -100,7 +123,7 @@ def calibrate(outputs: DomainOutputs) -> Calibration:
     return CalibrationFit.of(outputs).calibration
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class CalibrationFit:
     """A fitted calibration, with the derivatives that fit it again to resampled images.
 
@@ -127,7 +150,7 @@ class CalibrationFit:
         z = outputs.source_val - outputs.source_val.mean(
             axis=1, keepdims=True
         )  # an offset changes no posterior
-        start, one_hot = _starting_bias(outputs), np.eye(outputs.classes)[outputs.source_val_y]
+        start, one_hot = _initial_bias(outputs), np.eye(outputs.classes)[outputs.source_val_y]
 
         def loss(theta: Floats) -> tuple[float, Floats]:
             p, gradients = _gradients(theta, z, start, one_hot)
@@ -136,25 +159,31 @@ class CalibrationFit:
 
         theta: Floats = minimize(loss, np.zeros(1 + outputs.classes), jac=True, method="L-BFGS-B").x
         p, gradients = _gradients(theta, z, start, one_hot)
-        return cls(outputs.source_val, start, theta, gradients, _curvature(theta, z, p))
+        return cls(
+            logits=outputs.source_val,
+            start=start,
+            theta=theta,
+            gradients=gradients,
+            curvature=_curvature(theta, z, p),
+        )
 
     @property
     def calibration(self) -> Calibration:
-        return self._at(self.theta, np.ones(len(self.logits), dtype=np.int64))
+        return self._calibration_at(self.theta, np.ones(len(self.logits), dtype=np.int64))
 
-    def resampled(self, counts: Labels) -> Calibration:
-        """The calibration if each image had been drawn so often, by one Newton step from θ. (n,)"""
+    def refit(self, counts: Labels) -> Calibration:
+        """Fit again with each image counted so often, by one Newton step from θ. (n,)"""
         moved = self.theta - np.linalg.solve(self.curvature, counts @ self.gradients + self.theta)
-        return self._at(moved, counts)
+        return self._calibration_at(moved, counts)
 
-    def _at(self, theta: Floats, counts: Labels) -> Calibration:
+    def _calibration_at(self, theta: Floats, counts: Labels) -> Calibration:
         scale, bias = float(np.exp(theta[0])), self.start + theta[1:]
         return Calibration(
             scale, bias, floor_prior(counts @ softmax(scale * self.logits + bias) / counts.sum())
         )
 
 
-def _starting_bias(outputs: DomainOutputs) -> Floats:
+def _initial_bias(outputs: DomainOutputs) -> Floats:
     """log(source prior/training prior), where a class without a held-out image counts half of one.
     (c,)"""
     c = outputs.classes

@@ -14,17 +14,17 @@ from typing import Any, Literal
 
 import numpy as np
 
-from askew.evaluation.logits import Floats, Labels, softmax
-from askew.evaluation.outputs import DomainOutputs
-from askew.evaluation.prior_estimators import (
+from askew.evaluation.outputs import DomainOutputs, Floats, Labels, softmax
+from askew.evaluation.priors import (
     DEFAULT,
     PredictionRates,
     PriorEstimate,
     PriorEstimator,
+    TargetShares,
     estimate_priors,
     simplex_prior,
+    target_shares,
 )
-from askew.evaluation.target_shares import TargetShares, target_shares
 
 Kind = Literal["none", "label", "feature", "both"]
 Sureness = Literal["sure", "likely", "unsure"]
@@ -74,7 +74,7 @@ class Test:
         return f"{self.size:.2f} {self.unit}, {p}"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Diagnosis:
     """What differs between source and target, in numbers and in a sentence."""
 
@@ -143,15 +143,24 @@ def diagnose(
     sentence = _sentence(kind, outputs, prior, remains, confused)
     who = "unadapted" if adapted is None else "adapted"
     beside = [*others] if adapted is None else [unadapted, *others]
-    shares = target_shares(networks[who], beside, priors[who][DEFAULT], alike(remains.values()))
+    shares = target_shares(
+        networks[who], beside, priors[who][DEFAULT], images_look_alike(remains.values())
+    )
     return Diagnosis(
-        kind, sure, sentence, unadapted.source_prior, priors, outputs, prior, remains, shares
+        kind=kind,
+        sure=sure,
+        sentence=sentence,
+        source_prior=unadapted.source_prior,
+        priors=priors,
+        outputs=outputs,
+        prior_differs=prior,
+        remains=remains,
+        target_prior=shares,
     )
 
 
-def alike(remains: Iterable[Test]) -> bool:
-    """Whether images of a class look alike in both domains, by what remains of a difference for
-    some networks."""
+def images_look_alike(remains: Iterable[Test]) -> bool:
+    """Tell whether images of a class look alike in both domains, by the remaining differences."""
     return not any(test.found or test.size > OPEN for test in remains)
 
 

@@ -79,7 +79,9 @@ class Strata:
     agreed: NDArray[np.int64]
     """All agreed images, labelled or not, by their predicted class. (c,)"""
 
-    def modelled(self, right: NDArray[np.bool_]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def model_agreed(
+        self, right: NDArray[np.bool_]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Agreed images of each class, as many in sum as are labelled: right ones and wrong ones.
         (c,), (c,)"""
         n = int((~self.contested).sum())
@@ -94,7 +96,7 @@ def mean_accuracy(
     """Mean accuracy over the classes that occur, with its interval."""
     counts = _outcomes(y, np.where(predicted == y, 0, 1), classes, 2, strata)
     if strata is not None:
-        counts[0] = np.stack(strata.modelled(predicted == y), axis=1)
+        counts[0] = np.stack(strata.model_agreed(predicted == y), axis=1)
     return _estimate(counts, np.array([1.0, 0.0]), strata)
 
 
@@ -146,7 +148,7 @@ def _gains(
     counts = _outcomes(y, np.where(better, 0, np.where(worse, 1, 2)), classes, 3, strata)
     if strata is not None:
         counts[0] = 0
-        counts[0, :, 2] = np.sum(strata.modelled(after == y), axis=0)
+        counts[0, :, 2] = np.sum(strata.model_agreed(after == y), axis=0)
     return counts
 
 

@@ -9,11 +9,15 @@ from typing import Any, Literal
 
 import numpy as np
 
-from askew.evaluation.logits import Floats, Labels
-from askew.evaluation.outputs import DomainOutputs
-from askew.evaluation.prior_estimators import ESTIMATORS, LEVEL, target_prior
-from askew.evaluation.scores import ScoreInputs, neighbourhood_densities
-from askew.evaluation.validators import SCORES, ScoredNetwork, score_networks
+from askew.evaluation.outputs import DomainOutputs, Floats, Labels
+from askew.evaluation.priors import ESTIMATORS, LEVEL, target_prior
+from askew.evaluation.scores import (
+    SCORES,
+    ScoredNetwork,
+    ScoreInputs,
+    neighbourhood_densities,
+    score_networks,
+)
 
 Answer = Literal["helped", "unclear", "hurt"]
 VOTERS = ("snd", "ensemble", "expected", "atc", "source")
@@ -33,7 +37,7 @@ COLLAPSED = 0.5
 number of predicted classes below this share of what it was."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Evidence:
     """One score before and after adaptation."""
 
@@ -46,13 +50,13 @@ class Evidence:
 
     @property
     def votes(self) -> Answer:
-        return _beyond(self, 0)
+        return _vote(self, 0)
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self) | {"votes": self.votes}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Verdict:
     """What adaptation did, as far as this can be told without labels, and why."""
 
@@ -91,17 +95,19 @@ def judge_transfers(
     It rests on five scores, and on whether the adapted network collapsed, which those may praise.
     """
     source_only, *adapted = networks
-    before = resampled_scores(source_only.inputs, resamples, seed)
+    before = resample_scores(source_only.inputs, resamples, seed)
     plausible = plausible_priors(source_only.outputs)
     for network in adapted:
-        differences = resampled_scores(network.inputs, resamples, seed) - before
+        differences = resample_scores(network.inputs, resamples, seed) - before
         evidence = gather_evidence(source_only, network, differences)
         far, collapsed = _collapse(source_only.outputs, network.outputs, plausible)
         answer = "hurt" if collapsed else judge(evidence, alone=len(adapted) == 1)
         sentence = _sentence(
             answer, evidence, sum(one.compared for one in networks), far, collapsed
         )
-        yield Verdict(answer, sentence, evidence, far, collapsed)
+        yield Verdict(
+            verdict=answer, sentence=sentence, evidence=evidence, far=far, collapsed=collapsed
+        )
 
 
 def judge(evidence: Sequence[Evidence], *, alone: bool) -> Answer:
@@ -110,7 +116,7 @@ def judge(evidence: Sequence[Evidence], *, alone: bool) -> Answer:
     fell. *Hurt*: the same downwards, unless source-only is unreliable. All else is unclear. An
     ensemble of two follows the more confident one: there, agreement is a score like any other.
     """
-    answer = "unclear" if alone else _beyond(_by(evidence, "ensemble"), MARGIN)
+    answer = "unclear" if alone else _vote(_evidence_of(evidence, "ensemble"), MARGIN)
     if answer == "unclear":
         votes = [e.votes for e in evidence]
         lead = votes.count("helped") - votes.count("hurt")
@@ -121,14 +127,14 @@ def judge(evidence: Sequence[Evidence], *, alone: bool) -> Answer:
 
 def _unreliable(evidence: Sequence[Evidence]) -> bool:
     """Whether source-only's own posterior expects it to be wrong on much of the target."""
-    return _by(evidence, "expected").before < UNRELIABLE
+    return _evidence_of(evidence, "expected").before < UNRELIABLE
 
 
-def _by(evidence: Sequence[Evidence], score: str) -> Evidence:
+def _evidence_of(evidence: Sequence[Evidence], score: str) -> Evidence:
     return next(e for e in evidence if e.score == score)
 
 
-def _beyond(evidence: Evidence, margin: float) -> Answer:
+def _vote(evidence: Evidence, margin: float) -> Answer:
     if evidence.low > margin:
         return "helped"
     return "hurt" if evidence.high < -margin else "unclear"
@@ -147,13 +153,17 @@ def gather_evidence(
     low, high = np.quantile(differences, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
     return tuple(
         Evidence(
-            name, source_only.scores[name], adapted.scores[name], float(low[i]), float(high[i])
+            score=name,
+            before=source_only.scores[name],
+            after=adapted.scores[name],
+            low=float(low[i]),
+            high=float(high[i]),
         )
         for i, name in enumerate(names)
     )
 
 
-def resampled_scores(
+def resample_scores(
     inputs: ScoreInputs, resamples: int, seed: int, names: Sequence[str] = VOTERS
 ) -> Floats:
     """Scores on resampled images, which are the same for every network with the same seed.
@@ -162,17 +172,17 @@ def resampled_scores(
         _resamples(inputs.source_val_y, len(inputs.target), resamples, np.random.default_rng(seed))
     )
     samples = [inputs.rows(val, target) for val, target in rows]
-    found = np.empty((resamples, len(names)))
+    values = np.empty((resamples, len(names)))
     for j, name in enumerate(names):
         if (
             name == "snd"
         ):  # it compares images in pairs, which are mostly the same ones in every half
-            found[:, j] = neighbourhood_densities(
+            values[:, j] = neighbourhood_densities(
                 inputs.target, np.array([target for _, target in rows])
             )
         else:
-            found[:, j] = [SCORES[name].value(sample) for sample in samples]
-    return found
+            values[:, j] = [SCORES[name].value(sample) for sample in samples]
+    return values
 
 
 def _resamples(
@@ -239,7 +249,7 @@ def _sentence(
         "hurt": "seems to have hurt",
         "unclear": "may have helped or hurt",
     }
-    agreement = _by(evidence, "ensemble")
+    agreement = _evidence_of(evidence, "ensemble")
     clauses = [
         f"Adaptation {begin[answer]}: it agrees with the ensemble of {networks} networks on "
         f"{100 * agreement.after:.0f} % of the target, source-only on "
@@ -251,7 +261,7 @@ def _sentence(
         if titles:
             clauses.append(f"{better} by {', '.join(titles)}")
     if _unreliable(evidence):
-        expected = _by(evidence, "expected").before
+        expected = _evidence_of(evidence, "expected").before
         clauses.append(
             "source-only itself is unreliable on the target: its confidence by class is "
             f"{100 * expected:.0f} %"

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from askew.evaluation.logits import adjust_logits
+from askew.evaluation.outputs import adjust_logits
 from askew.inference.predictor import Predictor
 from askew.methods.base import Method
 from askew.nets.network import keeps_source_statistics

@@ -1,14 +1,13 @@
-"""A model in a form that needs no askew: ONNX, TorchScript, or a torch.export program.
+"""Export a model to ONNX, which needs no askew to run.
 
 The graph holds everything from raw input to logits: pixels/255, mean and deviation, the centre
-crop, and the decision prior, so that the softmax of its output is what `Predictor.predict_proba`
+crop, and the decision prior. So the softmax of its output is what `Predictor.predict_proba`
 returns. A file is kept only if its logits are the model's, on random inputs and batches of several
 sizes.
 """
 
 from __future__ import annotations
 
-import io
 import json
 import logging
 import warnings
@@ -22,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from askew.core.errors import UserError, unknown
+from askew.core.errors import UserError
 from askew.core.files import check_file, whole_file
 from askew.inference.model_card import ModelCard
 from askew.inference.predictor import Predictor, Prior
@@ -30,7 +29,6 @@ from askew.inference.predictor import Predictor, Prior
 TOLERANCE = 1e-4
 """Largest accepted difference of a logit, relative to the largest logit where that is above one."""
 
-_ABOUT = "askew.json"  # the description inside a TorchScript or program file
 _BATCHES = (1, 2, 5)
 _PATCH = 8  # pixels
 
@@ -56,22 +54,30 @@ class Graph(nn.Module):
         return logits
 
 
-def export(predictor: Predictor, file: Path, form: str, prior: Prior = "uniform") -> float:
-    """Write the model to a file and return how far its logits are from the model's at most."""
-    if form not in WRITERS:
-        raise unknown("form", form, WRITERS)
+def export(predictor: Predictor, file: Path, prior: Prior = "uniform") -> float:
+    """Write the model to an ONNX file and return the largest difference of a logit."""
+    check_form(file)
     check_file(file)
     about = json.dumps(describe(predictor, prior), ensure_ascii=False)
     graph = Graph(predictor, prior).eval()
     with whole_file(file, "choose another file with -o.") as temporary, _quietly():
-        forward = WRITERS[form](graph, predictor.card, temporary, about)
+        forward = _write_onnx(graph, predictor.card, temporary, about)
         worst = max(_distance(graph, forward, x) for x in _trials(predictor.card))
         if not worst <= TOLERANCE:  # also when it is NaN
             raise UserError(
-                f"The {form} file gives other logits than the model: they differ by {worst:.2g}.",
-                "try another form with --to; the file was not kept.",
+                f"The ONNX file gives other logits than the model: they differ by {worst:.2g}.",
+                "use askew's own format, by --to safetensors; the file was not kept.",
             )
     return worst
+
+
+def check_form(file: Path) -> None:
+    """Refuse the names of files that only PyTorch writes."""
+    if file.suffix.lower() in (".pt", ".pt2"):
+        raise UserError(
+            f"askew exports no {file.suffix} file, found {file.name!r}.",
+            "name an ONNX file, such as model.onnx, or use --to safetensors.",
+        )
 
 
 def describe(predictor: Predictor, prior: Prior) -> dict[str, Any]:
@@ -133,13 +139,8 @@ def _distance(graph: Graph, forward: Forward, x: Tensor) -> float:
     return float(np.abs(forward(x) - wanted).max() / max(1.0, np.abs(wanted).max()))
 
 
-def _exported(graph: Graph, card: ModelCard) -> torch.export.ExportedProgram:
-    # Batches of one would be taken for a constant.
-    dynamic = ({0: torch.export.Dim("n", min=1)},)
-    return torch.export.export(graph, (_trials(card)[1],), dynamic_shapes=dynamic)
-
-
-def _onnx(graph: Graph, card: ModelCard, file: Path, about: str) -> Forward:
+def _write_onnx(graph: Graph, card: ModelCard, file: Path, about: str) -> Forward:
+    """Write the file and return a function that runs it."""
     try:
         import onnxruntime
         import onnxscript  # noqa: F401 (torch's exporter needs it)
@@ -148,12 +149,11 @@ def _onnx(graph: Graph, card: ModelCard, file: Path, about: str) -> Forward:
             f"Export to ONNX needs {error.name}, which is not installed.",
             "pip install 'askew[onnx]'.",
         ) from None
+    # The example has two inputs, because a batch of one would be taken for a constant.
+    dynamic = ({0: torch.export.Dim("n", min=1)},)
+    exported = torch.export.export(graph, (_trials(card)[1],), dynamic_shapes=dynamic)
     program = torch.onnx.export(
-        _exported(graph, card),
-        input_names=["x"],
-        output_names=["logits"],
-        dynamo=True,
-        verbose=False,
+        exported, input_names=["x"], output_names=["logits"], dynamo=True, verbose=False
     )
     assert program is not None
     program.model.metadata_props["askew"] = about
@@ -161,28 +161,3 @@ def _onnx(graph: Graph, card: ModelCard, file: Path, about: str) -> Forward:
     program.save(str(file), external_data=False)
     session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
     return lambda x: np.asarray(session.run(["logits"], {"x": x.numpy()})[0])
-
-
-def _torchscript(graph: Graph, card: ModelCard, file: Path, about: str) -> Forward:
-    with torch.inference_mode(False), torch.no_grad():
-        trials = _trials(card)[1]
-        traced = torch.jit.trace(graph, trials, check_trace=False)  # type: ignore[no-untyped-call]
-        content = (
-            io.BytesIO()
-        )  # torch writes from C++, where a full disk is one RuntimeError among many
-        torch.jit.save(traced, content, _extra_files={_ABOUT: about})
-        file.write_bytes(content.getvalue())
-        loaded = torch.jit.load(str(file), map_location="cpu")  # type: ignore[no-untyped-call]
-    return lambda x: np.asarray(loaded(x).detach())
-
-
-def _program(graph: Graph, card: ModelCard, file: Path, about: str) -> Forward:
-    content = io.BytesIO()
-    torch.export.save(_exported(graph, card), content, extra_files={_ABOUT: about})
-    file.write_bytes(content.getvalue())
-    loaded = torch.export.load(str(file)).module()
-    return lambda x: np.asarray(loaded(x).detach())
-
-
-WRITERS = {"onnx": _onnx, "torchscript": _torchscript, "program": _program}
-"""By form: each writes the file and returns a function that runs it."""

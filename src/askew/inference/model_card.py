@@ -15,7 +15,7 @@ from typing import Any
 from askew.core.errors import UserError
 from askew.core.options import checked
 from askew.core.plugins import FROM_FILE, plugins
-from askew.evaluation.target_shares import TargetShares
+from askew.evaluation.priors import TargetShares
 from askew.methods import METHODS, make_method
 from askew.methods.base import Method
 from askew.nets.network import check

@@ -25,7 +25,7 @@ from askew.core import hub
 from askew.core.device import pick_device
 from askew.core.errors import UserError, unknown
 from askew.core.files import as_json, is_temporary, read_tensors, whole_folder
-from askew.evaluation.logits import Floats, adjust_logits, softmax
+from askew.evaluation.outputs import Floats, adjust_logits, softmax
 from askew.inference.inputs import as_input, checked_batch, listed
 from askew.inference.model_card import (
     ModelCard,

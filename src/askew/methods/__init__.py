@@ -32,14 +32,13 @@ from askew.methods.pada import PADA
 from askew.methods.prototypes import Prototypes
 from askew.methods.sentry import SENTRY
 from askew.methods.source import SourceOnly
-from askew.methods.subspace import Subspace
 from askew.methods.teacher import PriorAwareTeacher
 from askew.methods.uan import UAN
 
 GROUPS: dict[str, tuple[type[Method], ...]] = {
     "paper": (SourceOnly, DAN, JAN, DANN, MCD, BSP, BBSE, PADA, ETN, UAN, FDANN, COAL),
     "further": (CDAN, MDD, MCC, FixMatch, SENTRY),
-    "ours": (PriorAwareTeacher, GuidedTeacher, Prototypes, DiscriminantAnalysis, Subspace),
+    "ours": (PriorAwareTeacher, GuidedTeacher, Prototypes, DiscriminantAnalysis),
 }
 """The twelve that the COAL paper compares, others that were published, and our own."""
 PAPER = tuple(cls.id for cls in GROUPS["paper"])
@@ -80,7 +79,6 @@ __all__ = [
     "PriorAwareTeacher",
     "Prototypes",
     "SourceOnly",
-    "Subspace",
     "is_file",
     "is_installed",
     "known_method",

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from askew.core.options import Search
-from askew.evaluation.prior_estimators import Solver, bbse_prior
+from askew.evaluation.priors import Solver, bbse_prior
 from askew.methods.base import Batch, Losses, Method, Outputs, State
 from askew.methods.losses import cross_entropy
 from askew.nets.network import Net

@@ -11,8 +11,8 @@ import numpy as np
 
 from askew.core.errors import UserError
 from askew.core.files import read_tensors
-from askew.evaluation.logits import Floats, as_floats, as_labels
 from askew.evaluation.metrics import mean
+from askew.evaluation.outputs import Floats, as_floats, as_labels
 from askew.methods import METHODS
 from askew.reports.results import Row, std
 from askew.runs.claims import run_label

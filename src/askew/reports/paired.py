@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from askew.core.files import Damaged, read_tensors
-from askew.evaluation.logits import Floats, as_floats, softmax
 from askew.evaluation.metrics import class_accuracy, confusion, mean
+from askew.evaluation.outputs import Floats, as_floats, softmax
 from askew.reports.features import task_of
 from askew.reports.paper_table import OWN, REFERENCE, Layout, Line
 from askew.reports.results import Row, std

@@ -19,7 +19,7 @@ from askew.core.files import read_tensors, write_json, write_tensors
 from askew.core.tracking import Maker, Trackers, info
 from askew.data.task import Task
 from askew.evaluation.metrics import main_scores, score_test
-from askew.evaluation.reweighting import reweighted_scores
+from askew.evaluation.priors import score_under_estimated_prior
 from askew.runs.claims import Claim, Taken, Watch, run_label
 from askew.runs.store import RunFolder, side_by_side
 from askew.training.clocks import CheckpointTimer, stopwatch
@@ -249,7 +249,9 @@ class _Lane:
         self.logits |= {"source_val_y": outputs.source_val_y, "seen_mix": prior}
         if test is not None:
             others = (outputs.source_val, outputs.source_val_y, outputs.target, prior)
-            self.scores["reweighted.json"] = reweighted_scores(test, outputs.test, *others)
+            self.scores["reweighted.json"] = score_under_estimated_prior(
+                test, outputs.test, *others
+            )
             self.scores["scores.json"] = score_test(test, outputs.test.cpu().numpy())
 
     def finish(self) -> None:

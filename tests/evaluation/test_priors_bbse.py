@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from askew.data.label_shift import DIGITS_TAIL
-from askew.evaluation.prior_estimators import (
+from askew.evaluation.priors import (
     PredictionRates,
     Solver,
     UnsurePriorWarning,
@@ -60,9 +60,7 @@ def test_a_soft_prediction_is_the_softmax_and_a_hard_one_the_most_probable_class
     assert (hard.sizes.tolist(), hard.images) == ([1, 1, 0], 2)
 
 
-def test_confusion_has_a_column_for_each_class_and_one_without_images_is_taken_as_recognised() -> (
-    None
-):
+def test_confusion_takes_a_class_without_images_as_recognised() -> None:
     predicted = np.array([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.2, 0.3, 0.5]])
     found = confusion_by_class(predicted, np.array([0, 0, 2]))
     assert found.tolist() == [[0.5, 0, 0.2], [0.5, 1, 0.3], [0, 0, 0.5]]

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from askew.evaluation import smoothing
-from askew.evaluation.logits import Floats
-from askew.evaluation.smoothing import NEAREST, STEPS, smoothed
+from askew.evaluation import neighbours
+from askew.evaluation.neighbours import NEAREST, STEPS, smooth_over_neighbours
+from askew.evaluation.outputs import Floats
 
 
 def clusters(sizes: list[int], seed: int = 0) -> tuple[Floats, Floats]:
@@ -47,12 +47,12 @@ def by_loops(answers: Floats, rows: Floats) -> Floats:
 def test_answers_are_those_of_the_formula_written_out() -> None:
     rng = np.random.default_rng(1)
     rows, answers = rng.normal(size=(60, 7)), rng.dirichlet(np.ones(4), size=60)
-    assert_allclose(smoothed(answers, rows), by_loops(answers, rows), atol=1e-6)
+    assert_allclose(smooth_over_neighbours(answers, rows), by_loops(answers, rows), atol=1e-6)
 
 
 def test_they_stay_posteriors() -> None:
     rng = np.random.default_rng(2)
-    found = smoothed(rng.dirichlet(np.ones(5), size=40), rng.normal(size=(40, 6)))
+    found = smooth_over_neighbours(rng.dirichlet(np.ones(5), size=40), rng.normal(size=(40, 6)))
     assert (found >= 0).all()
     assert_allclose(found.sum(axis=1), 1)
 
@@ -61,36 +61,36 @@ def test_an_image_amidst_another_class_takes_that_class() -> None:
     rows, answers = clusters([30, 30])
     answers[0] = answers[0, ::-1]  # the first image is answered wrongly
     assert answers[0].argmax() == 1
-    assert smoothed(answers, rows)[0].argmax() == 0
+    assert smooth_over_neighbours(answers, rows)[0].argmax() == 0
 
 
 def test_a_rare_class_is_not_swallowed_by_a_frequent_one() -> None:
     rows, answers = clusters([200, 4])
-    assert (smoothed(answers, rows)[200:].argmax(axis=1) == 1).all()
+    assert (smooth_over_neighbours(answers, rows)[200:].argmax(axis=1) == 1).all()
 
 
 def test_neighbours_that_disagree_hardly_count() -> None:
     rng = np.random.default_rng(3)
     rows, answers = rng.normal(size=(100, 5)), np.eye(20)[rng.integers(20, size=100)]
-    assert np.abs(smoothed(answers, rows) - answers).max() < 0.2
+    assert np.abs(smooth_over_neighbours(answers, rows) - answers).max() < 0.2
 
 
 @pytest.mark.parametrize("images", [1, 2])
 def test_one_or_two_images_have_no_neighbours_to_listen_to(images: int) -> None:
     rows, answers = np.ones((images, 3)), np.full((images, 2), 0.5)
-    assert smoothed(answers, rows) is answers
+    assert smooth_over_neighbours(answers, rows) is answers
 
 
 def test_more_images_than_can_be_compared_keep_their_answers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(smoothing, "MOST_ROWS", 50)
+    monkeypatch.setattr(neighbours, "MOST_ROWS", 50)
     rows, answers = clusters([30, 30])
-    assert smoothed(answers, rows) is answers
+    assert smooth_over_neighbours(answers, rows) is answers
 
 
 def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     rows, answers = clusters([30, 25])
-    whole = smoothed(answers, rows)
-    monkeypatch.setattr(smoothing, "_CHUNK", 7)
-    assert_allclose(smoothed(answers, rows), whole)
+    whole = smooth_over_neighbours(answers, rows)
+    monkeypatch.setattr(neighbours, "_CHUNK", 7)
+    assert_allclose(smooth_over_neighbours(answers, rows), whole)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from askew.evaluation.agreement import expected_accuracy
-from askew.evaluation.logits import Floats
-from askew.evaluation.outputs import DomainOutputs
+from askew.evaluation.expected_accuracy import expected_accuracy
+from askew.evaluation.outputs import DomainOutputs, Floats
 
 
 def network(answers: list[int], c: int = 3) -> DomainOutputs:
@@ -15,9 +14,7 @@ def network(answers: list[int], c: int = 3) -> DomainOutputs:
     return DomainOutputs.of(np.eye(c), np.arange(c), z, np.full(c, 1 / c))
 
 
-def test_expected_accuracy_is_the_share_of_pairs_that_agree_and_its_mean_over_predicted_classes() -> (
-    None
-):
+def test_expected_accuracy_is_the_agreement_of_pairs_of_networks() -> None:
     a, b, c = [0, 0, 1, 1, 2, 2], [0, 0, 1, 2, 2, 2], [0, 1, 1, 0, 2, 2]
     predicted = np.array([0, 0, 1, 1, 1, 2])
     found = expected_accuracy([network(a), network(b), network(c)], predicted)
@@ -29,7 +26,7 @@ def test_expected_accuracy_is_the_share_of_pairs_that_agree_and_its_mean_over_pr
         (sum(pairs[:2]) / 2 + sum(pairs[2:5]) / 3 + pairs[5]) / 3
     )
     assert found.networks == 3
-    assert "72 % of the target, 78 % as a mean over classes" in found.sentence
+    assert "72 % of the target (78 % as a mean over classes)" in found.sentence
 
 
 def test_the_answers_that_are_compared_are_those_under_a_uniform_prior() -> None:

@@ -1,4 +1,4 @@
-"""Estimates of the target prior: three estimators are their formulas, near the truth, and know
+"""Estimates of the target prior: two estimators are their formulas, near the truth, and know
 their uncertainty."""
 
 from __future__ import annotations
@@ -13,15 +13,13 @@ from hypothesis import strategies as st
 from worlds import EVEN, RARE, TAIL, world
 
 from askew.evaluation.outputs import DomainOutputs
-from askew.evaluation.prior_estimators import (
+from askew.evaluation.priors import (
     ESTIMATORS,
     PriorEstimator,
     consensus_prior,
     em_prior,
     estimate_prior,
     estimate_priors,
-    rlls_prior,
-    simplex_prior,
     target_prior,
 )
 
@@ -58,48 +56,6 @@ def test_em_of_weighted_images_is_em_of_repeated_ones() -> None:
         em_prior(posterior, prior, times / times.sum()),
         em_prior(np.repeat(posterior, times, axis=0), prior),
         atol=1e-5,
-    )
-
-
-@few
-@given(st.integers(2, 6), st.integers(20, 5000), st.integers(0, 10**6))
-def test_rlls_minimises_its_two_norms(c: int, images: int, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    confusion = 0.6 * np.eye(c) + 0.4 * rng.dirichlet(np.ones(c), size=c).T
-    prior, predicted = rng.dirichlet(np.full(c, 3.0)), rng.dirichlet(np.ones(c))
-    deviation = np.log(2 * c / 0.05) / images
-    rho = 0.01 * 3 * (2 * deviation / 3 + (2 * deviation) ** 0.5)
-
-    def worth(w: Array) -> float:
-        return float(
-            np.linalg.norm(confusion @ np.diag(prior) @ w - predicted) + rho * np.linalg.norm(w - 1)
-        )
-
-    q = rlls_prior(confusion, predicted, prior, images)
-    # Shares sum to one and ratios need not: the best multiple of the ratios is the one that was
-    # found.
-    scales = np.linspace(0.5, 1.5, 2001)
-    best = min(worth(scale * q / prior) for scale in scales)
-    others = [
-        np.maximum(0, scale * q / prior + 0.02 * rng.normal(size=c))
-        for scale in (0.97, 1.0, 1.03)
-        for _ in range(50)
-    ]
-    assert all(worth(w) >= best - 1e-3 for w in [*others, np.ones(c)])
-
-
-def test_rlls_of_many_images_is_the_simplex_and_of_few_leans_to_the_source() -> None:
-    """A norm that is not squared gives way altogether once its weight is below what the other can
-    pay."""
-    rng = np.random.default_rng(1)
-    confusion = 0.7 * np.eye(10) + 0.3 * rng.dirichlet(np.ones(10), size=10).T
-    predicted = confusion @ TAIL
-    many, few_images, fewest = (rlls_prior(confusion, predicted, RARE, n) for n in (1000, 100, 30))
-    np.testing.assert_allclose(many, simplex_prior(confusion, predicted), atol=1e-4)
-    assert (
-        np.abs(fewest - RARE).sum()
-        < np.abs(few_images - RARE).sum() - 0.3
-        < np.abs(many - RARE).sum() - 0.4
     )
 
 

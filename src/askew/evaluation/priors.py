@@ -1,13 +1,12 @@
-"""The target's class prior by three estimators, with intervals.
+"""The target's class prior: two estimators with intervals, and the shares that are reported.
 
-BBSE (Lipton et al. 2018), RLLS (Azizzadenesheli et al. 2019) and EM (Saerens et al. 2002) on
-calibrated posteriors (Alexandari et al. 2020). All assume label shift alone, p(x|y) = q(x|y); where
-that fails they guess.
+BBSE (Lipton et al. 2018), and EM (Saerens et al. 2002) on calibrated posteriors (Alexandari et al.
+2020). Both assume label shift alone, p(x|y) = q(x|y); under feature shift they may be wrong.
 
-quapy (0.2.3) has all three, and ours agree with its: BBSE to 3e-6, EM to 4e-4 on 2,000 and 10,000
-images. But it wraps classifiers that it fits itself, takes calibration from a library of 2020 in
-which the bias of a class with hardly a held-out image diverges, and brings six more dependencies
-and a cone solver.
+quapy (0.2.3) has both, and the results agree: BBSE to 3e-6, EM to 4e-4 on 2,000 and 10,000 images.
+It is not used because it wraps classifiers that it fits itself, because the bias of a class with
+hardly a held-out image diverges in the calibration library it uses, and because it brings six more
+dependencies.
 """
 
 from __future__ import annotations
@@ -21,12 +20,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from askew.data.task import TestLabels
 from askew.evaluation.calibration import CalibrationFit
-from askew.evaluation.logits import Floats, Labels, as_floats, as_labels, softmax
-from askew.evaluation.outputs import DomainOutputs
+from askew.evaluation.metrics import score_test, wilson
+from askew.evaluation.outputs import (
+    DomainOutputs,
+    Floats,
+    Labels,
+    adjust_logits,
+    as_floats,
+    as_labels,
+    softmax,
+)
 
-PriorEstimator = Literal["bbse", "rlls", "em"]
-ESTIMATORS: tuple[PriorEstimator, ...] = ("bbse", "rlls", "em")
+PriorEstimator = Literal["bbse", "em"]
+ESTIMATORS: tuple[PriorEstimator, ...] = ("bbse", "em")
 DEFAULT: PriorEstimator = "bbse"
 """EM is more exact under label shift alone; on the development tasks, where images look different
 too, it relies on posteriors that are too confident, and errs more."""
@@ -82,38 +90,38 @@ def estimate_prior(
     resamples: int = 200,
     seed: int = 0,
 ) -> PriorEstimate:
-    """The target's class prior by one estimator, with a bootstrap of held-out source (class by
-    class) and target."""
+    """Estimate the target's class prior, with a bootstrap of held-out source and target images.
+
+    Held-out source images are drawn class by class.
+    """
     rng = np.random.default_rng(seed)
     rates = PredictionRates.of(outputs.source_val, outputs.source_val_y, outputs.target)
     if estimator == "em":
         prior, draws = _em_bootstrap(outputs, resamples, rng)
     else:
-        solve = PredictionRates.bbse if estimator == "bbse" else PredictionRates.rlls
-        prior = solve(rates)
-        draws = np.array([solve(again) for again in rates.resampled(resamples, rng)]).reshape(
-            -1, outputs.classes
-        )
+        prior = rates.bbse()
+        draws = np.array([again.bbse() for again in rates.resample(resamples, rng)])
+        draws = draws.reshape(-1, outputs.classes)
     return PriorEstimate(estimator, prior, draws, rates.unsure)
 
 
 def estimate_priors(
     outputs: DomainOutputs, *, resamples: int = 200, seed: int = 0
 ) -> dict[PriorEstimator, PriorEstimate]:
-    """The same by every estimator."""
+    """Estimate the prior by every estimator."""
     return {
         name: estimate_prior(outputs, name, resamples=resamples, seed=seed) for name in ESTIMATORS
     }
 
 
 def target_prior(outputs: DomainOutputs, estimator: PriorEstimator = DEFAULT) -> Floats:
-    """The estimate without an interval. (c,)"""
+    """Estimate the prior without an interval. (c,)"""
     return estimate_prior(outputs, estimator, resamples=0).prior
 
 
 def consensus_prior(networks: Sequence[DomainOutputs]) -> Floats:
-    """The median of several networks' estimates for one target, which one collapsed network does
-    not move. (c,)"""
+    """Take the median of several networks' estimates, which one collapsed network does not move.
+    (c,)"""
     median = np.median([target_prior(outputs) for outputs in networks], axis=0)
     prior: Floats = median / median.sum()
     return prior
@@ -196,10 +204,7 @@ class PredictionRates:
         images = max(1, min(int(self.sizes.sum()), self.images))
         return ridge_prior(self.confusion, self.target, self.source_prior, images)
 
-    def rlls(self) -> Floats:
-        return rlls_prior(self.confusion, self.target, self.source_prior, int(self.sizes.sum()))
-
-    def resampled(self, resamples: int, rng: np.random.Generator) -> list[PredictionRates]:
+    def resample(self, resamples: int, rng: np.random.Generator) -> list[PredictionRates]:
         """Rates of hard predictions on images drawn again with replacement, which are multinomial
         draws."""
         counts = rng.multinomial(self.sizes, self.confusion.T, size=(resamples, len(self.sizes)))
@@ -257,39 +262,6 @@ def ridge_prior(confusion: Floats, predicted: Floats, prior: Floats, images: int
     return q / q.sum() if q.sum() > 0 else prior
 
 
-RLLS_SHARE, RLLS_DELTA = 0.01, 0.05
-"""The share of its bound, and the probability that the bound fails, that RLLS was published
-with."""
-
-
-def rlls_prior(confusion: Floats, predicted: Floats, prior: Floats, images: int) -> Floats:
-    """argmin over w ≥ 0 of ‖J w − μ‖ + ρ‖w − 1‖ with the joint J[i, j] = C[i, j]·p_j; then w·p,
-    summing to one.
-
-    ρ = 0.01·3(2a/3n + √(2a/n)), a = log(2c/δ): a share of how far J may be from the truth with n
-    images. Each norm is bounded by a parabola that touches it at the current w (‖r‖ ≤ ‖r‖²/2s +
-    s/2), which leaves non-negative least squares. (c, c), (c,), (c,) → (c,)
-    """
-    from scipy.optimize import nnls
-
-    c = len(prior)
-    a = np.log(2 * c / RLLS_DELTA) / images
-    rho = RLLS_SHARE * 3 * (2 * a / 3 + np.sqrt(2 * a))
-    joint = confusion * prior
-    ridge, w = rho, np.ones(c)
-    for _ in range(30):
-        rows = np.vstack([joint, np.sqrt(ridge) * np.eye(c)])
-        w, _ = nnls(rows, np.append(predicted, np.full(c, np.sqrt(ridge))), maxiter=100 * c)
-        moved = np.linalg.norm(w - 1)
-        if moved < 1e-9:
-            break
-        before, ridge = ridge, max(1e-9, rho * float(np.linalg.norm(joint @ w - predicted) / moved))
-        if abs(before - ridge) <= 1e-3 * before:
-            break
-    q: Floats = w * prior
-    return q / q.sum() if q.sum() > 0 else prior
-
-
 # --- from calibrated posteriors ---
 
 
@@ -321,7 +293,7 @@ def _em_bootstrap(
     prior = em_prior(fit.calibration.posterior(outputs.target), fit.calibration.prior)
     n, draws = len(outputs.target), np.empty((resamples, outputs.classes))
     for i in range(resamples):
-        calibration = fit.resampled(_draw_counts(outputs.source_val_y, rng))
+        calibration = fit.refit(_draw_counts(outputs.source_val_y, rng))
         weights = np.bincount(rng.integers(n, size=n), minlength=n) / n
         draws[i] = em_prior(
             calibration.posterior(outputs.target), calibration.prior, weights, close=1e-5
@@ -335,3 +307,79 @@ def _draw_counts(y: Labels, rng: np.random.Generator) -> Labels:
     for rows in (np.flatnonzero(y == k) for k in np.unique(y)):
         np.add.at(counts, rows[rng.integers(len(rows), size=len(rows))], 1)
     return counts
+
+
+# --- shares as they are reported ---
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TargetShares:
+    """The share of each class in the target, with 95 % intervals whose coverage docs/trust.md
+    tells."""
+
+    estimator: PriorEstimator | Literal["counting"]
+    prior: Floats
+    """(c,)"""
+    low: Floats
+    high: Floats
+    unsure: bool = False
+    """Whether the network cannot tell some classes apart, so that their shares are arbitrary."""
+
+    def as_dict(self) -> dict[str, Any]:
+        shares = {"mix": self.prior.tolist(), "low": self.low.tolist(), "high": self.high.tolist()}
+        return {"estimator": self.estimator, **shares, "unsure": self.unsure}
+
+
+def target_shares(
+    outputs: DomainOutputs, others: Sequence[DomainOutputs], estimate: PriorEstimate, alike: bool
+) -> TargetShares:
+    """The shares by a network, beside all others that were trained, and its estimate under label
+    shift alone.
+
+    Where images of a class look `alike` in both domains, that estimate is shown: what the network
+    confuses in the source, it confuses in the target. Elsewhere it does not, and to correct for it
+    does harm: the share of target images that the network predicts a class for is closer to the
+    truth on all development tasks. Intervals span what is wrong either way: from the share on which
+    all networks agree to the share that any of them predicts, by Wilson's lower and upper end,
+    since all may err alike; and the interval of the estimate under label shift alone.
+    """
+    predicted = np.stack(
+        [one.target_uniform.argmax(axis=1) for one in (*others, outputs)]
+    )  # (networks, n_t)
+    says = predicted[..., None] == np.arange(outputs.classes)
+    agreed, any_says = says.all(axis=0).mean(axis=0), says.any(axis=0).mean(axis=0)
+    n, counted = predicted.shape[1], says[-1].mean(axis=0)
+    low = np.minimum(wilson(agreed, n)[0], estimate.low)
+    high = np.maximum(wilson(any_says, n)[1], estimate.high)
+    if alike:
+        return TargetShares(
+            estimator=estimate.estimator,
+            prior=estimate.prior,
+            low=low,
+            high=high,
+            unsure=estimate.unsure,
+        )
+    return TargetShares(estimator="counting", prior=counted, low=low, high=high)
+
+
+# --- scores under the estimated prior ---
+
+
+def score_under_estimated_prior(
+    test: TestLabels,
+    logits: Tensor,
+    source_val: Tensor,
+    source_val_y: Tensor,
+    target: Tensor,
+    training_prior: Tensor,
+) -> dict[str, Any]:
+    """Score a network whose logits are adjusted to BBSE's estimate of the target prior.
+
+    The prior is estimated from the logits of the held-out source and of the training target.
+    """
+    trained_on = as_floats(training_prior)
+    rates = PredictionRates.of(source_val, source_val_y, target)
+    prior = rates.bbse()
+    scores = score_test(test, adjust_logits(as_floats(logits), prior, trained_on))
+    record = {"target_mix": prior.tolist(), "seen_mix": trained_on.tolist()}
+    return record | {"unsure": rates.unsure, "scores": scores}

@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 
 from askew.evaluation.diagnosis import diagnose
-from askew.evaluation.logits import Floats
-from askew.evaluation.outputs import DomainOutputs
-from askew.evaluation.prior_estimators import PriorEstimate
-from askew.evaluation.target_shares import target_shares
+from askew.evaluation.outputs import DomainOutputs, Floats
+from askew.evaluation.priors import PriorEstimate, target_shares
 
 EVEN = np.full(3, 1 / 3)
 Z2 = 1.959964**2
@@ -79,7 +77,7 @@ def world(shift: float, q: list[float], seed: int = 0) -> tuple[DomainOutputs, F
     ) / 600
 
 
-def test_a_diagnosis_corrects_for_confusion_under_label_shift_alone_and_counts_elsewhere() -> None:
+def test_diagnosis_corrects_for_confusion_under_label_shift_alone() -> None:
     alike, truth = world(0.0, [0.7, 0.2, 0.1])
     told = diagnose(alike).target_prior
     counted = np.bincount(alike.target.argmax(axis=1), minlength=3) / 600

@@ -6,8 +6,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from askew.evaluation.agreement import ALARMS, MOST, Unfamiliar, find_unfamiliar
 from askew.evaluation.outputs import DomainOutputs
+from askew.evaluation.unknown_classes import ALARMS, MOST, UnknownImages, find_unknown_images
 
 
 def network(target: np.ndarray, seed: int) -> DomainOutputs:
@@ -18,11 +18,9 @@ def network(target: np.ndarray, seed: int) -> DomainOutputs:
     )
 
 
-def test_what_networks_are_sure_of_but_disagree_about_is_unknown_and_what_they_agree_on_is_not() -> (
-    None
-):
+def test_images_on_which_confident_networks_disagree_are_possibly_unknown() -> None:
     agreed, apart = 6 * np.eye(4)[[0] * 20], (6 * np.eye(4)[[k] * 3] for k in range(1, 4))
-    found = find_unfamiliar(
+    found = find_unknown_images(
         [network(np.concatenate([agreed, own]), k) for k, own in enumerate(apart)]
     )
     assert not found.marked[:20].any()
@@ -32,7 +30,7 @@ def test_what_networks_are_sure_of_but_disagree_about_is_unknown_and_what_they_a
 
 
 def test_where_much_of_the_target_would_be_unknown_the_strangest_are_marked() -> None:
-    found = Unfamiliar(np.linspace(0, 1, 41)[np.random.default_rng(0).permutation(41)], 0.31)
+    found = UnknownImages(np.linspace(0, 1, 41)[np.random.default_rng(0).permutation(41)], 0.31)
     assert found.share == pytest.approx(28 / 41)
     assert found.marked.sum() == round(MOST * 41)
     assert found.score[found.marked].min() > found.score[~found.marked].max()
@@ -41,7 +39,7 @@ def test_where_much_of_the_target_would_be_unknown_the_strangest_are_marked() ->
 
 def test_doubt_that_all_networks_share_is_no_disagreement() -> None:
     doubt = np.tile([6.0, 6.0, 0.0, 0.0], (20, 1))  # between two classes
-    found = find_unfamiliar([network(doubt, k) for k in range(3)])
+    found = find_unknown_images([network(doubt, k) for k in range(3)])
     assert found.score == pytest.approx(0, abs=1e-9)
     assert not found.marked.any()
 
@@ -49,5 +47,7 @@ def test_doubt_that_all_networks_share_is_no_disagreement() -> None:
 def test_a_twentieth_of_the_held_out_source_would_be_marked() -> None:
     one = network(np.zeros((1, 4)), 0)
     again = DomainOutputs.of(one.source_val, one.source_val_y, one.source_val, one.training_prior)
-    assert find_unfamiliar([again]).share == pytest.approx(ALARMS, abs=0.005)
-    assert find_unfamiliar([one]).score == pytest.approx([1.0]), "none more probable than others"
+    assert find_unknown_images([again]).share == pytest.approx(ALARMS, abs=0.005)
+    assert find_unknown_images([one]).score == pytest.approx([1.0]), (
+        "none more probable than others"
+    )
