@@ -77,7 +77,7 @@ class PriorEstimate:
         ends = {"low": self.low.tolist(), "high": self.high.tolist()}
         return {
             "estimator": self.estimator,
-            "mix": self.prior.tolist(),
+            "shares": self.prior.tolist(),
             **ends,
             "unsure": self.unsure,
         }
@@ -326,8 +326,13 @@ class TargetShares:
     """Whether the network cannot tell some classes apart, so that their shares are arbitrary."""
 
     def as_dict(self) -> dict[str, Any]:
-        shares = {"mix": self.prior.tolist(), "low": self.low.tolist(), "high": self.high.tolist()}
-        return {"estimator": self.estimator, **shares, "unsure": self.unsure}
+        return {
+            "estimator": self.estimator,
+            "shares": self.prior.tolist(),
+            "low": self.low.tolist(),
+            "high": self.high.tolist(),
+            "unsure": self.unsure,
+        }
 
 
 def target_shares(
