@@ -352,9 +352,8 @@ def train_mini_runs(folder: Path) -> Path:
     length = {"pretrain": 6, "rounds": 2, "round": 4, "batch": 16}
     for method in ("source", "coal"):
         for seed in (0, 1):
-            for _ in execute(
-                *prepare(RunRequest("mini/syn-uci", method, seed, training=length)), how
-            ):
+            planned = prepare(RunRequest("mini/syn-uci", method, seed, training=length))
+            for _ in execute(planned.run, planned.task, how):
                 pass
     return folder
 

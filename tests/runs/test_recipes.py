@@ -23,9 +23,9 @@ OWN_DRAW = {"mdd", "fixmatch", "sentry", "teacher"}
 
 
 def described(method: str, recipe: str = "", **training: Any) -> dict[str, Any]:
-    return prepare(RunRequest("mini/syn-uci", method, recipe=recipe, training=training))[
-        0
-    ].describe()
+    return prepare(
+        RunRequest("mini/syn-uci", method, recipe=recipe, training=training)
+    ).run.describe()
 
 
 @pytest.mark.parametrize("recipe", RECIPES)

@@ -130,17 +130,37 @@ def check_seeds(seeds: int) -> int:
     return seeds
 
 
-def prepare(request: RunRequest) -> tuple[Run, Task]:
-    """The run that the benchmark's settings and the request describe, with its task loaded.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Planned:
+    """A request, the run that it and the settings describe, and its task, loaded.
 
-    >>> run, task = askew.prepare(askew.RunRequest("mini/syn-uci", "coal", hyper={"alpha": 0.3}))
-    >>> run.method.alpha, task.origin == run.origin
+    A request is planned once; all later steps take the result.
+
+    >>> askew.prepare(askew.RunRequest("mini/syn-uci", "coal")).request.label
+    'mini/syn-uci coal seed 0'
+    """
+
+    request: RunRequest
+    run: Run
+    task: Task
+
+    @property
+    def key(self) -> str:
+        return self.run.key
+
+
+def prepare(request: RunRequest) -> Planned:
+    """Plan the run that a request and the benchmark's settings describe, and load its task.
+
+    >>> planned = askew.prepare(askew.RunRequest("mini/syn-uci", "coal", hyper={"alpha": 0.3}))
+    >>> planned.run.method.alpha, planned.task.origin == planned.run.origin
     (0.3, True)
     """
     info = task_infos()[known_task(request.task)]
     shift = str(Shift.parse(request.shift or info.shift))
-    loaded = load_task(request.task, shift, request.draw, request.data)
-    return plan_run(dataclasses.replace(request, shift=shift), loaded, info.network), loaded
+    task = load_task(request.task, shift, request.draw, request.data)
+    run = plan_run(dataclasses.replace(request, shift=shift), task, info.network)
+    return Planned(request=request, run=run, task=task)
 
 
 def plan_run(request: RunRequest, task: Task, network: str) -> Run:
