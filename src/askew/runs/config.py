@@ -193,7 +193,14 @@ def plan_run(request: RunRequest, task: Task, network: str) -> Run:
         views=views,
         target_floor=chosen.target_floor,
         answers=hash_of_answers(task.training_data.answers),
+        recipe=request.recipe if method.runner else "",
+        overrides=_overrides(request, chosen) if method.runner else (),
     )
+
+
+def _overrides(request: RunRequest, chosen: Training) -> tuple[tuple[str, Any], ...]:
+    """The training settings that a user asked for, checked, by name."""
+    return tuple((name, getattr(chosen, name)) for name in sorted(request.training))
 
 
 def hash_of_answers(answers: NDArray[np.float32] | None) -> str:
@@ -231,10 +238,12 @@ def _stages(
     method: Method, training: Training, net: NetSpec, data: TrainingData
 ) -> tuple[Stage, ...]:
     """Pre-training on the source, if any; source-only training, for a method that begins anew after
-    it; the method."""
+    it; the method. A method with its own runner is one stage."""
     optim = _part(Optim, training)
     computed = isinstance(method, ClosedForm)  # at once, however long others train
     length = (1, 1, optim) if computed else (training.rounds, _round_steps(training, data), optim)
+    if method.runner:
+        return (Stage(method, *length),)
     stages = [Stage(method, *length, restart=method.restarts)]
     if method.restarts:
         stages.insert(0, Stage(SourceOnly(), *length))

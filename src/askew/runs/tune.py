@@ -111,8 +111,8 @@ def trials(
         from torch.quasirandom import SobolEngine
 
         defaults = {name: option.default for name, option in searched.items()}
-        # type: ignore[no-untyped-call]
-        points = SobolEngine(len(searched), scramble=True, seed=0).draw(count).tolist()
+        engine = SobolEngine(len(searched), scramble=True, seed=0)  # type: ignore[no-untyped-call]
+        points = engine.draw(count).tolist()
         found.append(Trial(method, "default", defaults, recipe))
         for point in points:
             hyper = {

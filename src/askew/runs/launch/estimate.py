@@ -51,6 +51,8 @@ def costs(jobs: Sequence[Job]) -> list[Cost]:
 def _cost(method: str, network: str, runs: Sequence[tuple[Run, float]]) -> Cost:
     steps = sum(run.plan[-1].steps for run, _ in runs)
     speed = next((us for name, us in IMAGE_MICROSECONDS.items() if network.startswith(name)), None)
+    if runs[0][0].method.runner:  # what it trains, only its runner knows
+        speed = None
     images = sum(run.plan[-1].steps * step_images(run) for run, _ in runs)
     minutes = None if speed is None else images * speed / 60e6
     return Cost(method, network, len(runs), sum(share for _, share in runs), steps, minutes)

@@ -169,6 +169,8 @@ def _in_lanes(
     groups: list[list[Planned]] = []
     for group in alike.values():
         lanes = how.lanes or lanes_that_pay(group[0].run, how.device)
+        if group[0].run.method.runner:
+            lanes = 1
         if lanes > 1:
             group.sort(key=lambda one: one.run.origin)
         groups += [group[start : start + lanes] for start in range(0, len(group), lanes)]
