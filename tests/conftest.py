@@ -148,10 +148,10 @@ def few_candidates() -> Iterator[tuple[Candidate, ...]]:
     from askew.adaptation import candidates
     from askew.adaptation.candidates import AUTO, BALANCED_COAL, LDA, SOURCE_ONLY, TEACHER
 
-    every = AUTO["rows"]
+    every = AUTO["embeddings"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(
-            cast(dict[str, Any], AUTO), "rows", (SOURCE_ONLY, BALANCED_COAL, TEACHER, LDA)
+            cast(dict[str, Any], AUTO), "embeddings", (SOURCE_ONLY, BALANCED_COAL, TEACHER, LDA)
         )
         patch.setattr(candidates, "WIDE", 1)
         yield every
@@ -162,7 +162,7 @@ def all_candidates(monkeypatch: pytest.MonkeyPatch, few_candidates: tuple[Candid
     """All six again."""
     from askew.adaptation.candidates import AUTO
 
-    monkeypatch.setitem(cast(dict[str, Any], AUTO), "rows", few_candidates)
+    monkeypatch.setitem(cast(dict[str, Any], AUTO), "embeddings", few_candidates)
 
 
 @pytest.fixture
@@ -369,5 +369,5 @@ def made(
     from askew.adaptation.candidates import AUTO
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(cast(dict[str, Any], AUTO), "rows", few_candidates)
+        patch.setitem(cast(dict[str, Any], AUTO), "embeddings", few_candidates)
         return adapted(tmp_path_factory.mktemp("adapted"))

@@ -104,7 +104,7 @@ def test_by_default_a_method_is_chosen_without_labels() -> None:
         XS, YS, XT
     )
     assert model.method == "auto"
-    assert list(model.scores_) == [candidate.name for candidate in AUTO["rows"]]
+    assert list(model.scores_) == [candidate.name for candidate in AUTO["embeddings"]]
     assert set(model.method_.split(" + ")) <= set(model.scores_)
     assert (model.predict(XT) == YT).mean() > 0.8
     with pytest.raises(UserError, match="the method is auto"):
@@ -112,8 +112,8 @@ def test_by_default_a_method_is_chosen_without_labels() -> None:
 
 
 def test_by_default_it_trains_as_long_as_adapt_does(task: Task) -> None:
-    own = Task("own/rows", task.training_data, None)
-    settings = read_settings("own")["task"]["rows"]["train"]
+    own = Task("own/embeddings", task.training_data, None)
+    settings = read_settings("embeddings")["train"]
     plan = AdaptiveClassifier()._run(Candidate("coal", "coal"), own, seed=0).plan
     assert [stage.steps for stage in plan] == [
         settings["pretrain"],
@@ -277,7 +277,7 @@ def test_rows_on_which_training_diverges_are_refused() -> None:
 def test_auto_s_probabilities_are_as_high_as_its_adapted_methods_agree(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    adapted, found = list(range(1, len(AUTO["rows"]))), []
+    adapted, found = list(range(1, len(AUTO["embeddings"]))), []
     for members in (adapted, [0]):
         monkeypatch.setattr(estimator, "_chosen", lambda *_, members=members: members)
         found.append(short(method="auto").fit_domains(XS, YS, XT))

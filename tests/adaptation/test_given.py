@@ -47,7 +47,7 @@ def test_many_labels_overrule_the_choice_without_labels_and_a_handful_do_not() -
 def toy() -> Task:
     x = np.arange(120, dtype=np.float32)[:, None]
     source = Labeled(x[:60], np.repeat([0, 1, 2], [40, 15, 5]))
-    return make_unlabeled_task("own/rows", source, Unlabeled(x[60:]), ("a", "b", "c"))
+    return make_unlabeled_task("own/embeddings", source, Unlabeled(x[60:]), ("a", "b", "c"))
 
 
 @pytest.mark.parametrize(

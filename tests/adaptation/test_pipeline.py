@@ -27,7 +27,7 @@ from askew.evaluation.calibration import temperature
 from askew.evaluation.smoothing import smoothed
 from askew.inference.predictor import load
 
-ON_EMBEDDINGS = AUTO["rows"]
+ON_EMBEDDINGS = AUTO["embeddings"]
 CANDIDATES = len(ON_EMBEDDINGS) + 2
 """Those, the one that is fitted to their answers, and the ensemble."""
 
@@ -46,7 +46,7 @@ def test_auto_trains_source_only_first_and_chooses_among_all(made: Adapted) -> N
 
 @pytest.mark.usefixtures("all_candidates")
 def test_mcc_on_rows_sees_every_class_twice_in_a_batch_unless_the_user_wants_another() -> None:
-    mcc = next(one for one in AUTO["rows"] if one.method == "mcc")
+    mcc = next(one for one in AUTO["embeddings"] if one.method == "mcc")
     assert [mcc.trained_with({}, classes).get("batch") for classes in (7, 16, 31, 345)] == [
         None,
         None,
@@ -54,7 +54,7 @@ def test_mcc_on_rows_sees_every_class_twice_in_a_batch_unless_the_user_wants_ano
         128,
     ]
     assert mcc.trained_with({"batch": 24, "lr": 0.1}, 31) == {"batch": 24, "lr": 0.1}
-    others = [one for one in AUTO["rows"] if one.method != "mcc"] + list(AUTO["pictures"])
+    others = [one for one in AUTO["embeddings"] if one.method != "mcc"] + list(AUTO["images"])
     assert not any("batch" in one.trained_with({}, 31) for one in others)
 
 
@@ -66,7 +66,7 @@ def test_a_closed_form_that_is_asked_for_takes_rows_as_auto_s_does(
     made: Adapted, method: str, net: str
 ) -> None:
     setup, request = made.found.setup, dataclasses.replace(made.found.request, method=method)
-    wanted = [one for one in AUTO["rows"] if one.method == method]
+    wanted = [one for one in AUTO["embeddings"] if one.method == method]
     asked, *own = [
         one.run(setup.task, setup.network, setup.training, 0)
         for one in (setup.candidates(request)[-1], *wanted)
@@ -351,7 +351,7 @@ def test_a_method_that_fails_is_named_and_the_others_go_on(
     again = finish(adapt(found.request, out, CPU))
     assert again.failed == {"mcc": "a loss is not finite."}
     alone = [t.candidate.name for t in again.trained if not t.members]
-    assert alone == [*(one.name for one in AUTO["rows"] if one.method != "mcc"), REFIT.name]
+    assert alone == [*(one.name for one in AUTO["embeddings"] if one.method != "mcc"), REFIT.name]
     assert "A115" in {r.code for r in adaptation_findings(again)}
 
 

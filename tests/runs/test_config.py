@@ -163,10 +163,10 @@ def test_what_is_computed_from_rows_as_they_are_has_no_pre_training(
 ) -> None:
     rng = np.random.default_rng(0)
     source = Labeled(rng.normal(size=(40, 4)).astype(np.float32), np.arange(40) % 2)
-    task = make_unlabeled_task("own/rows", source, Unlabeled(source.x), ("a", "b"))
+    task = make_unlabeled_task("own/embeddings", source, Unlabeled(source.x), ("a", "b"))
 
     def steps(name: str, **more: Any) -> list[int]:
-        request = RunRequest("own/rows", name, shift="natural", training=training | more)
+        request = RunRequest("own/embeddings", name, shift="natural", training=training | more)
         return [stage.steps for stage in plan_run(request, task, "mlp").plan]
 
     assert steps(method) == [1]

@@ -28,7 +28,7 @@ FROZEN = ("first", "schedule", "length", "final")
 """Sweeps that results/development reports: they name every setting, whatever the committed ones
 become."""
 DEVELOPMENT = [grid for grid in GRIDS if grid.parent.name == "development"]
-CANDIDATES = {candidate.name for candidate in AUTO["rows"]}
+CANDIDATES = {candidate.name for candidate in AUTO["embeddings"]}
 
 
 def test_there_are_programs_and_grids() -> None:

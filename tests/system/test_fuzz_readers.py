@@ -170,7 +170,7 @@ def tables_of_an_adaptation(folder: Path) -> dict[str, bytes]:
 
 def audit_of(file: Path) -> object:
     with contextlib.suppress(UserError):
-        earlier_request(file.parent).candidates("rows")
+        earlier_request(file.parent).candidates("embeddings")
     return audit(file.parent, file.parent / "labels.csv").as_dict()
 
 

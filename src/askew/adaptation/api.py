@@ -129,7 +129,7 @@ def adapted(
         folder = undo.enter_context(temporary_folder("askew-adapt")) if out is None else Path(out)
         check_out(folder)
         journal = Journal(
-            folder, len(request.candidates("rows")) + 1
+            folder, len(request.candidates("embeddings")) + 1
         )  # until the data are read, a guess
         found = watch(
             journal.watch(adapt_steps(request, folder, pick_device(device), journal.expect))

@@ -86,20 +86,20 @@ MCC_ON_ROWS = replace(MCC, per_class=2)
 
 
 AUTO: Mapping[str, tuple[Candidate, ...]] = {
-    "rows": (SOURCE_ONLY, BALANCED_COAL, MCC_ON_ROWS, TEACHER, LDA, PROTOTYPES),
-    "images": (SOURCE_ONLY, Candidate("fixmatch", "fixmatch"), TEACHER_OF_VIEWS),
-    "pictures": (SOURCE_ONLY, COAL, MCC, TEACHER_OF_VIEWS),
-    "guided pictures": (SOURCE_ONLY, TEACHER, GUIDED, GUIDED_BY_ALL),
+    "embeddings": (SOURCE_ONLY, BALANCED_COAL, MCC_ON_ROWS, TEACHER, LDA, PROTOTYPES),
+    "small-images": (SOURCE_ONLY, Candidate("fixmatch", "fixmatch"), TEACHER_OF_VIEWS),
+    "images": (SOURCE_ONLY, COAL, MCC, TEACHER_OF_VIEWS),
+    "guided images": (SOURCE_ONLY, TEACHER, GUIDED, GUIDED_BY_ALL),
 }
 """What `auto` trains and chooses among, by kind of data: embeddings and other rows, small images,
 pictures, and pictures for which networks on embeddings have answered before."""
 QUICK_AUTO = {
-    "rows": (SOURCE_ONLY, BALANCED_COAL, LDA),
-    "images": (SOURCE_ONLY, TEACHER),
-    "pictures": (SOURCE_ONLY, MCC),
+    "embeddings": (SOURCE_ONLY, BALANCED_COAL, LDA),
+    "small-images": (SOURCE_ONLY, TEACHER),
+    "images": (SOURCE_ONLY, MCC),
 }
 
-FROZEN = tuple(replace(one, name=f"{one.name}, frozen", frozen=True) for one in AUTO["rows"])
+FROZEN = tuple(replace(one, name=f"{one.name}, frozen", frozen=True) for one in AUTO["embeddings"])
 """Trained on embeddings by the backbone as it was, before it is fine-tuned: fine-tuning begins with
 their answers, and all but the first, source-only, stand beside what comes of it, since the two
 kinds fail on different data."""

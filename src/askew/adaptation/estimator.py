@@ -17,6 +17,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from askew.adaptation.candidates import AUTO, SOURCE_ONLY, Candidate, answered, refit_joins, refits
 from askew.core.device import pick_device
 from askew.core.errors import UserError
+from askew.data.custom import OWN, kind_of
 from askew.data.domains import Labeled, Unlabeled
 from askew.data.task import Task, TrainingData, make_unlabeled_task
 from askew.evaluation.agreement import ExpectedAccuracy, expected_accuracy
@@ -173,9 +174,13 @@ class AdaptiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         target = Unlabeled(
             np.require(xt if len(xt) else xs, requirements="W")
         )  # torch's tensors are writable
-        name = f"own/{'images' if source.x.ndim == 4 else 'rows'}"
+        name = f"{OWN}/{kind_of(tuple(source.x.shape[1:]))}"
         task = make_unlabeled_task(name, source, target, tuple(map(str, self.classes_)), seed)
-        candidates = self._candidates(name.partition("/")[2]) if len(xt) else (SOURCE_ONLY,)
+        candidates = (
+            self._candidates("embeddings" if source.x.ndim == 2 else "small-images")
+            if len(xt)
+            else (SOURCE_ONLY,)
+        )
         runs = [self._run(candidate, task, seed) for candidate in candidates]
         device, done = pick_device(self.device), dict[str, Snapshot]()
         try:

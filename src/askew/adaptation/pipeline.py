@@ -175,7 +175,7 @@ def adapt(
     began = time.monotonic()
     check_out(out)
     sweep(out)
-    request.candidates("rows")  # what is wrong in the request is an error before any work
+    request.candidates("embeddings")  # what is wrong in the request is an error before any work
     checked(Training, dict(request.training), "training")
     setup = yield from set_up(request, out, device)
     setup, rows, trained, failed = yield from _train_all(setup, request, out, device, expect)

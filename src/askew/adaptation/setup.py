@@ -143,7 +143,7 @@ class Setup:
     def candidates(self, request: AdaptRequest) -> tuple[Candidate, ...]:
         guided = self.task.training_data.answers is not None
         return request.candidates(
-            "rows" if self.of_rows else "guided pictures" if guided else self.data.kind
+            "embeddings" if self.of_rows else "guided images" if guided else self.data.kind
         )
 
     def guided(self, answers: NDArray[np.float32]) -> Setup:
@@ -168,7 +168,7 @@ class Setup:
             name = self.backbone.name
             corners = ", corners too" if name.startswith((CORNERS, CROPS)) else ""
             return f"{self.network} on embeddings of a frozen {plain_name(name)}{corners}"
-        if self.data.kind == "rows":
+        if self.data.kind in ("embeddings", "tables"):
             return f"{self.network} on rows of {self.data.source.shape[0]} numbers"
         return f"{self.network}, all of it trained"
 
@@ -211,7 +211,7 @@ def _network(
     training = (QUICK if request.quick else {}) | dict(request.training)
     if both is not None:
         return Setup(data, (yield from embedded(data.task, both)), "mlp", both, training)
-    if data.kind == "rows" and not own:
+    if data.kind in ("embeddings", "tables") and not own:
         if request.backbone not in ("", "mlp", "bare"):
             raise UserError(
                 f"The data are rows of numbers, which {request.backbone} does not take.",

@@ -23,7 +23,7 @@ from askew.nets.network import check
 from askew.nets.small import WITHOUT_WEIGHTS
 from askew.nets.spec import NetSpec, file_hash
 from askew.runs.claims import run_label
-from askew.runs.recipes import merged_settings, read_settings
+from askew.runs.recipes import merged_settings, read_settings, settings_name
 from askew.training.optim import Optim
 from askew.training.run import Run, Stage
 
@@ -166,8 +166,8 @@ def prepare(request: RunRequest) -> Planned:
 def plan_run(request: RunRequest, task: Task, network: str) -> Run:
     """The same for a task that is loaded already; `network` is the one that the setting `net=task`
     stands for."""
-    benchmark, _, short = request.task.partition("/")
-    settings = read_settings(benchmark, request.settings)
+    short = request.task.partition("/")[2]
+    settings = read_settings(settings_name(request.task), request.settings)
     hyper, training = merged_settings(
         settings, short, method_class(request.method).id, request.recipe
     )

@@ -316,13 +316,8 @@ def to_toml(settings: Settings, comment: Sequence[str]) -> str:
     def table(name: str, values: Mapping[str, Any]) -> None:
         plain = {key: value for key, value in values.items() if not isinstance(value, dict)}
         if plain:
-            lines.extend(
-                [
-                    "",
-                    f"[{name}]",
-                    *(f"{_key(key)} = {_value(value)}" for key, value in plain.items()),
-                ]
-            )
+            lines.extend(["", f"[{name}]"] if name else [""])
+            lines.extend(f"{_key(key)} = {_value(value)}" for key, value in plain.items())
         for key, value in values.items():
             if isinstance(value, dict):
                 table(f"{name}.{_key(key)}" if name else _key(key), value)
