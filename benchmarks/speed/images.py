@@ -5,7 +5,7 @@
     [--device auto] python benchmarks/speed/images.py --streamed [--pictures 20000] [--folder
     FOLDER] [--cold] python benchmarks/speed/images.py --reading
 
-The run is that of fine-tuning on one's own pictures (src/askew/runs/settings/own.toml); for the
+The run is that of fine-tuning on one's own pictures (src/askew/runs/settings/images.toml); for the
 teacher: two views of each picture, style, kept batch statistics. The bare step takes ready float
 batches on the device through the same passes, channels last, in the same precision: the student's
 over both domains, the teacher's over the target without gradients, backward, torch's fused SGD, the
@@ -194,7 +194,7 @@ def planned(args: argparse.Namespace, batch: int, data: TrainingData) -> Run:
     """One stage of a run whose rounds are as long as a time that is taken."""
     settings = {"batch": batch, "precision": args.precision, "pretrain": 0, "norm": "joint"}
     length = {"rounds": args.repeats + 1, "round": args.steps}
-    request = RunRequest("own/pictures", args.method, training=settings | length)
+    request = RunRequest("own/images", args.method, training=settings | length)
     run = plan_run(request, Task(request.task, data, None), args.net)
     if not run.method.teacher:
         return run

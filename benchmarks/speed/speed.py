@@ -69,7 +69,8 @@ def planned(task: str, method: str, args: argparse.Namespace) -> tuple[Run, Trai
         training["precision"] = args.precision
     request = RunRequest(task, method, data=args.data, training=training)
     if not args.random:
-        run, loaded = prepare(request)
+        planned = prepare(request)
+        run, loaded = planned.run, planned.task
         return run, loaded.training_data
     network = task_infos()[task].network
     shape = (1, 28, 28) if network == "digits-28" else (3, 32, 32)

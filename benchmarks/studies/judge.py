@@ -129,7 +129,7 @@ def read_choices(roots: Sequence[Path], data: Path | None, answers: Path | None 
 def weight_among(candidate: Candidate, candidates: Sequence[Candidate]) -> float:
     """How much it counts among fine-tuned networks."""
     guided = any(one.method == "guided" for one in candidates)
-    known = CANDIDATES["guided pictures" if guided else "pictures"]
+    known = CANDIDATES["guided images" if guided else "images"]
     return next((one.weight for one in known if one.name == candidate.method), 1.0)
 
 
@@ -175,7 +175,9 @@ def rows_of(choice: Choice, task: Task, embeddings: Path) -> Task:
         Labeled(held_out, np.asarray(own.source_val.y)),
     )
     return Task(
-        "own/rows", TrainingData(*labelled, Unlabeled(target), Unlabeled(test), own.classes), None
+        "own/embeddings",
+        TrainingData(*labelled, Unlabeled(target), Unlabeled(test), own.classes),
+        None,
     )
 
 

@@ -123,7 +123,7 @@ class Trier:
     def rows(self, trial: Trial) -> Iterator[dict[str, Any]]:
         variant, seed = trial.variant, trial.seed
         methods, left_out = variant.get("methods"), variant.get("without", ())
-        candidates = [one for one in AUTO["rows"] if methods is None or one.method in methods]
+        candidates = [one for one in AUTO["embeddings"] if methods is None or one.method in methods]
         candidates = [one for one in candidates if one.name not in left_out]
         setup, outputs, y = train_all(
             candidates, variant, self.embeddings, trial.pair, trial.shift, seed, self.runs

@@ -285,10 +285,10 @@ def calibrated(outputs: DomainOutputs, f: Callable[[Floats], Floats]) -> DomainO
 
 def frozen(embeddings: Path, runs: Path, pairs: str, shift: str, seeds: int) -> Iterator[Choice]:
     for seed, pair in itertools.product(range(seeds), PAIRS[pairs]):
-        _, outputs, y = train_all(AUTO["rows"], {}, embeddings, pair, shift, seed, runs)
+        _, outputs, y = train_all(AUTO["embeddings"], {}, embeddings, pair, shift, seed, runs)
         weights, methods = (
-            [one.weight for one in AUTO["rows"]],
-            [one.method for one in AUTO["rows"]],
+            [one.weight for one in AUTO["embeddings"]],
+            [one.method for one in AUTO["embeddings"]],
         )
         yield Choice("-".join(pair), outputs, outputs, y, weights, methods)
 

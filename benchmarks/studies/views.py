@@ -228,7 +228,7 @@ def trials(
     with tempfile.TemporaryDirectory(prefix="askew-") as scratch:
         for name in names:
             outputs, seconds = [], 0.0
-            for one in AUTO["rows"]:
+            for one in AUTO["embeddings"]:
                 how = VARIANTS[name][one.method == "teacher"]
                 if one.method not in COMPARED:  # computed, without random views
                     how = Training(how.rows)
@@ -249,7 +249,9 @@ def trials(
             handed_out = mean_outputs([outputs[i] for i in choose_several(score_networks(outputs))])
             c = len(setup.task.training_data.classes)
             for method, network in zip(
-                (*(one.name for one in AUTO["rows"]), "auto"), (*outputs, handed_out), strict=True
+                (*(one.name for one in AUTO["embeddings"]), "auto"),
+                (*outputs, handed_out),
+                strict=True,
             ):
                 mean = score(y, network.target_uniform.argmax(axis=1), c)["per_class_mean"]
                 yield {

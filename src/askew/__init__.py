@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from askew.inference.predictor import Predictor, load
     from askew.methods.base import Batch, Losses, Method, Outputs, Phase, Shape, State, both
     from askew.nets.network import Net
-    from askew.runs.api import BenchResult, Result, bench, run
-    from askew.runs.config import RunRequest, prepare
+    from askew.runs.api import bench, run
+    from askew.runs.config import Planned, RunRequest, prepare
+    from askew.runs.results import BenchResult, Result
     from askew.testing import check_method
     from askew.training.trainer import fit
 
@@ -47,6 +48,7 @@ __all__ = [
     "Net",
     "Outputs",
     "Phase",
+    "Planned",
     "Predictor",
     "Result",
     "RunRequest",
@@ -74,7 +76,8 @@ __all__ = [
 ]
 
 _HOMES = {
-    "askew.runs.api": ("BenchResult", "Result", "bench", "run"),
+    "askew.runs.api": ("bench", "run"),
+    "askew.runs.results": ("BenchResult", "Result"),
     "askew.cli.progress": ("watch",),
     "askew.testing": ("check_method",),
     "askew.data.task": ("TestLabels", "TrainingData", "Task"),
@@ -99,7 +102,7 @@ _HOMES = {
     "askew.nets.network": ("Net",),
     "askew.core.options": ("Between", "Search"),
     "askew.inference.predictor": ("Predictor", "load"),
-    "askew.runs.config": ("RunRequest", "prepare"),
+    "askew.runs.config": ("Planned", "RunRequest", "prepare"),
 }
 
 

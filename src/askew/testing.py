@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_map
 
 from askew.core import random
 from askew.core.options import options
+from askew.core.plugins import load_function
 from askew.data.domains import Labeled, Unlabeled
 from askew.data.task import TrainingData
 from askew.methods.base import Batch, ClosedForm, Losses, Method, State, new_net
@@ -52,6 +53,9 @@ def check_method(method: Method, *, strict: bool = True) -> None:
         torch.manual_seed(0)
         if strict:
             _check_help_texts(method)
+        if method.runner:  # only its runner knows what it trains
+            _check_runner(method)
+            return
         if isinstance(method, ClosedForm):  # it has no losses
             _check_training(method)
             return
@@ -102,6 +106,13 @@ def _check_help_texts(method: Method) -> None:
             bool(option.help),
             f"the hyper-parameter '{option.name}' has no help text below it",
         )
+
+
+def _check_runner(method: Method) -> None:
+    with _calling(method, f"loading its runner {method.runner}"):
+        run = load_function(method.runner)
+    takes = len(inspect.signature(run).parameters)
+    _expect(method, takes == 3, f"its runner {method.runner} does not take (run, task, how)")
 
 
 def _training_data(seed: int) -> TrainingData:

@@ -47,7 +47,7 @@ def test_folders_lists_and_arrays_give_the_same_task(tmp_path: Path) -> None:
         ), name
     assert whole.task.training_data.classes == CLASSES
     assert whole.task.test is None
-    assert whole.kind == "pictures"
+    assert whole.kind == "images"
 
 
 def test_lists_with_other_column_names_and_semicolons_are_read_as_they_say(tmp_path: Path) -> None:

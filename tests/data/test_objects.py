@@ -124,7 +124,7 @@ def test_pictures_in_any_form_are_those_of_the_folder(form: str, tmp_path: Path)
     target = flat(tmp_path / "there")
     one, other = load_custom_data(whole.path, target), load_custom_data(domain, target)
     assert one.task.origin == other.task.origin, "its runs are those of the folder"
-    assert one.kind == other.kind == "pictures"
+    assert one.kind == other.kind == "images"
 
 
 def test_columns_are_found_by_the_names_that_are_given(tmp_path: Path) -> None:

@@ -200,7 +200,9 @@ def test_of_ones_own_data_a_tenth_of_each_class_rounded_up_is_held_out_unless_fe
 ) -> None:
     y = np.repeat([0, 1], [20, images])
     source = Labeled(np.zeros((len(y), 4), dtype=np.float32), y)
-    data = make_unlabeled_task("own/rows", source, Unlabeled(source.x), ("a", "b")).training_data
+    data = make_unlabeled_task(
+        "own/embeddings", source, Unlabeled(source.x), ("a", "b")
+    ).training_data
     assert data.source_val.sizes(2).tolist() == [2, held_out]
     assert data.source.sizes(2).tolist() == [18, images - held_out]
 
@@ -208,7 +210,7 @@ def test_of_ones_own_data_a_tenth_of_each_class_rounded_up_is_held_out_unless_fe
 def test_where_every_class_is_small_one_image_of_each_is_held_out() -> None:
     source = Labeled(np.zeros((8, 4), dtype=np.float32), np.array([0, 0, 0, 0, 1, 1, 1, 2]))
     data = make_unlabeled_task(
-        "own/rows", source, Unlabeled(source.x), ("a", "b", "c")
+        "own/embeddings", source, Unlabeled(source.x), ("a", "b", "c")
     ).training_data
     assert data.source_val.sizes(3).tolist() == [1, 1, 0]
 

@@ -42,7 +42,7 @@ def test_the_python_call_refuses_such_a_seed_and_writes_nothing(tmp_path: Path, 
 def test_a_seed_of_numpy_names_the_run_that_python_s_names() -> None:
     request = RunRequest("mini/syn-uci", "source", seed=np.int64(3), draw=np.uint8(1))
     assert (type(request.seed), type(request.draw)) == (int, int)
-    assert prepare(request)[0].key == prepare(RunRequest("mini/syn-uci", "source", 3, 1))[0].key
+    assert prepare(request).run.key == prepare(RunRequest("mini/syn-uci", "source", 3, 1)).run.key
 
 
 def test_a_request_is_named_by_task_method_and_seed() -> None:
@@ -133,14 +133,14 @@ def test_a_task_s_settings_override_those_of_all_and_a_method_s_those_of_all_met
     tmp_path: Path,
 ) -> None:
     (tmp_path / "my.toml").write_text(SETTINGS)
-    run, _ = prepare(
+    run = prepare(
         RunRequest("mini/syn-uci", "coal", settings=tmp_path / "my.toml", training={"round": 7})
-    )
+    ).run
     stage = run.plan[-1]
     assert (run.batch, stage.optim.lr, stage.rounds, stage.round_steps) == (20, 3.0, 4, 7)
     options = run.describe()["plan"][-1]["method"]["options"]
     assert (options["alpha"], options["k0"]) == (0.3, 0.2)
-    other, _ = prepare(RunRequest("mini/uci-syn", "coal", settings=tmp_path / "my.toml"))
+    other = prepare(RunRequest("mini/uci-syn", "coal", settings=tmp_path / "my.toml")).run
     assert (other.batch, other.plan[-1].optim.lr, other.plan[-1].rounds) == (20, 2.0, 1)
 
 
@@ -149,7 +149,7 @@ def test_what_is_computed_takes_one_step_after_the_pre_training_however_long_oth
     method: str,
 ) -> None:
     runs = [
-        prepare(RunRequest("mini/syn-uci", method, training={"pretrain": 20, "round": n}))[0]
+        prepare(RunRequest("mini/syn-uci", method, training={"pretrain": 20, "round": n})).run
         for n in (2, 7)
     ]
     assert [stage.steps for stage in runs[0].plan] == [20, 1]
@@ -163,10 +163,10 @@ def test_what_is_computed_from_rows_as_they_are_has_no_pre_training(
 ) -> None:
     rng = np.random.default_rng(0)
     source = Labeled(rng.normal(size=(40, 4)).astype(np.float32), np.arange(40) % 2)
-    task = make_unlabeled_task("own/rows", source, Unlabeled(source.x), ("a", "b"))
+    task = make_unlabeled_task("own/embeddings", source, Unlabeled(source.x), ("a", "b"))
 
     def steps(name: str, **more: Any) -> list[int]:
-        request = RunRequest("own/rows", name, shift="natural", training=training | more)
+        request = RunRequest("own/embeddings", name, shift="natural", training=training | more)
         return [stage.steps for stage in plan_run(request, task, "mlp").plan]
 
     assert steps(method) == [1]
@@ -180,7 +180,7 @@ def test_a_run_s_description_tells_which_run_it_continues() -> None:
         "coal",
         "teacher",
     ):  # the teacher draws the target evenly, which its pre-training does not
-        run, _ = prepare(RunRequest("mini/syn-uci", method))
+        run = prepare(RunRequest("mini/syn-uci", method)).run
         assert run.before is not None
         assert key_before(json.loads(json.dumps(run.describe()))) == run.before.key
         assert key_before(run.before.describe()) is None

@@ -217,6 +217,8 @@ def changed_runs(run: Run) -> dict[str, Run]:
         "threads": 2,
         "views": Views(views="rows"),
         "answers": "of others",
+        "recipe": "today",
+        "overrides": (("rounds", 3),),
     }
     nets: dict[str, Any] = {
         "name": "bare",

@@ -143,17 +143,19 @@ def rounds_done(folder: Path) -> int:
 # --- jobs ---
 
 
-def requests_of(jobs: list[Job]) -> list[RunRequest]:
+def requests_of(jobs: Sequence[Job]) -> list[RunRequest]:
     return [request for job in jobs for request in job.runs.values()]
 
 
 def job(request: RunRequest) -> Job:
-    return Job({prepare(request)[0].key: request}, pretraining=False)
+    return Job({prepare(request).run.key: request}, pretraining=False)
 
 
 def test_what_is_missing_is_planned_once_and_what_is_done_is_not(how: Execution) -> None:
     requests = [request("source"), request("coal"), request("coal"), request("coal", seed=1)]
-    keys, shared, rest = plan_jobs(requests, how)
+    plan = plan_jobs(requests, how)
+    keys = plan.keys
+    shared, rest = plan.pretrainings, plan.runs
     assert len(keys) == 4
     assert len(set(keys)) == 3
     assert requests_of(shared) == [
@@ -164,7 +166,8 @@ def test_what_is_missing_is_planned_once_and_what_is_done_is_not(how: Execution)
     assert not list(how.root.glob("*/"))
     events = list(launch_jobs([*shared[:1], *rest[:1]], how, Local()))
     assert [type(e) for e in events if isinstance(e, Finished | Failed)] == [Finished, Finished]
-    _, shared, rest = plan_jobs(requests, how)
+    plan = plan_jobs(requests, how)
+    shared, rest = plan.pretrainings, plan.runs
     assert requests_of(shared) == [requests[3]]
     assert requests_of(rest) == [requests[1], requests[3]]
 
@@ -177,11 +180,15 @@ def test_runs_that_others_build_on_come_first_and_then_the_longest(how: Executio
         request("mcd"),
         request("dann", rounds=3),
     ]
-    _, shared, rest = plan_jobs(requests, how)
+    plan = plan_jobs(requests, how)
+    shared, rest = plan.pretrainings, plan.runs
     assert len(requests_of(shared)) == 1  # the pre-training of all of them
     assert [w.method for w in requests_of(rest)] == ["source", "mcd", "dann", "bbse", "coal"]
-    alone = plan_jobs([request("bbse")], how)[1:]
-    assert [w.method for jobs in alone for w in requests_of(jobs)] == ["bbse", "bbse"]
+    alone = plan_jobs([request("bbse")], how)
+    assert [w.method for jobs in (alone.pretrainings, alone.runs) for w in requests_of(jobs)] == [
+        "bbse",
+        "bbse",
+    ]
 
 
 @pytest.fixture
@@ -234,7 +241,7 @@ def test_a_run_that_somebody_else_is_at_comes_last_and_once_it_is_free(how: Exec
 
 def test_a_run_whose_pre_training_somebody_else_is_at_waits_for_that(how: Execution) -> None:
     asked = request("coal")
-    before = prepare(asked)[0].before
+    before = prepare(asked).run.before
     assert before is not None
     launched = []
 
@@ -254,7 +261,7 @@ def test_a_run_whose_pre_training_somebody_else_is_at_waits_for_that(how: Execut
 def test_damaged_results_are_done_anew(how: Execution) -> None:
     asked = request("coal")
     assert isinstance(list(launch_jobs([job(asked)], how, Local()))[-1], Finished)
-    run = prepare(asked)[0]
+    run = prepare(asked).run
     assert run.before is not None
     own, before = RunFolder(how.root / run.key), RunFolder(how.root / run.before.key)
     good = {
@@ -264,9 +271,11 @@ def test_damaged_results_are_done_anew(how: Execution) -> None:
     for file, content in good.items():
         file.write_bytes(content[:-3] + b"?" + content[-2:])
     assert not before.intact(whole=True)
-    keys, shared, rest = plan_jobs([asked], how)
+    plan = plan_jobs([asked], how)
+    keys = plan.keys
+    shared, rest = plan.pretrainings, plan.runs
     assert (keys, len(rest)) == ([run.key], 1)
-    assert isinstance(list(launch_jobs(shared + rest, how, Local()))[-1], Finished)
+    assert isinstance(list(launch_jobs([*shared, *rest], how, Local()))[-1], Finished)
     assert {file: file.read_bytes() for file in good} == good
 
 
@@ -441,7 +450,8 @@ def test_a_worker_that_is_killed_costs_nothing_but_its_run_which_goes_on_later(
     assert sorted(type(e).__name__ for e in ends) == ["Failed", "Finished"]
     (failed,) = (e for e in ends if isinstance(e, Failed))
     assert re.fullmatch(r"[^\n]+\.\n\nhint: [^\n]+", failed.reason)
-    _, _, rest = plan_jobs(requests_of(jobs), how)
+    plan = plan_jobs(requests_of(jobs), how)
+    rest = plan.runs
     assert requests_of(rest) == [failed.request]
     assert isinstance(list(launch_jobs(rest, patient, Local()))[-1], Finished)
 

@@ -63,10 +63,11 @@ def failing_write(number: int, error: int, when: str) -> Iterator[list[int]]:
 def start(root: Path) -> list[str]:
     """The grid of one run, started as a user does; the keys that it finished."""
     how = Execution(open_root(root), torch.device("cpu"), checkpoint_every=0)
-    _, shared, rest = plan_jobs([REQUEST], how)
+    plan = plan_jobs([REQUEST], how)
+    shared, rest = plan.pretrainings, plan.runs
     return [
         event.key
-        for event in launch_jobs(shared + rest, how, Local())
+        for event in launch_jobs([*shared, *rest], how, Local())
         if isinstance(event, Finished)
     ]
 
@@ -162,7 +163,7 @@ def test_results_and_checkpoints_that_are_cut_or_flipped_anywhere_are_done_anew(
         start(root)
         # A damaged pre-training that no missing run needs stays undone; the run itself is always
         # whole.
-        key = prepare(REQUEST)[0].key
+        key = prepare(REQUEST).run.key
         assert {n: v for n, v in results(root).items() if n.startswith(key)} == {
             n: v for n, v in reference.items() if n.startswith(key)
         }

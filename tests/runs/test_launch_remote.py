@@ -198,7 +198,7 @@ def test_a_driver_that_is_closed_cancels_what_it_submitted(how: Execution) -> No
 def test_a_worker_returns_what_became_of_its_runs_and_raises_nothing(
     how: Execution, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    key = prepare(REQUEST)[0].key
+    key = prepare(REQUEST).run.key
     job = Job({key: REQUEST}, pretraining=False)
     monkeypatch.setenv("ASKEW_DATA", str(tmp_path))
     monkeypatch.chdir(tmp_path)
@@ -257,9 +257,9 @@ def test_slurm_s_results_are_read_from_json_and_no_pickle_is_opened(
     monkeypatch.setattr(slurm, "SLOW_FILES", 0.0)
     monkeypatch.setattr(slurm._Backend, "executor", lambda self, folder: FakeSlurm(planted, lost))
     (how.root / slurm.LOGS).mkdir()
-    key = prepare(REQUEST)[0].key
+    key = prepare(REQUEST).run.key
     bad = dataclasses.replace(REQUEST, training={**REQUEST.training, "lr": 1e30})
-    requests = {key: REQUEST, prepare(bad)[0].key: bad}
+    requests = {key: REQUEST, prepare(bad).run.key: bad}
     jobs = [Job({k: request}, pretraining=False) for k, request in requests.items()]
     ends = {e.key: e for e in Slurm(workers=1, options={"cluster": "local"})(jobs, how)}
     if lost:

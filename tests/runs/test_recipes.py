@@ -23,9 +23,9 @@ OWN_DRAW = {"mdd", "fixmatch", "sentry", "teacher"}
 
 
 def described(method: str, recipe: str = "", **training: Any) -> dict[str, Any]:
-    return prepare(RunRequest("mini/syn-uci", method, recipe=recipe, training=training))[
-        0
-    ].describe()
+    return prepare(
+        RunRequest("mini/syn-uci", method, recipe=recipe, training=training)
+    ).run.describe()
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
@@ -65,6 +65,7 @@ def test_a_run_keeps_the_key_that_it_has_without_a_recipe() -> None:
 def test_the_digits_of_today_are_what_the_teacher_was_reported_with() -> None:
     reported = {
         "views": "affine",
+        "inversion": 0.5,  # without effect on these views
         "norm": "split",
         "last_dropout": False,
         "target_sampler": "even",
@@ -83,7 +84,7 @@ def test_the_digits_of_today_are_what_the_teacher_was_reported_with() -> None:
         "sampler": "balanced",
     }
     settings = read_settings("digits")
-    assert merged_settings(settings, "usps-mnist", "teacher") == ({}, reported)
+    assert merged_settings(settings, "usps-mnist", "teacher") == ({"threshold": 0.968}, reported)
     for task in ("svhn-mnist", "syn-mnist", "syn-usps", "svhn-uci"):
         assert merged_settings(settings, task, "teacher")[1] == reported | {
             "views": "affine+intensity"
@@ -201,3 +202,30 @@ def test_the_methods_that_are_compared_are_all_that_learn_by_gradients_from_the_
     assert set(METHODS) - set(COMPARED) == {"lda", "prototypes", "guided"}
     assert [m for m in COMPARED if METHODS[m]().compares_views] == ["fixmatch", "sentry", "teacher"]
     assert recipes_of(read_settings("digits")) == RECIPES
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "kind"), [("mini", "small-images"), ("pacs", "images"), ("office-home", "images")]
+)
+def test_adapt_and_the_recipe_today_train_a_method_by_the_same_settings(
+    benchmark: str, kind: str
+) -> None:
+    of_benchmark, of_kind = read_settings(benchmark), read_settings(kind)
+    for method in METHODS:
+        hyper, training = merged_settings(of_benchmark, "", method, "today")
+        for name in {"net", "weights"} & set(training):
+            del training[name]
+        assert (hyper, training) == merged_settings(of_kind, "", method)
+
+
+def test_tables_have_the_settings_of_embeddings() -> None:
+    for method in METHODS:
+        assert merged_settings(read_settings("tables"), "", method) == merged_settings(
+            read_settings("embeddings"), "", method
+        )
+
+
+def test_an_unknown_kind_of_data_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "my.toml").write_text('kind = "sounds"\n')
+    with pytest.raises(UserError, match="There is no kind of data 'sounds'"):
+        merged_settings(read_settings("mini", tmp_path / "my.toml"), "", "coal")

@@ -42,7 +42,8 @@ def test_a_result_names_its_folder_and_is_read_when_it_is_asked_for_again(tmp_pa
 
 def test_hyper_parameters_and_training_reach_the_run(tmp_path: Path) -> None:
     request = askew.RunRequest("mini/syn-uci", "coal", hyper={"alpha": 0.3}, training=TRAINING)
-    run, task = askew.prepare(request)
+    planned = askew.prepare(request)
+    run, task = planned.run, planned.task
     assert run.method == COAL(alpha=0.3)
     assert [(s.rounds, s.round_steps) for s in run.plan] == [(1, 20), (2, 10)]
     assert task.origin == run.origin
@@ -52,3 +53,33 @@ def test_a_wrong_call_writes_nothing(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="There is no option of training 'rate'"):
         askew.run("mini/syn-uci", training={"rate": 1}, out=tmp_path / "runs")
     assert list(tmp_path.iterdir()) == []
+
+
+class Silent(askew.Method):
+    """Breaks the contract: it has no losses."""
+
+    id = "silent"
+
+
+def test_run_and_bench_check_the_contract_of_a_method_first(tmp_path: Path) -> None:
+    call: Any = {"training": TRAINING, "out": tmp_path / "runs"}
+    with pytest.raises(UserError, match="The method Silent: losses of phase 0 raised TypeError"):
+        askew.run("mini/syn-uci", Silent, **call)
+    with pytest.raises(UserError, match="The method Silent: losses of phase 0 raised TypeError"):
+        askew.bench("mini", [Silent], ["syn-uci"], seeds=1, **call)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_request_is_planned_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from askew.runs import config
+    from askew.runs.launch import jobs
+
+    asked: list[askew.RunRequest] = []
+
+    def prepare(request: askew.RunRequest) -> askew.Planned:
+        asked.append(request)
+        return config.prepare(request)
+
+    monkeypatch.setattr(jobs, "prepare", prepare)
+    askew.run("mini/syn-uci", "source", training=TRAINING, out=tmp_path)
+    assert len(asked) == 1

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from askew.adaptation.candidates import AUTO
 from PIL import Image
 
-from askew.adaptation.candidates import AUTO
 from askew.core.options import checked
 from askew.data.benchmarks import task_infos
 from askew.methods import make_method
@@ -28,7 +28,7 @@ FROZEN = ("first", "schedule", "length", "final")
 """Sweeps that results/development reports: they name every setting, whatever the committed ones
 become."""
 DEVELOPMENT = [grid for grid in GRIDS if grid.parent.name == "development"]
-CANDIDATES = {candidate.name for candidate in AUTO["rows"]}
+CANDIDATES = {candidate.name for candidate in AUTO["embeddings"]}
 
 
 def test_there_are_programs_and_grids() -> None:

@@ -40,7 +40,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     def unreachable(*args: Any, **more: Any) -> Any:
         raise urllib.error.URLError("there is no network")
 
-    monkeypatch.setattr(progress, "train_jobs", begin)
+    monkeypatch.setattr(progress, "show_training", begin)
     monkeypatch.setattr(progress, "watch", begin_training)
     monkeypatch.setattr(urllib.request, "urlopen", unreachable)
     monkeypatch.delenv("ASKEW_DATA", raising=False)

@@ -24,6 +24,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from askew.adaptation.given import read_prior, read_truth
+from askew.adaptation.setup import AdaptRequest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from many_runs import make_runs
@@ -34,8 +36,6 @@ from small_models import predictor
 
 from askew.adaptation.artifacts import earlier_request, request_as_json
 from askew.adaptation.audit import audit
-from askew.adaptation.given import read_prior, read_truth
-from askew.adaptation.setup import AdaptRequest
 from askew.core.errors import UserError
 from askew.core.files import digest, read_tensors
 from askew.data.array_files import read_array
@@ -170,7 +170,7 @@ def tables_of_an_adaptation(folder: Path) -> dict[str, bytes]:
 
 def audit_of(file: Path) -> object:
     with contextlib.suppress(UserError):
-        earlier_request(file.parent).candidates("rows")
+        earlier_request(file.parent).candidates("embeddings")
     return audit(file.parent, file.parent / "labels.csv").as_dict()
 
 

@@ -50,7 +50,7 @@ OTHER = RunRequest(
 def test_a_run_has_the_key_that_it_always_had(name: str) -> None:
     task, method, seed, *other = name.split()
     request = OTHER if other else RunRequest(task, method, int(seed))
-    assert prepare(request)[0].key == KEYS[name]
+    assert prepare(request).run.key == KEYS[name]
 
 
 @pytest.mark.parametrize("sampler", ["natural", "balanced"])

@@ -50,9 +50,10 @@ rounding."""
 def test_a_captured_graph_trains_to_the_same_weights_as_plain_steps(
     method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, task = prepare(
+    planned = prepare(
         RunRequest("digits/usps-uci", method, training={"round": 10, "rounds": 2, "pretrain": 0})
     )
+    run, task = planned.run, planned.task
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
     last = {}
     for graph in (False, True):
@@ -87,7 +88,7 @@ def test_a_lane_trains_to_the_same_weights_as_a_run_by_itself(
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     device = torch.device("cuda")
-    runs, training_data = [run for run, _ in prepared], prepared[0][1].training_data
+    runs, training_data = [one.run for one in prepared], prepared[0].task.training_data
     *_, together = fit_lanes(runs, [training_data, training_data], device, starts=[None, None])
     for run, lane in zip(runs, together, strict=True):
         *_, alone = fit(run, training_data, device)
@@ -111,12 +112,12 @@ def test_lanes_in_bfloat16_learn_what_a_run_by_itself_learns(task: str) -> None:
         prepare(RunRequest(f"digits/{task}", "coal", seed, training=training)) for seed in (0, 1)
     ]
     device = torch.device("cuda")
-    data = prepared[0][1].training_data
+    data = prepared[0].task.training_data
     *_, together = fit_lanes(
-        [run for run, _ in prepared], [data, data], device, starts=[None, None]
+        [one.run for one in prepared], [data, data], device, starts=[None, None]
     )
-    for (run, _), lane in zip(prepared, together, strict=True):
-        *_, alone = fit(run, data, device)
+    for one, lane in zip(prepared, together, strict=True):
+        *_, alone = fit(one.run, data, device)
         assert isinstance(lane, Snapshot)
         assert lane.losses["label"] == pytest.approx(alone.losses["label"], rel=0.2, abs=0.02)
 
@@ -134,9 +135,10 @@ class Waits(SourceOnly):
 
 @pytest.mark.real_data
 def test_a_step_that_cannot_be_captured_is_taken_plainly_and_says_why() -> None:
-    run, task = prepare(
+    planned = prepare(
         RunRequest("digits/usps-uci", "source", training={"round": 5, "rounds": 1, "pretrain": 0})
     )
+    run, task = planned.run, planned.task
     waits = replace(run, plan=(replace(run.plan[-1], method=Waits()),))
     here = torch.cuda.current_stream()
     with pytest.warns(NoGraphWarning, match="cannot be captured"):
@@ -151,7 +153,7 @@ def test_a_step_that_cannot_be_captured_is_taken_plainly_and_says_why() -> None:
 
 @pytest.mark.real_data
 def test_batches_and_dropout_are_the_same_on_the_gpu_and_on_the_cpu() -> None:
-    _, task = prepare(RunRequest("digits/usps-uci", "coal"))
+    task = prepare(RunRequest("digits/usps-uci", "coal")).task
     tables = {}
     for name in ("cpu", "cuda"):
         feed = Feed(task.training_data, torch.device(name))

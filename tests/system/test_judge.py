@@ -198,7 +198,8 @@ def test_a_guided_teacher_is_named_by_the_answers_that_it_began_with(
 
     how = Execution(open_root(tmp_path / "runs"), torch.device("cpu"))
     short = {"pretrain": 2, "rounds": 1, "round": 2, "batch": 8}
-    source, task = prepare(RunRequest("mini/syn-uci", "source", training=short))
+    planned = prepare(RunRequest("mini/syn-uci", "source", training=short))
+    source, task = planned.run, planned.task
     keys = [source.key]
     list(execute(source, task, how))
     for number, kind in enumerate(("", ".tuned")):

@@ -198,8 +198,7 @@ def test_a_run_stopped_anywhere_ends_as_an_undisturbed_one(
 
 
 def planned(method: str, **training: Any) -> Run:
-    run, _ = prepare(RunRequest("mini/syn-uci", method, training=training))
-    return run
+    return prepare(RunRequest("mini/syn-uci", method, training=training)).run
 
 
 def test_bbse_is_planned_as_pre_training_then_source_only_then_a_restart() -> None:

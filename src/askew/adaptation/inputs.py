@@ -130,14 +130,14 @@ def _networks(
     weights_file(request.weights)  # a wrong name is a mistake also where no weights are needed
     training = (QUICK if request.quick else {}) | dict(request.training)
     task, asked = data.task, backbone_name(request.backbone)
-    if data.kind == "rows" and not asked.startswith(OWN_PREFIX):
+    if data.kind in ("embeddings", "tables") and not asked.startswith(OWN_PREFIX):
         if request.backbone not in ("", "mlp", "bare"):
             raise UserError(
                 f"The data are rows of numbers, which {request.backbone} does not take.",
                 "--backbone mlp or bare.",
             )
         rows = TrainingSet(task=task, network=request.backbone or "mlp", training=training)
-        return Inputs(task=task, kind="embeddings", rows=rows)
+        return Inputs(task=task, kind=data.kind, rows=rows)
     name = asked or default_network(tuple(task.training_data.source.x.shape[1:]), request, device)
     if name in OWN:
         pixels = TrainingSet(task=task, network=name, training=training)

@@ -68,7 +68,7 @@ def render_report(
 ) -> str:
     """Render the whole page as text."""
     data, training_data = found.data, found.inputs.task.training_data
-    kind = "rows" if data.kind == "rows" else "images"
+    kind = "rows" if len(data.source.shape) == 1 else "images"
     facts = {
         f"labelled source {kind}": f"{len(training_data.source) + len(training_data.source_val):,}",
         "of them held out": f"{len(training_data.source_val):,}",

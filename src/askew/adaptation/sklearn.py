@@ -22,6 +22,7 @@ from askew.adaptation.session import Session, TrainingSet
 from askew.core.device import pick_device
 from askew.core.errors import UserError
 from askew.core.files import temporary_folder
+from askew.data.custom import kind_of
 from askew.data.domains import Labeled, Unlabeled
 from askew.data.task import Task, make_unlabeled_task
 from askew.inference.predictor import Predictor, Prior
@@ -173,14 +174,14 @@ class AdaptiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         images = source.x.ndim == 4
         # torch's tensors are writable.
         target = Unlabeled(np.require(xt if len(xt) else np.asarray(source.x), requirements="W"))
-        name, classes = f"own/{'images' if images else 'rows'}", tuple(map(str, self.classes_))
-        task = _with_held_out(make_unlabeled_task(name, source, target, classes, seed))
+        kind, classes = kind_of(tuple(source.x.shape[1:])), tuple(map(str, self.classes_))
+        task = _with_held_out(make_unlabeled_task(f"own/{kind}", source, target, classes, seed))
         training_set = TrainingSet(
             task=task, network=self.backbone, training=dict(self.training or {})
         )
         if images:
-            return Inputs(task=task, kind="small-images", pixels=training_set)
-        return Inputs(task=task, kind="embeddings", rows=training_set)
+            return Inputs(task=task, kind=kind, pixels=training_set)
+        return Inputs(task=task, kind=kind, rows=training_set)
 
 
 def _with_held_out(task: Task) -> Task:

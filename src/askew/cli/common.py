@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import inspect
@@ -19,10 +18,9 @@ from askew.core.errors import UserError
 from askew.training.clocks import stopwatch
 
 if TYPE_CHECKING:
-    from askew.methods.base import Method
-    from askew.runs.config import RunRequest
+    from askew.runs.config import Planned
     from askew.runs.execute import Execution
-    from askew.runs.launch.jobs import Launcher
+    from askew.runs.launch.jobs import Launcher, Plan
 
 
 app = typer.Typer(
@@ -207,21 +205,14 @@ def _local(options: LaunchOptions, how: Execution) -> Launcher:
     return Local(workers, mps=Mps(print_note) if options.mps else None)
 
 
-def train_missing(requests: Sequence[RunRequest], how: Execution, launcher: Launcher) -> list[str]:
-    """Train the runs that are missing, pre-trainings first, and print each failure when it happens;
-    all keys."""
-    from askew.cli.progress import train_jobs
-    from askew.runs.launch.jobs import open_plan, write_plan
+def train_missing(plan: Plan, how: Execution, launcher: Launcher) -> None:
+    """Train what a plan says is missing, and print each failure when it happens."""
+    from askew.cli.progress import show_training
+    from askew.runs.launch.jobs import train
 
-    note_missing_views(requests)
-    keys, pretrainings, runs = open_plan(requests, how)
-    if runs:
-        write_plan(how, keys, requests)
-    with contextlib.closing(launcher):
-        for jobs, what in ((pretrainings, "pre-training"), (runs, "runs")):
-            for failure in train_jobs(jobs, how, launcher, what):
-                print_note(f"{failure.request.label}: {failure.reason}")
-    return keys
+    note_missing_views(plan.planned)
+    for failure in show_training(train(plan, how, launcher), plan.missing, "runs"):
+        print_note(f"{failure.request.label}: {failure.reason}")
 
 
 def time_spent(asked: bool) -> dict[str, float]:
@@ -230,45 +221,19 @@ def time_spent(asked: bool) -> dict[str, float]:
     return dict(stopwatch.seconds) if asked else {}
 
 
-def check_file_methods(requests: Sequence[RunRequest]) -> None:
-    """Check each method that comes from a user's file against the contract before anything is
-    trained."""
-    from askew.methods import METHODS
-    from askew.runs.config import prepare
-
-    first = {
-        request.method: request for request in reversed(requests) if request.method not in METHODS
-    }
-    for request in first.values():
-        _check_contract(prepare(request)[0].method)
-
-
 def check_file_method(name: str) -> None:
-    """The same for a method by its name, with its hyper-parameters as they are."""
-    from askew.methods import make_method
+    """Check a method of a user's file, with its default hyper-parameters, against the contract of
+    methods."""
+    from askew.methods import is_file, make_method
+    from askew.runs.launch.jobs import check_contract
 
-    if ".py:" in name:
-        _check_contract(make_method(name, {}))
-
-
-def _check_contract(method: Method) -> None:
-    from askew.testing import check_method
-
-    try:
-        check_method(method, strict=False)
-    except AssertionError as error:
-        raise UserError(
-            str(error),
-            "docs/add-a-method.md explains the contract; askew.check_method tests it in Python.",
-        ) from None
+    if is_file(name):
+        check_contract(make_method(name, {}))
 
 
-def note_missing_views(requests: Sequence[RunRequest]) -> None:
+def note_missing_views(planned: Sequence[Planned]) -> None:
     """Say which methods compare random views of an image where the run has views turned off."""
-    from askew.runs.config import prepare
-
-    first = {(request.method, request.recipe): request for request in reversed(requests)}
-    runs = [prepare(request)[0] for request in first.values()]
+    runs = [one.run for one in planned]
     blind = sorted(
         {run.method.id for run in runs if run.method.compares_views and run.views.views == "none"}
     )
@@ -281,17 +246,15 @@ def note_missing_views(requests: Sequence[RunRequest]) -> None:
         )
 
 
-def print_costs(requests: Sequence[RunRequest], how: Execution, as_json: bool) -> None:
+def print_costs(plan: Plan, as_json: bool) -> None:
     """What is missing of a grid, and what it takes."""
     from dataclasses import asdict
 
     from askew.cli.terminal import print_json, print_table, print_text
     from askew.runs.launch.estimate import costs
-    from askew.runs.launch.jobs import plan_jobs
 
-    note_missing_views(requests)
-    keys, pretrainings, runs = plan_jobs(requests, how)
-    found = costs(pretrainings + runs)
+    note_missing_views(plan.planned)
+    found = costs([*plan.pretrainings, *plan.runs])
     if as_json:
         print_json([asdict(cost) for cost in found])
         return
@@ -307,11 +270,11 @@ def print_costs(requests: Sequence[RunRequest], how: Execution, as_json: bool) -
     unknown = (
         "" if all(cost.minutes is not None for cost in found) else " for those whose speed is known"
     )
-    before = sum(len(job.runs) for job in pretrainings)
+    before = sum(len(job.runs) for job in plan.pretrainings)
     print_text(
-        f"{sum(len(job.runs) for job in runs)} of {len(set(keys))} runs and {before} "
+        f"{plan.missing - before} of {len(set(plan.keys))} runs and {before} "
         "pre-trainings are missing: about "
         f"{total:.1f} GPU minutes{unknown}, by speeds measured on one H200, plus some seconds "
         "for each of "
-        f"{len(pretrainings) + len(runs)} jobs."
+        f"{len(plan.pretrainings) + len(plan.runs)} jobs."
     )

@@ -301,10 +301,11 @@ def _draw_views(
         (training.settings, options.data, training.recipe),
     )
     request = RunRequest(task, "teacher", 0, options.draw, options.shift, {}, train, *how)
-    run, loaded = prepare(request)
-    save(view_sheet(task, loaded.training_data, run.views), file)
+    planned = prepare(request)
+    views = planned.run.views
+    save(view_sheet(task, planned.task.training_data, views), file)
     if as_json:
-        print_json({"figure": str(file), "views": run.views.describe()})
+        print_json({"figure": str(file), "views": views.describe()})
     else:
         print_note(f"figure in {file}")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, TypeVar
 
@@ -26,9 +26,8 @@ from askew.cli.terminal import err
 from askew.core.text import visible
 
 if TYPE_CHECKING:
-    from askew.runs.execute import Execution
     from askew.runs.execute import Progress as Step
-    from askew.runs.launch.jobs import Failed, Job, Launcher
+    from askew.runs.launch.jobs import Event, Failed
 
 Returned = TypeVar("Returned")
 
@@ -116,22 +115,20 @@ def waiting(what: str) -> AbstractContextManager[object]:
     return err.status(what) if err.is_terminal else nullcontext()
 
 
-def train_jobs(
-    jobs: Sequence[Job], how: Execution, launcher: Launcher, what: str
-) -> Iterator[Failed]:
-    """Train jobs under progress bars, one for all of them and one per run; yields each run that
-    fails."""
+def show_training(events: Iterator[Event], runs: int, what: str) -> Iterator[Failed]:
+    """Show a training of so many runs as progress bars, one for all of them and one per run; yields
+    each run that fails."""
     from askew.runs.execute import Progress as Step
-    from askew.runs.launch.jobs import Failed, Finished, launch_jobs
+    from askew.runs.launch.jobs import Failed, Finished
 
     with _training_bars() as bars:
-        overall = bars.add_task(what, total=sum(len(job.runs) for job in jobs), losses="")
-        runs = RunBars(bars, indent="  ")
-        for event in launch_jobs(jobs, how, launcher):
+        overall = bars.add_task(what, total=runs, losses="")
+        shown = RunBars(bars, indent="  ")
+        for event in events:
             if isinstance(event, Step):
-                runs.show(event)
+                shown.show(event)
             elif isinstance(event, Finished | Failed):
-                runs.remove(event.key)
+                shown.remove(event.key)
                 bars.advance(overall)
             if isinstance(event, Failed):
                 yield event

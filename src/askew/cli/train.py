@@ -14,7 +14,6 @@ import typer
 from askew.cli.common import (
     app,
     at_least,
-    check_file_methods,
     execution,
     expand_options,
     launcher,
@@ -116,15 +115,15 @@ def run(
 
 def _train_one(request: RunRequest, how: Execution) -> str:
     """The key of a run, trained in this process unless it is finished already."""
-    from askew.cli.progress import train_jobs
-    from askew.runs.launch.jobs import open_plan
+    from askew.cli.progress import show_training
+    from askew.runs.launch.jobs import plan_jobs, train
     from askew.runs.launch.local import Local
 
-    note_missing_views([request])
-    (key,), pretrainings, runs = open_plan([request], how)
-    for failure in list(train_jobs(pretrainings + runs, how, Local(), request.task)):
+    plan = plan_jobs([request], how)
+    note_missing_views(plan.planned)
+    for failure in show_training(train(plan, how, Local()), plan.missing, request.task):
         raise UserError.from_text(failure.reason)
-    return key
+    return plan.keys[0]
 
 
 # --- bench ---
@@ -175,21 +174,23 @@ def bench(
     methods. With --recipe, all methods are trained by that recipe; `--recipe paper,today` shows
     both side by side.
     """
+    from askew.runs.launch.jobs import plan_jobs
+
     recipes = names(training.recipe)
     grid = replace(
         _grid(name, names(tasks), names(methods), seeds, recipes, allow_code), first_seed=first_seed
     )
     one = recipes[0] if len(recipes) == 1 else ""
     requests = grid.requests(replace(_request(task_options, training, hyper), recipe=one))
-    check_file_methods(wanted := [request for _, request in requests])
     how = execution(execution_options, launch, curve=curve)
+    plan = plan_jobs([request for _, request in requests], how)
     if launch.dry_run:
-        print_costs(wanted, how, shown.as_json)
+        print_costs(plan, shown.as_json)
         return
-    keys = train_missing(wanted, how, launcher(launch, how))
+    train_missing(plan, how, launcher(launch, how))
     if not shown.format and (name.endswith(".toml") or recipes):
         shown = replace(shown, format=TableFormat.wide)
-    named = dict(zip(keys, (variant for variant, _ in requests), strict=True))
+    named = dict(zip(plan.keys, (variant for variant, _ in requests), strict=True))
     _print_grid(grid, named, how.root, shown, task_options.data, execution_options.profile)
 
 
@@ -286,6 +287,7 @@ def tune(
     from askew.core.files import check_file
     from askew.methods import METHODS
     from askew.runs import tune as tuning
+    from askew.runs.launch.jobs import plan_jobs
     from askew.runs.recipes import read_settings
 
     at_least("--trials", trials, 1)
@@ -297,24 +299,19 @@ def tune(
     tried = {
         id: tuning.trials(id, settings, trials, base.recipe) for id in names(methods) or METHODS
     }
-    requests = [
-        r
-        for found in tried.values()
-        for t in found
-        for r in tuning.requests_of(t, chosen, seeds, base)
-    ]
-    check_file_methods(requests)
     how = execution(execution_options, launch)
     if launch.dry_run:
-        print_costs(requests, how, as_json)
+        all_trials = (trial for found in tried.values() for trial in found)
+        requests = [r for t in all_trials for r in tuning.requests_of(t, chosen, seeds, base)]
+        print_costs(plan_jobs(requests, how), as_json)
         return
-    results = tuning.search(
-        sampler,
-        tried,
-        (chosen, seeds, base),
-        how.root,
-        lambda more: train_missing(more, how, launcher(launch, how)),
-    )
+
+    def train_wave(requests: Sequence[RunRequest]) -> list[str]:
+        plan = plan_jobs(requests, how)
+        train_missing(plan, how, launcher(launch, how))
+        return plan.keys
+
+    results = tuning.search(sampler, tried, (chosen, seeds, base), how.root, train_wave)
     header, profile = (
         f"Per-class mean on {', '.join(chosen)}, {seeds} seeds.",
         time_spent(execution_options.profile),

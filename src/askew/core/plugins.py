@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import importlib
 import importlib.util
 import inspect
 import sys
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
@@ -55,6 +56,22 @@ def loaded_plugins(group: str) -> dict[str, Any]:
         except UserError as error:
             warnings.warn(str(error), stacklevel=2)
     return found
+
+
+def load_function(name: str) -> Callable[..., Any]:
+    """The function behind a dotted name, `module:function`; UserError if there is none."""
+    module, _, function = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UserError(
+            f"The function {name} cannot be loaded: {error}.",
+            "it is named module:function, and its module can be imported.",
+        ) from error
+    if not callable(found):
+        raise UserError(f"{name} is not a function.", "it is named module:function.")
+    loaded: Callable[..., Any] = found
+    return loaded
 
 
 FROM_FILE = "askew_file_"

@@ -30,8 +30,21 @@ from askew.data.image_lists import (
 )
 from askew.data.task import Task, make_unlabeled_task
 
-Kind = Literal["rows", "images", "pictures"]
-"""Feature rows, images in an array, or picture files."""
+Kind = Literal["embeddings", "tables", "small-images", "images"]
+"""Rows of many numbers, rows of few, images in an array, or image files."""
+
+OWN = "own"
+"""In place of a benchmark's name, in the name of a task of the user's own data."""
+WIDEST_TABLE = 99
+"""Rows of more numbers are taken for embeddings."""
+
+
+def kind_of(shape: tuple[int, ...], files: bool = False) -> Kind:
+    """The kind of data, by the shape of one input and by whether inputs are image files."""
+    if len(shape) == 1:
+        return "tables" if shape[0] <= WIDEST_TABLE else "embeddings"
+    return "images" if files else "small-images"
+
 
 Which = Literal["source", "target"]
 
@@ -264,12 +277,10 @@ def load_custom_data(
             f"No class of the source {source.path} has two images, so none can be held out.",
             "label a few more.",
         )
-    kind: Kind = (
-        "rows" if len(source.shape) == 1 else "images" if source.root is None else "pictures"
-    )
+    kind = kind_of(source.shape, source.root is not None)
     return CustomData(
         kind,
-        make_unlabeled_task(f"own/{kind}", whole, Unlabeled(xt), classes),
+        make_unlabeled_task(f"{OWN}/{kind}", whole, Unlabeled(xt), classes),
         source,
         target,
         unknown=_unknown(target.labels or (), classes),

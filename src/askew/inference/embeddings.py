@@ -145,7 +145,7 @@ def embedded(task: Task, both: Embedders) -> Generator[Progress, None, Task]:
         images,
         data.classes,
     )
-    return Task("own/rows", rows, None, task.notes)
+    return Task("own/embeddings", rows, None, task.notes)
 
 
 class Embedders(NamedTuple):

@@ -133,6 +133,13 @@ class Method:
     """Whether it trains from fresh weights: a finished source-only network only tells its first
     refresh what it saw."""
 
+    runner: ClassVar[str] = ""
+    """The function that trains and scores in place of the usual loop, as `module:function`.
+
+    It is called as `function(run, task, how)` and yields `askew.runs.execute.Progress`. It ends
+    with `askew.runs.outcome.write_results(RunFolder(how.root / run.key), task, predictions)`.
+    """
+
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         if "id" not in cls.__dict__:

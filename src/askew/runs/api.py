@@ -2,46 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from statistics import fmean, stdev
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from askew.core.device import pick_device
 from askew.core.errors import UserError
-from askew.core.tables import data_frame, html_table
 from askew.core.tracking import Maker, checked_trackers
 from askew.data.benchmarks import known_task
 from askew.methods import is_installed, named
 from askew.methods.base import Method
-from askew.nets.network import fetch_weights
-from askew.runs.config import RunRequest, check_seeds, prepare
-from askew.runs.execute import Execution, execute
+from askew.runs.config import RunRequest, check_seeds
+from askew.runs.execute import Execution
 from askew.runs.grid import whole_benchmark
-from askew.runs.launch.jobs import Failed, launch_jobs, open_plan
+from askew.runs.launch.jobs import Failed, Plan, plan_jobs, train
 from askew.runs.launch.local import Local
-from askew.runs.root import open_root
+from askew.runs.results import BenchResult, Result
+from askew.runs.root import check_root
 from askew.runs.store import RunFolder
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
-
-
-@dataclass(frozen=True)
-class Result:
-    """A finished run: its key, its folder, and its scores on the whole test split and on the
-    paper's test split.
-
-    >>> result = askew.run("mini/syn-uci", "source", training=short)
-    >>> result.folder.name == result.key, sorted(result.scores)
-    (True, ['paper', 'whole'])
-    """
-
-    key: str
-    folder: Path
-    scores: dict[str, Any]
 
 
 def run(  # noqa: PLR0913
@@ -69,93 +47,21 @@ def run(  # noqa: PLR0913
     901
     """
     name, own = named(method)
-    values = (own | dict(hyper or {}), training or {})
     request = RunRequest(
-        task, name, seed, draw, shift, *values, data=None if data is None else Path(data)
+        task,
+        name,
+        seed,
+        draw,
+        shift,
+        own | dict(hyper or {}),
+        training or {},
+        data=None if data is None else Path(data),
     )
-    chosen, loaded = prepare(request)
-    if not RunFolder(Path(out) / chosen.key).done:
-        fetch_weights(chosen.net, tuple(loaded.training_data.source.x.shape[1:]))
-    how = Execution(
-        log=checked_trackers(log), root=open_root(Path(out)), device=pick_device(device)
-    )
-    for _ in execute(chosen, loaded, how):
-        pass
-    folder = RunFolder(how.root / chosen.key)
-    return Result(chosen.key, folder.path, folder.scores())
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class BenchResult:
-    """The runs of a benchmark: `table` has one row per run, and `failed` says why others are
-    missing.
-
-    >>> found = askew.bench("mini", ["source"], ["syn-uci"], seeds=1, training=short)
-    >>> found.table[["task", "method", "seed"]].values.tolist()
-    [['mini/syn-uci', 'source', 0]]
-    """
-
-    runs: Mapping[str, RunRequest]
-    """What was asked for, by key."""
-    root: Path
-    failed: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def results(self) -> list[Result]:
-        """Of the runs that are finished."""
-        folders = (RunFolder(self.root / key) for key in self.runs if key not in self.failed)
-        return [Result(folder.path.name, folder.path, folder.scores()) for folder in folders]
-
-    @property
-    def table(self) -> DataFrame:
-        """One row per run: task, method, its hyper-parameters, seed, and the scores on the whole
-        test split."""
-        return data_frame(self._rows())
-
-    def _rows(self) -> list[dict[str, Any]]:
-        rows = []
-        for result in self.results:
-            asked, whole = self.runs[result.key], result.scores["whole"]
-            hyper = " ".join(f"{name}={value}" for name, value in asked.hyper.items())
-            scores = {name: whole[name] for name in ("per_class_mean", "overall", "worst")}
-            what = {
-                "task": asked.task,
-                "method": asked.method,
-                "hyper": hyper,
-                "seed": asked.seed,
-                **scores,
-            }
-            paper = result.scores.get(
-                "paper", whole
-            )  # they are one where nothing is drawn, as under natural shift
-            rows.append(what | {"paper_split": paper["per_class_mean"], "key": result.key})
-        return rows
-
-    def _lines(self) -> list[list[str]]:
-        """Per-class means over the seeds, a line for each task and method."""
-        groups: dict[tuple[str, ...], list[float]] = {}
-        for row in self._rows():
-            groups.setdefault((row["task"], row["method"], row["hyper"]), []).append(
-                row["per_class_mean"]
-            )
-        return [
-            [*group, _mean_and_std(values), str(len(values))] for group, values in groups.items()
-        ]
-
-    def __repr__(self) -> str:
-        lines = ["  ".join(cell for cell in line[:-1] if cell) for line in self._lines()]
-        missing = [f"{len(self.failed)} runs failed"] if self.failed else []
-        return "\n".join(["<BenchResult: per-class mean accuracy, %", *lines, *missing]) + ">"
-
-    def _repr_html_(self) -> str:
-        table = html_table(
-            ["task", "method", "hyper-parameters", "per-class mean, %", "seeds"], self._lines()
-        )
-        return f"{table}<p>{len(self.failed)} runs failed.</p>" if self.failed else table
-
-
-def _mean_and_std(values: Sequence[float]) -> str:
-    return f"{fmean(values):.2f}" + (f" ± {stdev(values):.2f}" if len(values) > 1 else "")
+    how = _execution(out, device, log)
+    plan = plan_jobs([request], how)
+    for failed in _train(plan, how, jobs=1):
+        raise UserError.from_text(failed.reason)
+    return Result.read(RunFolder(how.root / plan.keys[0]))
 
 
 def bench(  # noqa: PLR0913
@@ -195,18 +101,25 @@ def bench(  # noqa: PLR0913
         for name, hyper in _distinct(methods or whole.methods, jobs)
         for seed in range(check_seeds(seeds))
     ]
-    how = Execution(log=checked_trackers(log), root=Path(out), device=pick_device(device))
-    keys, pretrainings, runs = open_plan(requests, how)
-    failed = {}
-    with closing(Local(jobs)) as launcher:
-        for event in (e for part in (pretrainings, runs) for e in launch_jobs(part, how, launcher)):
-            if isinstance(event, Failed):
-                failed[event.key] = event.reason
+    how = _execution(out, device, log)
+    plan = plan_jobs(requests, how)
+    failed = {failed.key: failed.reason for failed in _train(plan, how, jobs)}
     return BenchResult(
-        dict(zip(keys, requests, strict=True)),
+        dict(zip(plan.keys, requests, strict=True)),
         how.root,
-        {k: failed[k] for k in keys if k in failed},
+        {key: failed[key] for key in plan.keys if key in failed},
     )
+
+
+def _execution(out: Path | str, device: str, log: Sequence[str | Maker]) -> Execution:
+    """How runs are computed; UserError if the folder or the device cannot be used."""
+    trackers = checked_trackers(log)
+    return Execution(root=check_root(Path(out)), device=pick_device(device), log=trackers)
+
+
+def _train(plan: Plan, how: Execution, jobs: int) -> Iterator[Failed]:
+    """Train what is missing on this machine, yielding each run that fails."""
+    return (event for event in train(plan, how, Local(jobs)) if isinstance(event, Failed))
 
 
 def _distinct(

@@ -23,7 +23,7 @@ from askew.nets.network import check
 from askew.nets.small import WITHOUT_WEIGHTS
 from askew.nets.spec import NetSpec, file_hash
 from askew.runs.claims import run_label
-from askew.runs.recipes import merged_settings, read_settings
+from askew.runs.recipes import merged_settings, read_settings, settings_name
 from askew.training.optim import Optim
 from askew.training.run import Run, Stage
 
@@ -130,24 +130,44 @@ def check_seeds(seeds: int) -> int:
     return seeds
 
 
-def prepare(request: RunRequest) -> tuple[Run, Task]:
-    """The run that the benchmark's settings and the request describe, with its task loaded.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Planned:
+    """A request, the run that it and the settings describe, and its task, loaded.
 
-    >>> run, task = askew.prepare(askew.RunRequest("mini/syn-uci", "coal", hyper={"alpha": 0.3}))
-    >>> run.method.alpha, task.origin == run.origin
+    A request is planned once; all later steps take the result.
+
+    >>> askew.prepare(askew.RunRequest("mini/syn-uci", "coal")).request.label
+    'mini/syn-uci coal seed 0'
+    """
+
+    request: RunRequest
+    run: Run
+    task: Task
+
+    @property
+    def key(self) -> str:
+        return self.run.key
+
+
+def prepare(request: RunRequest) -> Planned:
+    """Plan the run that a request and the benchmark's settings describe, and load its task.
+
+    >>> planned = askew.prepare(askew.RunRequest("mini/syn-uci", "coal", hyper={"alpha": 0.3}))
+    >>> planned.run.method.alpha, planned.task.origin == planned.run.origin
     (0.3, True)
     """
     info = task_infos()[known_task(request.task)]
     shift = str(Shift.parse(request.shift or info.shift))
-    loaded = load_task(request.task, shift, request.draw, request.data)
-    return plan_run(dataclasses.replace(request, shift=shift), loaded, info.network), loaded
+    task = load_task(request.task, shift, request.draw, request.data)
+    run = plan_run(dataclasses.replace(request, shift=shift), task, info.network)
+    return Planned(request=request, run=run, task=task)
 
 
 def plan_run(request: RunRequest, task: Task, network: str) -> Run:
     """The same for a task that is loaded already; `network` is the one that the setting `net=task`
     stands for."""
-    benchmark, _, short = request.task.partition("/")
-    settings = read_settings(benchmark, request.settings)
+    short = request.task.partition("/")[2]
+    settings = read_settings(settings_name(request.task), request.settings)
     hyper, training = merged_settings(
         settings, short, method_class(request.method).id, request.recipe
     )
@@ -173,7 +193,14 @@ def plan_run(request: RunRequest, task: Task, network: str) -> Run:
         views=views,
         target_floor=chosen.target_floor,
         answers=hash_of_answers(task.training_data.answers),
+        recipe=request.recipe if method.runner else "",
+        overrides=_overrides(request, chosen) if method.runner else (),
     )
+
+
+def _overrides(request: RunRequest, chosen: Training) -> tuple[tuple[str, Any], ...]:
+    """The training settings that a user asked for, checked, by name."""
+    return tuple((name, getattr(chosen, name)) for name in sorted(request.training))
 
 
 def hash_of_answers(answers: NDArray[np.float32] | None) -> str:
@@ -211,10 +238,12 @@ def _stages(
     method: Method, training: Training, net: NetSpec, data: TrainingData
 ) -> tuple[Stage, ...]:
     """Pre-training on the source, if any; source-only training, for a method that begins anew after
-    it; the method."""
+    it; the method. A method with its own runner is one stage."""
     optim = _part(Optim, training)
     computed = isinstance(method, ClosedForm)  # at once, however long others train
     length = (1, 1, optim) if computed else (training.rounds, _round_steps(training, data), optim)
+    if method.runner:
+        return (Stage(method, *length),)
     stages = [Stage(method, *length, restart=method.restarts)]
     if method.restarts:
         stages.insert(0, Stage(SourceOnly(), *length))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import platform
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -15,12 +15,13 @@ import torch
 
 from askew import __version__
 from askew.core.errors import UserError
-from askew.core.files import read_tensors, write_json, write_tensors
+from askew.core.files import read_tensors
+from askew.core.plugins import load_function
 from askew.core.tracking import Maker, Trackers, info
 from askew.data.task import Task
 from askew.evaluation.metrics import main_scores, score_test
-from askew.evaluation.priors import score_under_estimated_prior
 from askew.runs.claims import Claim, Taken, Watch, run_label
+from askew.runs.outcome import Outcome, Predictions, score_predictions, write_outcome
 from askew.runs.store import RunFolder, side_by_side
 from askew.training.clocks import CheckpointTimer, stopwatch
 from askew.training.distributed import Team, fit_together
@@ -114,14 +115,7 @@ def execute_lanes(
     Runs that only serve as pre-training for others are marked as `pretraining`, and tables leave
     them out.
     """
-    distinct = {
-        run.key: _Lane(run, task, RunFolder(how.root / run.key), pretraining) for run, task in runs
-    }
-    lanes = [
-        lane
-        for lane in distinct.values()
-        if not (lane.done and (pretraining or not lane.folder.pretraining))
-    ]
+    lanes = _missing_lanes(runs, how, pretraining)
     if not lanes:
         return
     torch.set_num_threads(lanes[0].run.threads)
@@ -132,6 +126,7 @@ def execute_lanes(
             yield event
         else:
             stopped[event.key] = event
+
     with contextlib.ExitStack() as claims:
         by_step: dict[int, list[_Lane]] = {}
         for lane in lanes:
@@ -144,12 +139,30 @@ def execute_lanes(
                 yield Busy(lane.run.key, lane.folder.path)
                 continue
             lane.folder.mark(pretraining)
-            if not lane.done:  # another process may have finished it by now
-                lane.folder.reopen()
-                lane.resume = lane.folder.resume()
-                by_step.setdefault(lane.resume.step if lane.resume else 0, []).append(lane)
+            if lane.done:  # another process has finished it by now
+                continue
+            lane.folder.reopen()
+            if lane.run.method.runner:
+                yield from _train_by_runner(lane, how)
+                continue
+            lane.resume = lane.folder.resume()
+            by_step.setdefault(lane.resume.step if lane.resume else 0, []).append(lane)
         for step, together in by_step.items():
             yield from _train(together, step, how)
+
+
+def _missing_lanes(
+    runs: Sequence[tuple[Run, Task]], how: Execution, pretraining: bool
+) -> list[_Lane]:
+    """A lane for each run that is not done yet."""
+    lanes = {
+        run.key: _Lane(run, task, RunFolder(how.root / run.key), pretraining) for run, task in runs
+    }
+    return [
+        lane
+        for lane in lanes.values()
+        if not (lane.done and (pretraining or not lane.folder.pretraining))
+    ]
 
 
 @dataclass
@@ -163,9 +176,7 @@ class _Lane:
     claim: Claim | None = None
     resume: Resume | None = None
     last: Snapshot | None = None
-    logits: dict[str, torch.Tensor] = field(default_factory=dict)
-    scores: dict[str, Any] = field(default_factory=dict)
-    """By the name of their file."""
+    outcome: Outcome | None = None
     trackers: Trackers = field(default_factory=Trackers)
 
     @property
@@ -180,11 +191,18 @@ class _Lane:
             self.run.task, "pre-training" if self.pretraining else self.run.method.id, self.run.seed
         )
 
-    def report(self, step: int) -> bool:
+    def begin(self, step: int, lanes: int, how: Execution) -> None:
+        """Write what the run is, and tell the claim and the trackers that it starts."""
+        self.folder.describe(_record(self.run, self.task, how, lanes))
+        self.report(step)
+        self.trackers = Trackers(how.log)
+        self.trackers.started(info(self.run.key, self.label, self.run.describe(), how.root, step))
+
+    def report(self, step: int, steps: int = 0) -> bool:
         """Write into the claim how far the run is; False if another process has taken the folder
         over."""
         assert self.claim is not None
-        self.claim.report(self.label, step, self.run.plan[-1].steps)
+        self.claim.report(self.label, step, steps or self.run.plan[-1].steps)
         return not self.claim.lost
 
     def start(self, root: Path) -> Checkpoint | None:
@@ -201,7 +219,7 @@ class _Lane:
         """Take the next snapshot, and write the end of a round into the trace; or what has stopped
         the lane."""
         if isinstance(snapshot, NotFinite):
-            return self._broken(f"{snapshot.what} after step {snapshot.step}")
+            return self.broken(f"{snapshot.what} after step {snapshot.step}")
         if not self.report(snapshot.step):
             return Busy(self.run.key, self.folder.path)
         self.last = snapshot
@@ -224,7 +242,8 @@ class _Lane:
             self.trackers.round(snapshot.step, values)
         return None
 
-    def _broken(self, why: str) -> Broken:
+    def broken(self, why: str) -> Broken:
+        """Tell the trackers why the run cannot go on."""
         self.trackers.finished({}, why)
         kept = (
             f"; the last good checkpoint is kept in {self.folder.path}"
@@ -241,28 +260,27 @@ class _Lane:
 
     @stopwatch.on("scoring")
     def score(self) -> None:
-        """Compute the logits to keep, and the scores where there are test labels."""
+        """Compute the predictions to keep, and the scores where there are test labels."""
         assert self.last is not None
-        outputs, prior, test = self.last.outputs, self.last.training_prior, self.task.test
-        logits = {"exam": outputs.test, "target": outputs.target, "source_val": outputs.source_val}
-        self.logits = {name: value.half() for name, value in logits.items()}
-        self.logits |= {"source_val_y": outputs.source_val_y, "seen_mix": prior}
-        if test is not None:
-            others = (outputs.source_val, outputs.source_val_y, outputs.target, prior)
-            self.scores["reweighted.json"] = score_under_estimated_prior(
-                test, outputs.test, *others
-            )
-            self.scores["scores.json"] = score_test(test, outputs.test.cpu().numpy())
+        outputs = self.last.outputs
+        found = Predictions(
+            test=outputs.test,
+            target=outputs.target,
+            source_val=outputs.source_val,
+            source_val_y=outputs.source_val_y,
+            training_prior=self.last.training_prior,
+        )
+        self.outcome = score_predictions(self.task, found)
 
     def finish(self) -> None:
-        """Write the weights, the logits and the scores."""
-        path = self.folder.path
+        """Write the weights, the predictions and the scores."""
         assert self.last is not None
-        write_tensors(path / "weights.safetensors", self.last.weights(), {"form": "1"})
-        write_tensors(path / "outputs.safetensors", self.logits, {"form": "1"})
-        for name, values in self.scores.items():
-            write_json(path / name, values)
-        self.folder.finish()
+        assert self.outcome is not None
+        write_outcome(self.folder, self.outcome, self.last.weights())
+
+    def tell_trackers(self) -> None:
+        """Tell the trackers the scores of the finished run."""
+        self.trackers.finished({} if self.task.test is None else main_scores(self.folder.scores()))
 
 
 def _train(lanes: Sequence[_Lane], step: int, how: Execution) -> Iterator[Progress | Broken | Busy]:
@@ -270,10 +288,7 @@ def _train(lanes: Sequence[_Lane], step: int, how: Execution) -> Iterator[Progre
     where it was."""
     first, steps = lanes[0], lanes[0].run.plan[-1].steps
     for lane in lanes:
-        lane.folder.describe(_record(lane.run, lane.task, how, len(lanes)))
-        lane.report(step)
-        lane.trackers = Trackers(how.log)
-        lane.trackers.started(info(lane.run.key, lane.label, lane.run.describe(), how.root, step))
+        lane.begin(step, len(lanes), how)
     label = first.label if len(lanes) == 1 else f"{first.label} and {len(lanes) - 1} more"
     yield Progress(first.run.key, label, step, steps, {})
     began, timer, running = time.monotonic(), CheckpointTimer(how.checkpoint_every), list(lanes)
@@ -300,7 +315,41 @@ def _train(lanes: Sequence[_Lane], step: int, how: Execution) -> Iterator[Progre
     with stopwatch.on("writing"):
         side_by_side(_Lane.finish, running)
     for lane in running:
-        lane.trackers.finished({} if lane.task.test is None else main_scores(lane.folder.scores()))
+        lane.tell_trackers()
+
+
+Runner = Callable[[Run, Task, Execution], Iterator[Progress]]
+
+
+def _train_by_runner(lane: _Lane, how: Execution) -> Iterator[Progress | Broken | Busy]:
+    """Let the method's own runner train and write the results; see `Method.runner`."""
+    name = lane.run.method.runner
+    if how.team is not None:
+        raise UserError(
+            f"The method {lane.run.method.id} trains several networks, which torchrun cannot do.",
+            "start it without torchrun.",
+        )
+    run_method: Runner = load_function(name)
+    lane.begin(0, 1, how)
+    with contextlib.closing(_closable(run_method(lane.run, lane.task, how))) as events:
+        try:
+            for progress in stopwatch.each("training", events):
+                if not lane.report(progress.step, progress.steps):
+                    yield Busy(lane.run.key, lane.folder.path)
+                    return
+                yield replace(progress, key=lane.run.key)
+        except NotFinite as error:
+            yield lane.broken(f"{error.what} after step {error.step}")
+            return
+    if not lane.folder.done:
+        yield lane.broken(f"its runner {name} wrote no results")
+        return
+    lane.tell_trackers()
+
+
+def _closable(events: Iterator[Progress]) -> Generator[Progress, None, None]:
+    """The same events, as a generator, which can be closed."""
+    yield from events
 
 
 def _snapshots(lanes: Sequence[_Lane], how: Execution) -> Iterator[Sequence[Snapshot | NotFinite]]:

@@ -8,17 +8,19 @@ from functools import cache, lru_cache
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from askew.core.errors import UserError, from_os_error, unknown
 from askew.core.plugins import plugins
 from askew.data.benchmarks import benchmarks
+from askew.data.custom import OWN, Kind
 
 Settings = dict[str, Any]
 
 
 def read_settings(benchmark: str, path: Path | None = None) -> Settings:
-    """A benchmark's settings: the committed ones, or a file of the same form."""
+    """The settings of a benchmark or of a kind of data: the committed ones, or a file of the same
+    form."""
     example = "see src/askew/runs/settings/digits.toml for the form."
     try:
         file = path or _file(benchmark)
@@ -36,9 +38,11 @@ def read_settings(benchmark: str, path: Path | None = None) -> Settings:
     ) as error:  # not TOML, not UTF-8, or tables in tables without end
         raise UserError(f"The settings file {path} is not TOML: {error}.", example) from None
     for name in settings:
-        if name not in ("train", "method", "task", "recipe"):
+        if name not in ("train", "method", "task", "recipe", "kind"):
             raise UserError(f"The settings file {path} has an unknown table '{name}'.", example)
     for top, content in settings.items():
+        if top == "kind":
+            continue
         for name, table in _tables(top, content):
             if not isinstance(table, dict):
                 raise UserError(
@@ -46,6 +50,12 @@ def read_settings(benchmark: str, path: Path | None = None) -> Settings:
                     example,
                 )
     return settings
+
+
+def settings_name(task: str) -> str:
+    """Whose settings a task takes: its benchmark's; of the user's own data, those of its kind."""
+    benchmark, _, short = task.partition("/")
+    return short if benchmark == OWN else benchmark
 
 
 @lru_cache(maxsize=16)
@@ -83,8 +93,7 @@ def merged_settings(
     """
     hyper: dict[str, Any] = {}
     training: dict[str, Any] = {}
-    recipe = recipe or own_recipe(settings, method)
-    for layer in (settings, _recipe(settings, recipe)) if recipe else (settings,):
+    for layer in _layers(settings, recipe or own_recipe(settings, method)):
         task_table = layer.get("task", {}).get(task, {})
         everywhere = layer.get("method", {}).get(method, {})
         on_task = task_table.get("method", {}).get(method, {})
@@ -92,6 +101,27 @@ def merged_settings(
             training |= table.get("train", {})
         hyper |= _hyper(everywhere) | _hyper(on_task)
     return hyper, training
+
+
+def _layers(settings: Settings, recipe: str) -> list[Settings]:
+    """Tables of settings, each overriding those before it.
+
+    Settings that name a kind of data start from the settings of that kind. A recipe that does so
+    takes nothing else of the benchmark's settings.
+    """
+    if not recipe:
+        return _from_kind(settings)
+    table = _recipe(settings, recipe)
+    return _from_kind(table) if "kind" in table else [*_from_kind(settings), table]
+
+
+def _from_kind(table: Settings) -> list[Settings]:
+    if "kind" not in table:
+        return [table]
+    kind = str(table["kind"])
+    if kind not in get_args(Kind):
+        raise unknown("kind of data", kind, get_args(Kind))
+    return [*_from_kind(read_settings(kind)), table]
 
 
 def method_settings(settings: Settings, method: str, recipe: str = "") -> dict[str, Any]:
@@ -128,8 +158,8 @@ def nearest_recipe(run: Mapping[str, Any]) -> str:
 
     The earlier of equally near ones; empty where the benchmark has none.
     """
-    benchmark, _, task = run["task"].partition("/")
-    settings = _committed(benchmark)
+    task = run["task"].partition("/")[2]
+    settings = _committed(settings_name(run["task"]))
     method = run["plan"][-1]["method"]["id"]
     trained = {
         name: merged_settings(settings, task, method, name)[1] for name in recipes_of(settings)
@@ -146,9 +176,9 @@ def _apart(run: Mapping[str, Any], training: Mapping[str, Any]) -> float:
 
 
 @cache
-def _committed(benchmark: str) -> Settings:
+def _committed(name: str) -> Settings:
     try:
-        return read_settings(benchmark)
+        return read_settings(name)
     except UserError:  # a task of somebody's own
         return {}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import warnings
 
@@ -9,7 +10,7 @@ import torch
 
 from askew.core.errors import UserError
 from askew.data.task import TrainingData
-from askew.runs.config import RunRequest, prepare
+from askew.runs.config import Planned, RunRequest, prepare
 from askew.training.distributed import Team, serve
 from askew.training.run import Run
 
@@ -18,10 +19,13 @@ def serve_run(team: Team, request: RunRequest) -> None:
     """Serve the first process with the run that was asked for; only the first one prints
     warnings."""
 
+    @functools.cache
+    def planned() -> Planned:
+        return prepare(request)
+
     def find(key: str) -> tuple[Run, TrainingData]:
-        run, task = prepare(request)
-        torch.set_num_threads(run.threads)
-        stages = run
+        stages = planned().run
+        torch.set_num_threads(stages.threads)
         while stages.key != key:
             if stages.before is None:
                 raise UserError(
@@ -29,7 +33,7 @@ def serve_run(team: Team, request: RunRequest) -> None:
                     "every machine needs the same files.",
                 )
             stages = stages.before
-        return stages, task.training_data
+        return stages, planned().task.training_data
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

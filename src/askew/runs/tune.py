@@ -16,7 +16,7 @@ from askew.core.options import Option, Search, checked, options
 from askew.data.benchmarks import known_task, task_infos
 from askew.evaluation.metrics import mean
 from askew.methods import method_class
-from askew.runs.config import RunRequest, check_seeds, prepare
+from askew.runs.config import RunRequest, check_seeds
 from askew.runs.recipes import Settings, method_settings, own_recipe
 from askew.runs.store import RunFolder
 
@@ -162,21 +162,18 @@ def requests_of(
     ]
 
 
-def score(trial: Trial, tasks: Sequence[str], seeds: int, base: RunRequest, root: Path) -> Result:
-    """The scores of a trial's finished runs on the whole test split."""
-    scores: dict[str, list[float | None]] = {task: [] for task in tasks}
-    for request in requests_of(trial, tasks, seeds, base):
-        folder = RunFolder(root / prepare(request)[0].key)
-        scores[request.task].append(
-            folder.scores()["whole"]["per_class_mean"] if folder.done else None
-        )
-    return Result(trial, {task: tuple(values) for task, values in scores.items()})
+def score(trial: Trial, tasks: Sequence[str], keys: Sequence[str], root: Path) -> Result:
+    """The scores of a trial on the whole test split, given the keys of its runs, task by task."""
+    folders = [RunFolder(root / key) for key in keys]
+    found = [f.scores()["whole"]["per_class_mean"] if f.done else None for f in folders]
+    seeds = len(keys) // len(tasks)
+    return Result(trial, {task: tuple(found[i * seeds :][:seeds]) for i, task in enumerate(tasks)})
 
 
 # --- sampling ---
 
-Train = Callable[[Sequence[RunRequest]], object]
-"""What brings runs to their end."""
+Train = Callable[[Sequence[RunRequest]], Sequence[str]]
+"""What brings runs to their end, and returns their keys in the order of the requests."""
 Ask = tuple[Sequence[str], int, RunRequest]
 """Tasks, the number of seeds, and what else all runs have in common."""
 
@@ -192,18 +189,17 @@ def search(
     }
     results: dict[str, list[Result]] = {method: [] for method in tried}
     while asked := {method: found for method, one in samplers.items() if (found := one.ask())}:
-        train(
-            [
-                r
-                for found in asked.values()
-                for trial in found
-                for r in requests_of(trial, tasks, seeds, base)
-            ]
-        )
-        for method, found in asked.items():
-            scored = [score(trial, tasks, seeds, base, root) for trial in found]
-            samplers[method].tell(scored)
-            results[method] += scored
+        trials = [(method, trial) for method, found in asked.items() for trial in found]
+        keys = train([r for _, one in trials for r in requests_of(one, tasks, seeds, base)])
+
+        runs = len(tasks) * seeds
+        scored: dict[str, list[Result]] = {method: [] for method in asked}
+        for number, (method, trial) in enumerate(trials):
+            own = keys[number * runs : (number + 1) * runs]
+            scored[method].append(score(trial, tasks, own, root))
+        for method, finished in scored.items():
+            samplers[method].tell(finished)
+            results[method] += finished
     return results
 
 
@@ -320,13 +316,8 @@ def to_toml(settings: Settings, comment: Sequence[str]) -> str:
     def table(name: str, values: Mapping[str, Any]) -> None:
         plain = {key: value for key, value in values.items() if not isinstance(value, dict)}
         if plain:
-            lines.extend(
-                [
-                    "",
-                    f"[{name}]",
-                    *(f"{_key(key)} = {_value(value)}" for key, value in plain.items()),
-                ]
-            )
+            lines.extend(["", f"[{name}]"] if name else [""])
+            lines.extend(f"{_key(key)} = {_value(value)}" for key, value in plain.items())
         for key, value in values.items():
             if isinstance(value, dict):
                 table(f"{name}.{_key(key)}" if name else _key(key), value)

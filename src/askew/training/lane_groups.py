@@ -40,7 +40,8 @@ def lane_shape(run: Run) -> str:
 def lanes_that_pay(run: Run, device: torch.device) -> int:
     """How many runs to train in one step: small networks leave most of a GPU idle, large ones and
     CPUs gain nothing."""
-    if device.type != "cuda" or run.net.name not in OWN or isinstance(run.method, ClosedForm):
+    alone = bool(run.method.runner) or isinstance(run.method, ClosedForm)
+    if device.type != "cuda" or run.net.name not in OWN or alone:
         return 1
     return 16 if run.net.name == "digits-32" else 64
 

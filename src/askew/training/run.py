@@ -56,6 +56,11 @@ class Run:
     answers: str = ""
     """A hash of what other networks answered for the target's images, where somebody gave that."""
 
+    recipe: str = ""
+    """The recipe that was asked for, for a method with its own runner, which plans runs itself."""
+    overrides: tuple[tuple[str, Any], ...] = ()
+    """Likewise the training settings that differ from the recipe."""
+
     @property
     def method(self) -> Method:
         return self.plan[-1].method
@@ -95,8 +100,10 @@ class Run:
             del values["views"]
         if self.target_sampler != "even":
             del values["target_floor"]
-        if not self.answers:
-            del values["answers"]
+        values["overrides"] = dict(self.overrides)
+        for name in ("answers", "recipe", "overrides"):
+            if not values[name]:
+                del values[name]
         if self.net.last_dropout:
             del values["net"]["last_dropout"]
         if values["net"]["head"] != "cosine":

@@ -318,8 +318,9 @@ def fit(
     It begins from `start`, the weights that the stages before it left (none for a single stage), or
     goes on from `resume`. It holds no target label: the training data has none.
 
-    >>> run, task = askew.prepare(askew.RunRequest("mini/syn-uci", "source", training=short))
-    >>> *_, last = askew.fit(run.before, task.training_data, torch.device("cpu"))
+    >>> planned = askew.prepare(askew.RunRequest("mini/syn-uci", "source", training=short))
+    >>> data = planned.task.training_data
+    >>> *_, last = askew.fit(planned.run.before, data, torch.device("cpu"))
     >>> last.step
     5
     """

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from askew.runs.config import prepare
 from askew.runs.launch.jobs import Job
 from askew.training.run import Run
 
@@ -43,10 +42,7 @@ def costs(jobs: Sequence[Job]) -> list[Cost]:
     """What jobs take, by method and network, in their order."""
     found: dict[tuple[str, str], list[tuple[Run, float]]] = {}
     for job in jobs:
-        for request in job.runs.values():
-            run = prepare(request)[0]
-            if job.pretraining and run.before is not None:
-                run = run.before
+        for run in (planned.run for planned in job.plans()):
             name = "pre-training" if job.pretraining else run.method.id
             found.setdefault((name, run.net.name), []).append((run, 1 / len(job.runs)))
     return [_cost(*name, runs) for name, runs in found.items()]
@@ -55,6 +51,8 @@ def costs(jobs: Sequence[Job]) -> list[Cost]:
 def _cost(method: str, network: str, runs: Sequence[tuple[Run, float]]) -> Cost:
     steps = sum(run.plan[-1].steps for run, _ in runs)
     speed = next((us for name, us in IMAGE_MICROSECONDS.items() if network.startswith(name)), None)
+    if runs[0][0].method.runner:  # what it trains, only its runner knows
+        speed = None
     images = sum(run.plan[-1].steps * step_images(run) for run, _ in runs)
     minutes = None if speed is None else images * speed / 60e6
     return Cost(method, network, len(runs), sum(share for _, share in runs), steps, minutes)

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from askew.core.errors import UserError, from_os_error
 from askew.core.files import Unwritable, write_json
 from askew.data.task import Task
+from askew.methods import METHODS
+from askew.methods.base import Method
 from askew.nets.network import fetch_weights
 from askew.runs.claims import Watch
-from askew.runs.config import RunRequest, prepare
+from askew.runs.config import Planned, RunRequest, prepare
 from askew.runs.execute import Broken, Busy, Execution, Progress, execute_lanes
 from askew.runs.root import MARKER, open_root
 from askew.runs.store import RunFolder
+from askew.testing import check_method
 from askew.training.clocks import stopwatch
 from askew.training.lane_groups import lane_shape, lanes_that_pay
 from askew.training.run import Run
@@ -53,6 +57,40 @@ class Job:
 
     runs: Mapping[str, RunRequest]
     pretraining: bool
+    planned: Mapping[str, Planned] = field(default_factory=dict, repr=False, compare=False)
+    """The runs as they were planned here. They hold their data, so no other process gets them."""
+
+    def __reduce__(self) -> tuple[type[Job], tuple[Mapping[str, RunRequest], bool]]:
+        return Job, (self.runs, self.pretraining)
+
+    def plans(self) -> list[Planned]:
+        """What to train; a process that was sent the job plans its requests here."""
+        return [self.planned.get(key) or self._plan(request) for key, request in self.runs.items()]
+
+    def _plan(self, request: RunRequest) -> Planned:
+        planned = prepare(request)
+        before = planned.run.before if self.pretraining else None
+        return planned if before is None else replace(planned, run=before)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All runs that were asked for, and the jobs that are missing."""
+
+    planned: Sequence[Planned]
+    pretrainings: Sequence[Job]
+    """Each once, before the runs that continue it."""
+    runs: Sequence[Job]
+
+    @property
+    def keys(self) -> list[str]:
+        """Of all runs, in the order of the requests."""
+        return [planned.key for planned in self.planned]
+
+    @property
+    def missing(self) -> int:
+        """How many runs and pre-trainings are still to be trained."""
+        return sum(len(job.runs) for job in (*self.pretrainings, *self.runs))
 
 
 class Launcher(Protocol):
@@ -64,81 +102,100 @@ class Launcher(Protocol):
         """Release its processes and connections, when there are no more jobs."""
 
 
-@dataclass(frozen=True)
-class Missing:
-    """A run that is still to be trained."""
-
-    request: RunRequest
-    run: Run
-    inputs: int
-    """Numbers in one image."""
-
-    @property
-    def cost(self) -> int:
-        """How long it takes, in comparison with others."""
-        return (
-            self.inputs
-            * self.run.plan[-1].steps
-            * sum(phase.repeat for phase in self.run.method.phases())
-        )
-
-
-def plan_jobs(
-    requests: Sequence[RunRequest], how: Execution
-) -> tuple[list[str], list[Job], list[Job]]:
-    """Every run's key; then what is missing: the pre-trainings, each once, and the runs that
-    continue them."""
-    keys: list[str] = []
-    pretrainings: dict[str, Missing] = {}
-    runs: dict[str, Missing] = {}
-    for request in requests:
-        run, task = prepare(request)
-        keys.append(run.key)
-        folder = RunFolder(how.root / run.key)
+@stopwatch.on("start-up")
+def plan_jobs(requests: Sequence[RunRequest], how: Execution) -> Plan:
+    """Plan each request once, check its method, and find what is missing. Writes nothing."""
+    planned = _planned(requests)
+    pretrainings: dict[str, Planned] = {}
+    runs: dict[str, Planned] = {}
+    for one in planned:
+        folder = RunFolder(how.root / one.key)
         if folder.done and not folder.pretraining and folder.intact():
             continue
-        missing = Missing(request, run, math.prod(task.training_data.source.x.shape[1:]))
-        runs.setdefault(run.key, missing)
-        if run.before is not None and not RunFolder(how.root / run.before.key).done:
-            pretrainings.setdefault(run.before.key, replace(missing, run=run.before))
+        runs.setdefault(one.key, one)
+        before = one.run.before
+        if before is not None and not RunFolder(how.root / before.key).done:
+            pretrainings.setdefault(before.key, replace(one, run=before))
+
     first = pretrainings.keys() & runs.keys()  # asked for themselves, and others continue them
-    others = [missing for key, missing in pretrainings.items() if key not in first]
-    return keys, _in_lanes(others, how, True), _in_lanes(list(runs.values()), how, False, first)
+    others = [one for key, one in pretrainings.items() if key not in first]
+    return Plan(
+        planned, _in_lanes(others, how, True), _in_lanes(list(runs.values()), how, False, first)
+    )
+
+
+def _planned(requests: Sequence[RunRequest]) -> list[Planned]:
+    """Plan each request; UserError if a method that is not askew's own breaks the contract."""
+    planned: list[Planned] = []
+    checked: set[str] = set()
+    for request in requests:
+        planned.append(prepare(request))
+        method = planned[-1].run.method
+        if request.method not in checked and METHODS.get(method.id) is not type(method):
+            check_contract(method)
+        checked.add(request.method)
+    return planned
+
+
+def check_contract(method: Method) -> None:
+    """UserError if a method breaks the contract of methods."""
+    try:
+        check_method(method, strict=False)
+    except AssertionError as error:
+        raise UserError(
+            str(error),
+            "docs/add-a-method.md explains the contract; askew.check_method tests it in Python.",
+        ) from None
+
+
+def _cost(planned: Planned) -> int:
+    """How long a run takes, in comparison with others."""
+    run, data = planned.run, planned.task.training_data
+    inputs = math.prod(data.source.x.shape[1:])
+    return inputs * run.plan[-1].steps * sum(phase.repeat for phase in run.method.phases())
 
 
 def _in_lanes(
-    missing: Sequence[Missing], how: Execution, pretraining: bool, first: Collection[str] = ()
+    missing: Sequence[Planned], how: Execution, pretraining: bool, first: Collection[str] = ()
 ) -> list[Job]:
     """Jobs of runs of equal shape, those on the same training data next to each other.
 
     These `first`, then the longest before the others, so that no worker is left with a long one at
     the end.
     """
-    alike: dict[str, list[Missing]] = {}
+    alike: dict[str, list[Planned]] = {}
     for one in missing:
         alike.setdefault(lane_shape(one.run), []).append(one)
-    groups: list[list[Missing]] = []
+    groups: list[list[Planned]] = []
     for group in alike.values():
         lanes = how.lanes or lanes_that_pay(group[0].run, how.device)
+        if group[0].run.method.runner:
+            lanes = 1
         if lanes > 1:
             group.sort(key=lambda one: one.run.origin)
         groups += [group[start : start + lanes] for start in range(0, len(group), lanes)]
-    groups.sort(key=lambda group: (group[0].run.key not in first, -sum(one.cost for one in group)))
-    return [Job({one.run.key: one.request for one in group}, pretraining) for group in groups]
+    groups.sort(key=lambda group: (group[0].key not in first, -sum(map(_cost, group))))
+    return [
+        Job({one.key: one.request for one in group}, pretraining, {one.key: one for one in group})
+        for group in groups
+    ]
 
 
-@stopwatch.on("start-up")
-def open_plan(
-    requests: Sequence[RunRequest], how: Execution
-) -> tuple[list[str], list[Job], list[Job]]:
-    """The same, and a folder for it; only at the end, so that what cannot be done writes
-    nothing."""
-    plan = plan_jobs(requests, how)
-    for request in (request for job in plan[2] for request in job.runs.values()):
-        run, task = prepare(request)
-        fetch_weights(run.net, tuple(task.training_data.source.x.shape[1:]))
-    open_root(how.root)
-    return plan
+def train(plan: Plan, how: Execution, launcher: Launcher) -> Iterator[Event]:
+    """Train what a plan says is missing, pre-trainings first, yielding what happens.
+
+    This is what `askew.run`, `askew.bench`, `askew run`, `askew bench` and `askew tune` do.
+    """
+    with stopwatch.on("start-up"):
+        for one in (one for job in plan.runs for one in job.plans()):
+            fetch_weights(one.run.net, tuple(one.task.training_data.source.x.shape[1:]))
+        open_root(how.root)  # after all else, so that what cannot be done writes nothing
+        if plan.runs:
+            write_plan(how, plan.keys, [one.request for one in plan.planned])
+
+    with contextlib.closing(launcher):
+        for jobs in (plan.pretrainings, plan.runs):
+            yield from launch_jobs(jobs, how, launcher)
 
 
 def write_plan(how: Execution, keys: Sequence[str], requests: Sequence[RunRequest]) -> None:
@@ -197,7 +254,7 @@ def run_job(job: Job, how: Execution) -> Iterator[Event]:
                 f"The folder of runs {how.root} is gone.",
                 "was it on a disk that is no longer mounted?",
             )
-        for event in execute_lanes(_prepared(job), how, pretraining=job.pretraining):
+        for event in execute_lanes(_pairs(job), how, pretraining=job.pretraining):
             match event:
                 case Broken():
                     ended[event.key] = Failed(event.key, job.runs[event.key], str(event.error))
@@ -217,13 +274,9 @@ def run_job(job: Job, how: Execution) -> Iterator[Event]:
 
 
 @stopwatch.on("start-up")
-def _prepared(job: Job) -> list[tuple[Run, Task]]:
+def _pairs(job: Job) -> list[tuple[Run, Task]]:
     """What a job trains, and on which data."""
-    pairs = [prepare(request) for request in job.runs.values()]
-    return [
-        (run.before if run.before is not None and job.pretraining else run, task)
-        for run, task in pairs
-    ]
+    return [(one.run, one.task) for one in job.plans()]
 
 
 def record_failure(failed: Failed, how: Execution) -> Failed:
