@@ -23,8 +23,8 @@ from askew.data.task import Task, TestLabels, TrainingData
 from askew.evaluation.prior_estimators import UnsurePriorWarning
 from askew.methods import SourceOnly
 from askew.nets.augment import Views
-from askew.nets.kernels import draws
 from askew.nets.spec import NetSpec
+from askew.nets.triton import draws
 from askew.runs.execute import Broken, Execution, execute, execute_lanes
 from askew.runs.root import open_root
 from askew.runs.store import RunFolder

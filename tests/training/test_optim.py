@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from askew.nets.lanes.dense import Factors
+from askew.nets.vmap.dense import Factors
 from askew.training.optim import Optim, Optimiser, adam_, rate, sgd_
 
 steady = settings(derandomize=True, deadline=None, max_examples=50, database=None)

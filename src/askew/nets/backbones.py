@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from askew.core.errors import UserError, unknown
 from askew.nets.adabn import NORMS, TwoNorms, batch_norms
-from askew.nets.kernels.kept_norm import quicken_norms
 from askew.nets.layers import Crop, Dropout, NormKeeper, Pixels
 from askew.nets.modules import OWN_PREFIX, own_backbone
 from askew.nets.small import OWN, WHOLE, own_features, side_by_side
@@ -28,6 +27,7 @@ from askew.nets.starting_weights import (
     move_strides,
     published,
 )
+from askew.nets.triton.kept_norm import quicken_norms
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)

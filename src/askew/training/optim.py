@@ -17,9 +17,9 @@ from torch import Tensor
 
 from askew.core.device import wide
 from askew.core.options import Between
-from askew.nets.lanes.dense import Factors, Gradient
-from askew.nets.lanes.trust import trusted_update
 from askew.nets.small import on_backbone
+from askew.nets.triton.trust import trusted_update
+from askew.nets.vmap.dense import Factors, Gradient
 
 Tensors = list[Tensor]
 Averages = tuple[Tensor, Mapping[str, Tensor]]
@@ -225,7 +225,7 @@ class Optimiser:
                 continue
             if not trusted_update(weight, grad.left, len(slots), name in followers):
                 continue
-            from askew.nets.lanes.update_kernel import update
+            from askew.nets.triton.update_kernel import update
 
             if numbers is None:
                 done = () if count is None else (1 - o.momentum**count, 1 - BETA2**count)

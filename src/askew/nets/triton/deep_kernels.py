@@ -14,9 +14,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from askew.nets.lanes.conv_kernels import how
-from askew.nets.lanes.norm_kernels import store_part
-from askew.nets.lanes.planes import SPLITS
+from askew.nets.triton.conv_kernels import how
+from askew.nets.triton.norm_kernels import store_part
+from askew.nets.triton.planes import SPLITS
 
 
 @triton.jit

@@ -6,7 +6,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from askew.core import random
-from askew.nets.lanes.trust import tried, usable
+from askew.nets.triton.trust import tried, usable
 
 
 def bits(keys: Tensor, stream: str, *shape: int) -> Tensor:
@@ -27,7 +27,7 @@ def normal(keys: Tensor, stream: str, *shape: int) -> Tensor:
 def _drawn(kind: str, keys: Tensor, stream: str, shape: tuple[int, ...]) -> Tensor:
     if not _trusted(kind, keys, shape):
         return random.DRAWS[kind](keys, stream, *shape)
-    from askew.nets.kernels.draw_kernel import draw
+    from askew.nets.triton.draw_kernel import draw
 
     return draw(kind, keys, stream, shape)
 

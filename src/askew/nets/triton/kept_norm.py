@@ -10,8 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from askew.nets.lanes.forms import Form
-from askew.nets.lanes.trust import tried, usable
+from askew.nets.triton.trust import tried, usable
+from askew.nets.vmap.forms import Form
 
 
 class KeptNorm2d(nn.BatchNorm2d):
@@ -21,7 +21,7 @@ class KeptNorm2d(nn.BatchNorm2d):
     def forward(self, x: Tensor) -> Tensor:
         if self.training or not torch.is_grad_enabled() or not self._trusted(x):
             return super().forward(x)
-        from askew.nets.kernels.kept_norm_kernel import KeptNorm
+        from askew.nets.triton.kept_norm_kernel import KeptNorm
 
         norm: Form = KeptNorm.apply
         return norm(x, self.weight, self.bias, self.running_mean, self.running_var, self.eps)

@@ -1,7 +1,7 @@
 """Picture views, as two Triton kernels that read and write every pixel once: torch takes some 25
 passes over them.
 
-Sides of images are not `constexpr`, for the reason that `askew.nets.lanes.norm_kernels` gives.
+Sides of images are not `constexpr`, for the reason that `askew.nets.triton.norm_kernels` gives.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from askew.nets.kernels import pictures
+from askew.nets.triton import pictures
 
 HALF_RANGE = tl.constexpr(pictures.HALF_RANGE)
 CONTRAST, COLOUR = tl.constexpr(pictures.CONTRAST), tl.constexpr(pictures.COLOUR)
@@ -160,7 +160,7 @@ def picture_view(
     style: float,
     side: int,
 ) -> Tensor:
-    """`askew.nets.kernels.pictures.picture_view`, channels last in memory."""
+    """`askew.nets.triton.pictures.picture_view`, channels last in memory."""
     n, c, height, width = x.shape
     x = (x if x.dtype == torch.uint8 else x.float()).contiguous()
     out = torch.empty((n, side, side, c), device=x.device)

@@ -6,7 +6,7 @@ a convolution is one batched product of weights and patches, whose outcome lies 
 order; a channel's batch statistics are over one stretch of memory, and all lanes' channels together
 are the channels of one ordinary batch norm. What vmap makes of these layers by itself (a
 convolution of many groups, transpositions around every layer) is slower. On a GPU with Triton,
-askew.nets.lanes.kernels does without laying out any patches, and images lie there channels last.
+askew.nets.triton.kernels does without laying out any patches, and images lie there channels last.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from askew.nets.lanes import forms
-from askew.nets.lanes.dense import Dense
-from askew.nets.lanes.forms import NO_POOL, Pool, channels_then_images, convolved, normed
-from askew.nets.lanes.trust import trusted_block, trusted_dropout, trusted_norm
+from askew.nets.triton.trust import trusted_block, trusted_dropout, trusted_norm
+from askew.nets.vmap import forms
+from askew.nets.vmap.dense import Dense
+from askew.nets.vmap.forms import NO_POOL, Pool, channels_then_images, convolved, normed
 
 __all__ = ["NO_POOL", "Pending", "Pool", "dense", "dropped", "norm_relu_pool"]
 
@@ -94,7 +94,7 @@ class _ConvNormReluPool(_Stacked):
         with _no_autocast(x.device.type) as in_bfloat16:
             kept = torch.bfloat16 if in_bfloat16 else _kept()
             if trusted_block(x, kernel, padding, *how, kept):
-                from askew.nets.lanes import kernels
+                from askew.nets.triton import kernels
 
                 out: Tensor = kernels.ConvNormReluPool.apply(  # type: ignore[no-untyped-call]
                     x, kernel, shift, weight, bias, mean, var, padding, *how, kept
@@ -135,7 +135,7 @@ class _Dropped(_Stacked):
     ) -> tuple[Tensor, int]:
         x, keys = _lanes_first(info, dims[:2], x, keys)
         if trusted_dropout(x, p):
-            from askew.nets.lanes.dropout_kernel import Dropped
+            from askew.nets.triton.dropout_kernel import Dropped
 
             out: Tensor = Dropped.apply(x, keys, stream, p)  # type: ignore[no-untyped-call]
             return out, 0
@@ -164,7 +164,7 @@ class _NormReluPool(_Stacked):
             x = x[..., None, None]
         x = x.to(weight.dtype)
         if trusted_norm(x, weight, momentum, eps, pool, training):
-            from askew.nets.lanes import kernels
+            from askew.nets.triton import kernels
 
             out: Tensor = kernels.NormReluPool.apply(  # type: ignore[no-untyped-call]
                 x, weight, bias, mean, var, momentum, eps, pool, training

@@ -11,8 +11,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from askew.nets.lanes.norm_kernels import store_part
-from askew.nets.lanes.planes import SPLITS
+from askew.nets.triton.norm_kernels import store_part
+from askew.nets.triton.planes import SPLITS
 
 
 @triton.jit

@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from askew.nets.kernels.draw_kernel import M1, M2, hash64
+from askew.nets.triton.draw_kernel import M1, M2, hash64
 
 BLOCK = 1024
 

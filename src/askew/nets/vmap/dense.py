@@ -2,7 +2,7 @@
 
 digits-32 has 31 million dense weights a lane, and a step does little else than read and write them.
 The gradient of such a weight is a product of two small matrices, so a backward pass leaves the two,
-and the optimiser multiplies them where it uses the outcome (`askew.nets.lanes.update_kernel`): a
+and the optimiser multiplies them where it uses the outcome (`askew.nets.triton.update_kernel`): a
 fifth to a quarter of what a step moves.
 """
 

@@ -18,9 +18,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from askew.nets.lanes import conv_kernels, deep_kernels
-from askew.nets.lanes.forms import Pool, each
-from askew.nets.lanes.planes import Plane, merged, norm_gradient, norm_relu_pool, statistics
+from askew.nets.triton import conv_kernels, deep_kernels
+from askew.nets.triton.planes import Plane, merged, norm_gradient, norm_relu_pool, statistics
+from askew.nets.vmap.forms import Pool, each
 
 
 class NormReluPool(torch.autograd.Function):

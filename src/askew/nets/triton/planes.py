@@ -9,8 +9,8 @@ import torch
 import triton
 from torch import Tensor
 
-from askew.nets.lanes import norm_kernels
-from askew.nets.lanes.forms import Pool
+from askew.nets.triton import norm_kernels
+from askew.nets.vmap.forms import Pool
 
 SPLITS = 8 * 132
 """Programs that a sum over all pixels is spread over, so that a few lanes fill a large GPU too."""

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from askew.core import random
-from askew.nets.lanes.forms import Form, Pool, dropped, normed, one_by_one
+from askew.nets.vmap.forms import Form, Pool, dropped, normed, one_by_one
 
 TOLERATED = 0.02
 """How far a kernel may be from torch, as a share of the outcome: products in TF32 are 0.001 apart,
@@ -121,12 +121,11 @@ def tried(
     layer: str, shapes: tuple[Shape, ...], options: tuple[object, ...], device: torch.device
 ) -> bool:
     """Whether the kernel of a layer says what torch says, on random tensors of these shapes."""
-    from askew.nets.kernels import picture_kernel, pictures
-    from askew.nets.kernels.draw_kernel import draw
-    from askew.nets.kernels.kept_norm_kernel import KeptNorm
-    from askew.nets.lanes import kernels
-    from askew.nets.lanes.dropout_kernel import Dropped
-    from askew.nets.lanes.update_kernel import update
+    from askew.nets.triton import kernels, picture_kernel, pictures
+    from askew.nets.triton.draw_kernel import draw
+    from askew.nets.triton.dropout_kernel import Dropped
+    from askew.nets.triton.kept_norm_kernel import KeptNorm
+    from askew.nets.triton.update_kernel import update
 
     forms: dict[str, tuple[Form, Form]] = {
         "convolution": (kernels.Conv.apply, _convolution),
