@@ -17,15 +17,14 @@ import torch
 from torch import Tensor, nn
 
 from askew.nets.network import build
-from askew.nets.spec import NetSpec
+from askew.nets.spec import NetworkSpec
 from askew.training.optim import Optim, Optimiser
 
 STEPS, REPEATS = 100, 7
 
 
 def ours(kind: str, params: Mapping[str, Tensor], grads: list[Tensor]) -> Callable[[], object]:
-    # type: ignore[arg-type]
-    optimiser = Optimiser(Optim(optimiser=kind), {n: p.detach() for n, p in params.items()})
+    optimiser = Optimiser(Optim(optimiser=kind), {n: p.detach() for n, p in params.items()})  # type: ignore[arg-type]
     names, t = list(params), torch.tensor(0.5)
     return lambda: optimiser.step(names, grads, t)
 
@@ -63,7 +62,9 @@ def main() -> None:
     ).parse_args()
     torch.set_num_threads(1)
     params = dict(
-        nn.ModuleDict(build(NetSpec(name="digits-28"), (1, 28, 28), 10, 0)[0]).named_parameters()
+        nn.ModuleDict(
+            build(NetworkSpec(layers="digits-28"), (1, 28, 28), 10, 0)[0]
+        ).named_parameters()
     )
     grads = [torch.randn_like(p) for p in params.values()]
     for kind in ("sgd", "adam"):

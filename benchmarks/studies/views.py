@@ -45,13 +45,13 @@ from askew.evaluation.calibration import mean_outputs
 from askew.evaluation.metrics import score
 from askew.evaluation.outputs import DomainOutputs
 from askew.evaluation.validators import choose_several, score_networks
-from askew.inference.embeddings import backbone_spec, frozen, picture_shape
+from askew.inference.embeddings import checked_embedding, frozen, picture_shape
 from askew.methods import COMPARED
 from askew.methods.base import Batch, Method
 from askew.nets.augment import Views, make_view
 from askew.nets.backbones import corners
+from askew.nets.embedding import Embedding
 from askew.nets.forward import fast_backbones
-from askew.nets.spec import NetSpec
 from askew.training.batches import Feed
 
 KINDS = {
@@ -111,18 +111,19 @@ def embed(pacs: Path, out: Path, backbone: str, weights: str, side: int) -> None
     """One .npz per domain, of pictures decoded to so many pixels, or to those that `askew adapt`
     decodes them to."""
     out.mkdir(parents=True, exist_ok=True)
-    shape = (3, side, side) if side else picture_shape(NetSpec(name=backbone))
-    spec = backbone_spec(backbone, weights, shape)
-    network = frozen(spec, shape)
+    plain = Embedding(backbone=backbone, weights=weights)
+    shape = (3, side, side) if side else picture_shape(plain)
+    embedding = checked_embedding(plain, shape)
+    network = frozen(embedding, shape)
     for domain in DOMAINS:
         listing = list_pictures(pacs / domain, "source")
         assert listing is not None
         found: dict[str, list[Tensor]] = {}
-        with torch.inference_mode(), fast_backbones(network, shape, 32):
+        with torch.inference_mode(), fast_backbones(network, 32):
             for some in torch.split(torch.arange(len(listing.paths)), 32):
                 pixels = [decode(listing.root / listing.paths[i], shape) for i in some.tolist()]
                 for kind, views in views_of(
-                    torch.from_numpy(np.stack(pixels)), some, min(spec.crop, shape[1])
+                    torch.from_numpy(np.stack(pixels)), some, min(embedding.crop, shape[1])
                 ).items():
                     rows = torch.stack([network(view).flatten(1) for view in views], dim=1)
                     found.setdefault(kind, []).append(rows.half())
@@ -134,7 +135,10 @@ def embed(pacs: Path, out: Path, backbone: str, weights: str, side: int) -> None
 
 def views_of(x: Tensor, rows: Tensor, side: int) -> dict[str, list[Tensor]]:
     """Pictures, and their views by kind."""
-    found = {"plain": [x], "corners": list(corners(x, (side, side)))}
+    found = {
+        "plain": [x],
+        "corners": [*corners(x, (side, side)), *corners(x.flip(-1), (side, side))],
+    }
     for kind, (count, how) in KINDS.items():
         keys = [random.hash64(random.key("study", kind, v), rows) for v in range(count)]
         found[kind] = [make_view(x, key, how, side=side) for key in keys]

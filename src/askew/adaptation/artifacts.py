@@ -24,12 +24,11 @@ from askew.data.image_lists import Columns
 from askew.data.paths import require_file
 from askew.evaluation.calibration import temperature
 from askew.inference.embeddings import Embedders
-from askew.inference.ensemble import join, with_source_statistics
 from askew.inference.model_card import TargetPrior
 from askew.inference.predictor import Predictor
 from askew.inference.writers import write_predictions_csv
 from askew.nets.adabn import STATISTICS
-from askew.nets.network import keeps_source_statistics
+from askew.nets.network import keeps_source_statistics, with_source_statistics
 from askew.runs.root import open_root
 
 Part = tuple[Predictor, float, float]
@@ -67,7 +66,7 @@ def predictor(found: Adaptation) -> Predictor:
     parts = list(zip(models, temperatures, shares, strict=True))
     if below := next((one.embedders for one in members if one.embedders is not None), None):
         parts = _on_one(parts, [one.embedders is not None for one in members], below, shape)
-    plain = join(*zip(*parts, strict=True)) if len(parts) > 1 else parts[0][0]
+    plain = parts[0][0]
     bias = tuple((found.temperature * found.bias).tolist()) if found.bias.any() else ()
     card = dataclasses.replace(plain.card, temperature=found.temperature, bias=bias)
     whole = Predictor(card, plain.weights, "cpu")
@@ -84,7 +83,7 @@ def _on_one(
     if len(inner) == 1:
         ((model, temperature, weight),) = inner
         return [*others, (on_frozen(model, embedders, shape), temperature, weight)]
-    model = on_frozen(join(*zip(*inner, strict=True)), embedders, shape)
+    model = on_frozen(inner[0][0], embedders, shape)
     return [*others, (model, 1.0, sum(weight for _, _, weight in inner))]
 
 
@@ -98,13 +97,8 @@ def on_frozen(model: Predictor, embedders: Embedders, shape: tuple[int, ...]) ->
     split = keeps_source_statistics(weights)
     if split:  # of one part; others have the same for both domains
         weights = with_source_statistics(weights)
-    backbone = embedders.target.spec
-    net = dataclasses.replace(
-        card.net,
-        name=f"{backbone.name}+{card.net.name}",
-        crop=backbone.crop,
-        norm="split" if split else card.net.norm,
-    )
+    norm = "split" if split else card.net.norm
+    net = dataclasses.replace(card.net, embedding=embedders.target.embedding, norm=norm)
     return Predictor(dataclasses.replace(card, net=net, shape=shape), weights, "cpu")
 
 

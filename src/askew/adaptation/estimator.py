@@ -34,7 +34,6 @@ from askew.evaluation.validators import (
     score_networks,
 )
 from askew.evaluation.verdict import judge_transfers
-from askew.inference.ensemble import join, joins
 from askew.inference.model_card import ModelCard, TargetPrior
 from askew.inference.predictor import Predictor, Prior
 from askew.methods import method_class, named
@@ -277,7 +276,6 @@ def _calibrated(
         return models[0], None
     model, t, outputs = models[0], networks[0].temperature, networks[0].outputs
     if len(models) > 1:
-        model = join(models, [network.temperature for network in networks], weights)
         mean = mean_outputs([network.outputs for network in networks], weights)
         t = temperature(mean)
         outputs = at_temperature(mean, t)
@@ -353,7 +351,7 @@ def _outputs(snapshot: Snapshot) -> DomainOutputs:
 def _chosen(networks: list[ScoredNetwork], runs: list[Run], weights: Sequence[float]) -> list[int]:
     """The networks that label-free scores prefer; source-only, the first, if the verdict is against
     them."""
-    members = [i for i in choose_several(networks, weights) if joins(runs[i])] or [choose(networks)]
+    members = choose_several(networks, weights) or [choose(networks)]
     if members == [0]:
         return members
     outputs = mean_outputs([networks[i].outputs for i in members], [weights[i] for i in members])

@@ -11,7 +11,7 @@ from askew.adaptation.pipeline import Adaptation
 from askew.data.custom import few
 from askew.evaluation.agreement import ALARMS
 from askew.evaluation.prior_estimators import DEFAULT
-from askew.nets.modules import OWN_PREFIX
+from askew.nets.embedding import OWN_PREFIX
 from askew.nets.small import OWN
 from askew.reports.findings import Finding, has_few_classes, holding
 

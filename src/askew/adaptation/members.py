@@ -32,7 +32,6 @@ from askew.evaluation.logits import Labels, as_labels, softmax
 from askew.evaluation.outputs import DomainOutputs, read_outputs
 from askew.evaluation.validators import ScoredNetwork, choose, score_networks
 from askew.inference.embeddings import Embedders
-from askew.inference.ensemble import joins
 from askew.nets.network import fetch_weights
 from askew.runs.config import hash_of_answers
 from askew.runs.execute import Execution, Progress, execute
@@ -179,7 +178,7 @@ def ensemble_of(
         replace(trained[i], candidate=replace(trained[i].candidate, weight=weight))
         for i, weight in chosen
     ]
-    members = [t for t in counted if joins(t.run)]
+    members = counted
     if len(members) < 2:
         return [], {}
     return (yield from joined(ENSEMBLE.name, members, rows, request, out, device))

@@ -32,18 +32,16 @@ from askew.data.task import Task
 from askew.evaluation.logits import Floats
 from askew.inference.embeddings import (
     Embedders,
-    backbone_spec,
+    checked_embedding,
     embedded,
     embedders,
     picture_embedders,
     weights_file,
 )
 from askew.methods import make_method, method_class
-from askew.nets.adabn import NORMS
-from askew.nets.backbones import CORNERS, CROPS, GEM, plain_name
-from askew.nets.modules import OWN_PREFIX, backbone_name
-from askew.nets.small import OWN
-from askew.nets.spec import NetSpec
+from askew.nets.embedding import OWN_PREFIX, Embedding
+from askew.nets.modules import backbone_name
+from askew.nets.spec import LAYERS, parse_network
 from askew.runs.execute import Progress
 from askew.runs.journal import part_of
 from askew.runs.root import open_root
@@ -157,17 +155,16 @@ class Setup:
         return self.task.training_data.source.x.ndim == 2
 
     @property
-    def backbone(self) -> NetSpec | None:
+    def backbone(self) -> Embedding | None:
         """The frozen one below the network."""
-        return None if self.embedders is None else self.embedders.target.spec
+        return None if self.embedders is None else self.embedders.target.embedding
 
     @property
     def description(self) -> str:
         """The network in a few words."""
         if self.backbone is not None:
-            name = self.backbone.name
-            corners = ", corners too" if name.startswith((CORNERS, CROPS)) else ""
-            return f"{self.network} on embeddings of a frozen {plain_name(name)}{corners}"
+            corners = ", corners too" if self.backbone.corners else ""
+            return f"{self.network} on embeddings of a frozen {self.backbone.backbone}{corners}"
         if self.data.kind == "rows":
             return f"{self.network} on rows of {self.data.source.shape[0]} numbers"
         return f"{self.network}, all of it trained"
@@ -220,15 +217,17 @@ def _network(
         return Setup(data, data.task, request.backbone or "mlp", None, training)
     shape = tuple(data.task.training_data.source.x.shape[1:])
     name = asked or _default_network(shape, request, device)
-    if name in OWN:
+    if name in LAYERS:
         return Setup(data, data.task, name, None, training)
     if _fine_tunes(request, device):
-        backbone_spec(name, request.weights, shape)
-        network = name if "+" in name else f"{name}+bottleneck"
+        asked_network = parse_network(name, weights=request.weights)
+        assert asked_network.embedding is not None, "it is no network of layers"
+        checked_embedding(asked_network.embedding, shape)
+        network = name if asked_network.layers else f"{name}+bottleneck"
         return Setup(data, data.task, network, None, _tuning(request, data) | training)
-    spec = backbone_spec(_frozen_network(name, request, _images(data)), request.weights, shape)
+    embedding = checked_embedding(_frozen_embedding(name, request, _images(data)), shape)
     open_root(out / "runs")  # marks the folder as ours, so that work stopped from here on can go on
-    both = embedders(spec, shape, device)
+    both = embedders(embedding, shape, device)
     return Setup(data, (yield from embedded(data.task, both)), "mlp", both, training)
 
 
@@ -239,17 +238,14 @@ def on_rows(
     before. None where there is no such backbone, or one without weights that tell anything."""
     if setup.of_rows:
         return setup
-    below = plain_name(setup.network.partition("+")[0])  # of the layers that are put on it
-    if below in OWN or below.startswith(OWN_PREFIX) or request.weights == "none":
+    below = parse_network(setup.network).embedding
+    if below is None or below.own or request.weights == "none":
         return None
     data, shape = setup.data, tuple(setup.task.training_data.source.x.shape[1:])
-    seen = (
-        {"crop": int(setup.training["crop"])} if "crop" in setup.training else {}
-    )  # one model sees one size
-    spec = backbone_spec(
-        _frozen_network(below, request, _images(data)), request.weights, shape, **seen
-    )
-    both = embedders(spec, shape, device)
+    plain = _frozen_embedding(below.backbone, request, _images(data))
+    crop = int(setup.training.get("crop", plain.crop))  # one model sees one size
+    plain = replace(plain, crop=crop)
+    both = embedders(checked_embedding(plain, shape), shape, device)
     # What was asked of training is about fine-tuning: rates and lengths on rows are others.
     return replace(
         setup,
@@ -266,14 +262,19 @@ def _images(data: CustomData) -> int:
     return len(splits.source) + len(splits.source_val) + len(splits.target)
 
 
-def _frozen_network(name: str, request: AdaptRequest, images: int) -> str:
+def _frozen_embedding(name: str, request: AdaptRequest, images: int) -> Embedding:
     """The network that embeds so many images, by a generalised mean: with the domain's batch
     statistics too, unless nothing is adapted, and the corners of each where there is time for
     them."""
-    if name.startswith((CORNERS, CROPS, NORMS, GEM, OWN_PREFIX)):
-        return name
-    corners = "" if request.quick or images > FEW_IMAGES else CORNERS
-    return f"{corners}{'' if request.method == SOURCE_ONLY.name else NORMS}{GEM}{name}"
+    plain = Embedding(backbone=name, weights=request.weights)
+    if plain.own:
+        return plain
+    return replace(
+        plain,
+        pooling="gem",
+        corners=not request.quick and images <= FEW_IMAGES,
+        statistics="original" if request.method == SOURCE_ONLY.name else "both",
+    )
 
 
 def _fine_tunes(request: AdaptRequest, device: torch.device) -> bool:
@@ -284,7 +285,7 @@ def _fine_tunes(request: AdaptRequest, device: torch.device) -> bool:
 
 
 def _streams(request: AdaptRequest, device: torch.device) -> bool:
-    if _fine_tunes(request, device) or _picture_network(request, device) in OWN:
+    if _fine_tunes(request, device) or _picture_network(request, device) in LAYERS:
         return False
     paths = (request.source, request.target)
     return all(
@@ -308,8 +309,8 @@ def _stream(
 
     _known(request, read_domains(request, listed))  # what is wrong is an error before the work
     images = sum(len(listing.paths) for listing in listings)
-    network = _frozen_network(_picture_network(request, device), request, images)
-    both = picture_embedders(network, request.weights, device)
+    embedding = _frozen_embedding(_picture_network(request, device), request, images)
+    both = picture_embedders(embedding, device)
     open_root(out / "runs")  # marks the folder as ours, so that work stopped from here on can go on
     opened, done = {}, 0
     for listing, embedder in zip(listings, both, strict=True):

@@ -222,8 +222,7 @@ def shard_inputs(shard: Shard, card: ModelCard) -> Iterator[Input]:
     file = Path(shard["file"])
     x = _array(file)
     for i in range(shard["start"], shard["stop"]):
-        # type: ignore[misc]
-        yield f"{readable(file)}:{i}", lambda i=i: as_input(x[i : i + 1], card)[0]
+        yield f"{readable(file)}:{i}", lambda i=i: as_input(x[i : i + 1], card)[0]  # type: ignore[misc]
 
 
 def _array(file: Path) -> Row:

@@ -111,8 +111,7 @@ def trials(
         from torch.quasirandom import SobolEngine
 
         defaults = {name: option.default for name, option in searched.items()}
-        # type: ignore[no-untyped-call]
-        points = SobolEngine(len(searched), scramble=True, seed=0).draw(count).tolist()
+        points = SobolEngine(len(searched), scramble=True, seed=0).draw(count).tolist()  # type: ignore[no-untyped-call]
         found.append(Trial(method, "default", defaults, recipe))
         for point in points:
             hyper = {
