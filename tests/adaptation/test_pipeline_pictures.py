@@ -45,9 +45,10 @@ from askew.evaluation.validators import score_another, score_networks
 from askew.inference import embeddings
 from askew.inference.embeddings import embedded, embedders, frozen
 from askew.inference.predictor import load
+from askew.nets.embedding import Embedding
 from askew.nets.forward import fast_bfloat16
 from askew.nets.network import build
-from askew.nets.spec import NetSpec
+from askew.nets.spec import parse_network
 from askew.runs.execute import Progress
 
 FROZEN = "corners:norms:gem:resnet18"
@@ -72,8 +73,7 @@ def photographs(folder: Path, classes: tuple[str, ...], n: int, dark: int) -> Pa
 @pytest.fixture
 def small_backbone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Networks see 32 pixels in place of 224, which is forty times faster."""
-    narrow = dataclasses.replace
-    monkeypatch.setattr(embeddings, "NetSpec", lambda **values: narrow(NetSpec(**values), crop=32))
+    monkeypatch.setitem(Embedding.__init__.__kwdefaults__, "crop", 32)
 
 
 @pytest.mark.parametrize(
@@ -398,7 +398,9 @@ def test_a_quick_look_takes_some_pictures_and_one_method(
     assert setup.training == {**adapting.QUICK, "batch": 4, "round": 5}, (
         "what was asked for goes before what is quick"
     )
-    assert setup.backbone == NetSpec(name="norms:gem:resnet18", crop=32), "nobody waits for corners"
+    assert setup.backbone == parse_network("norms:gem:resnet18", crop=32), (
+        "nobody waits for corners"
+    )
 
 
 @pytest.mark.parametrize(
@@ -443,7 +445,7 @@ def test_embeddings_are_what_the_network_says_of_each_picture(
         photographs(tmp_path / "t", ("red",), 4, 0),
     )
     data = adapting.load_custom_data(source, target)
-    spec = NetSpec(name="resnet18", crop=32)
+    spec = parse_network("resnet18", crop=32)
     task = finish(embedded(data.task, embedders(spec, (3, 256, 256), CPU)))
     with torch.no_grad():
         network = frozen(spec, (3, 256, 256))
@@ -471,11 +473,11 @@ def test_small_images_in_an_array_train_a_small_network_whole(tmp_path: Path) ->
 
 
 def test_what_stands_on_a_backbone_is_a_network_of_rows() -> None:
-    parts, width = build(NetSpec(name="resnet18+mlp", crop=0), (3, 32, 32), 2, 0)
+    parts, width = build(parse_network("resnet18+mlp", crop=0), (3, 32, 32), 2, 0)
     assert width == 256
     assert parts["features"].eval()(torch.zeros(2, 3, 32, 32, dtype=torch.uint8)).shape == (2, 256)
     with pytest.raises(UserError, match=r"There is no network 'resnet18\+mini'") as caught:
-        build(NetSpec(name="resnet18+mini"), (3, 32, 32), 2, 0)
+        build(parse_network("resnet18+mini"), (3, 32, 32), 2, 0)
     assert caught.value.hint == "after a +: mlp, bottleneck, bare or centred."
 
 

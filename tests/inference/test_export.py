@@ -12,7 +12,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small_models import CLASSES, TARGET, images, predictor, refused, rows, shallow_resnets, softmax
+from small_models import (
+    CLASSES,
+    EMBEDDED,
+    TARGET,
+    images,
+    predictor,
+    refused,
+    rows,
+    shallow_resnets,
+    softmax,
+)
 
 from askew.inference import export as module
 from askew.inference.export import export
@@ -72,14 +82,12 @@ def test_torchscript_has_the_centre_crop_and_the_scaling_inside(tmp_path: Path) 
     assert "all scaling and cropping is inside" in json.loads(about["askew.json"])["input"]["form"]
 
 
-@pytest.mark.parametrize(
-    ("form", "looks"), [("torchscript", "corners:norms:gem:"), ("program", "norms:gem:")]
-)
+@pytest.mark.parametrize(("form", "corners"), [("torchscript", True), ("program", False)])
 def test_corners_of_an_image_and_statistics_of_its_domain_are_inside_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str, looks: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str, corners: bool
 ) -> None:
     shallow_resnets(monkeypatch)  # an exporter reads it layer by layer
-    model = predictor(f"{looks}resnet18+mlp", (3, 40, 40))
+    model = predictor("resnet18+mlp", (3, 40, 40), corners=corners, **EMBEDDED)
     norms = domain_norms(model.classifier)
     assert norms is not None
     norms.estimate([torch.from_numpy(images(8, 3, 40, 40))])

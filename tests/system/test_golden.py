@@ -23,7 +23,7 @@ import askew
 from askew.data.domains import Labeled
 from askew.data.task import TrainingData
 from askew.methods import COAL, SourceOnly
-from askew.nets.spec import NetSpec
+from askew.nets.spec import NetworkSpec
 from askew.runs.config import RunRequest, prepare
 from askew.runs.store import RunFolder
 from askew.training.batches import Feed
@@ -70,7 +70,7 @@ def test_a_seed_draws_the_batches_and_dropout_masks_that_it_always_drew(sampler:
         shift="natural",
         draw=0,
         origin="o",
-        net=NetSpec(name="mlp"),
+        net=NetworkSpec(layers="mlp"),
         plan=stages,
         batch=6,
         sampler=sampler,

@@ -20,7 +20,7 @@ from askew.methods import SourceOnly, make_method
 from askew.methods.base import Batch, Losses, State
 from askew.nets.augment import Views, make_view
 from askew.nets.network import Net
-from askew.nets.spec import NetSpec
+from askew.nets.spec import parse_network
 from askew.nets.triton import trust
 from askew.nets.vmap import forms as lane_forms
 from askew.runs.config import RunRequest, prepare
@@ -196,7 +196,7 @@ def taught(net: str, data: TrainingData, seed: int, rounds: int = 2, round_steps
         shift="natural",
         draw=0,
         origin=data.origin,
-        net=NetSpec(name=net, norm="split", last_dropout=False),
+        net=parse_network(net, norm="split", last_dropout=False),
         plan=stages,
         batch=64,
         sampler="balanced",

@@ -24,7 +24,7 @@ from askew.methods.base import Batch, Losses, Method, State
 from askew.nets.augment import NO_VIEWS, Views
 from askew.nets.layers import Crop, Pixels
 from askew.nets.network import Net
-from askew.nets.spec import NetSpec
+from askew.nets.spec import parse_network
 from askew.runs.config import RunRequest, plan_run
 from askew.training import batches, loop
 from askew.training.batches import Feed, with_views
@@ -160,7 +160,7 @@ def run_of(method: Method, net: str = "mlp", views: Views = NO_VIEWS, **more: An
         shift="natural",
         draw=0,
         origin=net,
-        net=NetSpec(name=net, norm="split"),
+        net=parse_network(net, norm="split"),
         plan=(Stage(SourceOnly(), 1, 2, optim), Stage(method, 2, 4, optim)),
         batch=6,
         sampler="balanced",
