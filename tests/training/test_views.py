@@ -244,7 +244,7 @@ def test_settings_without_effect_do_not_change_a_run_s_key() -> None:
             run, views=Views(rotation=5, noise=0.3, area=0.5, style=0, feature_dropout=0.4)
         ),
         dataclasses.replace(run, target_floor=0.1),
-        dataclasses.replace(run, net=dataclasses.replace(run.net, last_dropout=True, crop=100)),
+        dataclasses.replace(run, net=dataclasses.replace(run.net, last_dropout=True)),
     ]
     assert {other.key for other in same} == {run.key}
     for views, idle in (
