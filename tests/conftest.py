@@ -230,7 +230,7 @@ def make_run(training_data: TrainingData) -> MakeRun:
     """A run on the toy task: a few steps of pre-training unless `pretrain` is 0, then the
     method."""
     from askew.methods import SourceOnly
-    from askew.nets.spec import NetSpec
+    from askew.nets.spec import parse_network
     from askew.training.optim import Optim
     from askew.training.run import Run, Stage
 
@@ -256,7 +256,7 @@ def make_run(training_data: TrainingData) -> MakeRun:
             shift="natural",
             draw=0,
             origin=training_data.origin,
-            net=NetSpec(name=net, head=head),  # type: ignore[arg-type]
+            net=parse_network(net, head=head),  # type: ignore[arg-type]
             plan=tuple(plan),
             batch=12,
             sampler="balanced",

@@ -22,9 +22,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from triton.errors import TritonError
 
-from askew.nets.lanes import deep_kernels
-from askew.nets.lanes.deep_kernels import Tile
-from askew.nets.lanes.trust import TOLERATED
+from askew.nets.triton import deep_kernels
+from askew.nets.triton.deep_kernels import Tile
+from askew.nets.triton.trust import TOLERATED
 
 LAYERS = {  # channels in and out, side, padding, lanes of a full step, lanes of the paper's grid
     "digits-28 conv 2": (32, 48, 12, 0, 64, 10),

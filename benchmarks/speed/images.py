@@ -10,7 +10,7 @@ teacher: two views of each picture, style, kept batch statistics. The bare step 
 batches on the device through the same passes, channels last, in the same precision: the student's
 over both domains, the teacher's over the target without gradients, backward, torch's fused SGD, the
 teacher's average. Nothing is gathered, viewed or normalised. Its batch norms are torch's, or, in a
-third variant, those of askew (src/askew/nets/kernels/kept_norm.py).
+third variant, those of askew (src/askew/nets/triton/kept_norm.py).
 
 Pictures are random, 256 pixels. They lie on the device; with --streamed in a file that is mapped
 into memory, as askew's cache of decoded pictures is, and they stay there as if they did not fit the
@@ -48,8 +48,8 @@ from askew.core.device import pick_device
 from askew.data.domains import Labeled, Rows, RowSubset
 from askew.data.task import Task, TrainingData
 from askew.methods.base import Method
-from askew.nets.kernels.kept_norm import KeptNorm2d
 from askew.nets.network import build
+from askew.nets.triton.kept_norm import KeptNorm2d
 from askew.runs.config import RunRequest, plan_run
 from askew.training import batches
 from askew.training.batches import DomainTensor, Feed

@@ -4,7 +4,7 @@
     python benchmarks/speed/lane_conv.py [--lanes 8,32,64] [--images 64] [--device auto] [--tf32]
     [--try-all] python benchmarks/speed/lane_conv.py --bf16 --lanes 64,16,5
 
-The forms are those of askew.nets.lanes.forms: all lanes as the groups of one convolution, one
+The forms are those of askew.nets.vmap.forms: all lanes as the groups of one convolution, one
 convolution after another, patches times weights as a batched product, and (on a GPU) a Triton
 kernel. cuDNN multiplies in TF32 by default, products only with --tf32; --try-all lets cuDNN try its
 kernels.
@@ -28,8 +28,8 @@ from timing import seconds
 from torch import Tensor
 
 from askew.core.device import pick_device
-from askew.nets.lanes.forms import by_products, grouped, one_by_one
-from askew.nets.lanes.trust import TOLERATED
+from askew.nets.triton.trust import TOLERATED
+from askew.nets.vmap.forms import by_products, grouped, one_by_one
 
 LAYERS = {  # channels in and out, side, padding
     "digits-28 conv 1": (1, 32, 28, 0),
@@ -55,7 +55,7 @@ def channels_last(x: Tensor, weight: Tensor, bias: Tensor, padding: int) -> Tens
 def all_forms(device: torch.device, bf16: bool) -> dict[str, Form]:
     forms: dict[str, Form] = {"groups": grouped, "one by one": one_by_one, "product": by_products}
     if device.type == "cuda":
-        from askew.nets.lanes import kernels
+        from askew.nets.triton import kernels
 
         forms["Triton"] = lambda x, weight, bias, padding: kernels.Conv.apply(
             x, weight, padding, x.dtype

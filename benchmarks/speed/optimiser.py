@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from askew.nets.network import build
-from askew.nets.spec import NetSpec
+from askew.nets.spec import NetworkSpec
 from askew.training.optim import Optim, Optimiser
 
 STEPS, REPEATS = 100, 7
@@ -62,7 +62,9 @@ def main() -> None:
     ).parse_args()
     torch.set_num_threads(1)
     params = dict(
-        nn.ModuleDict(build(NetSpec(name="digits-28"), (1, 28, 28), 10, 0)[0]).named_parameters()
+        nn.ModuleDict(
+            build(NetworkSpec(layers="digits-28"), (1, 28, 28), 10, 0)[0]
+        ).named_parameters()
     )
     grads = [torch.randn_like(p) for p in params.values()]
     for kind in ("sgd", "adam"):

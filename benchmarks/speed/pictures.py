@@ -48,9 +48,10 @@ from askew.inference.model_card import ModelCard
 from askew.inference.predict_files import write_predictions
 from askew.inference.predictor import Predictor
 from askew.methods.base import Method
+from askew.nets.embedding import Embedding
 from askew.nets.forward import fast_backbones, fast_bfloat16
 from askew.nets.network import build
-from askew.nets.spec import NetSpec, file_hash
+from askew.nets.spec import NetworkSpec, file_hash, parse_network
 
 BATCH = 32
 CPU = torch.device("cpu")
@@ -83,10 +84,10 @@ def make_pictures(folder: Path, images: int) -> None:
         (folder / f"{i:06}.jpg").write_bytes(files[i % len(files)])
 
 
-def spec_of(args: argparse.Namespace) -> NetSpec:
+def embedding_of(args: argparse.Namespace) -> Embedding:
     file = args.weights not in ("hub", "none")
-    return NetSpec(
-        name=args.backbone,
+    return Embedding(
+        backbone=args.backbone,
         weights=args.weights,
         weights_hash=file_hash(Path(args.weights)) if file else "",
     )
@@ -113,11 +114,12 @@ def take_turns(ways: Mapping[str, Callable[[], object]], images: int, rounds: in
 
 
 def embed(args: argparse.Namespace) -> None:
-    listing, spec = some(args.folder, args.images), spec_of(args)
+    listing, embedding = some(args.folder, args.images), embedding_of(args)
+    spec = NetworkSpec(embedding=embedding)
     x = torch.from_numpy(PictureFiles([listing.root / path for path in listing.paths])[:])
     x = x[: len(x) // BATCH * BATCH]
     plain: Any = build(spec, (3, 256, 256), 2, 0)[0]["features"].eval()
-    last: Any = frozen(spec, (3, 256, 256))
+    last: Any = frozen(embedding, (3, 256, 256))
 
     def over(network: nn.Module) -> NDArray[np.float32]:
         with torch.inference_mode():
@@ -127,10 +129,8 @@ def embed(args: argparse.Namespace) -> None:
         with torch.autocast("cpu", torch.bfloat16):
             return over(last)
 
-    quick: Any = frozen(spec, (3, 256, 256))
-    with fast_backbones(
-        quick, (3, 256, 256), BATCH
-    ):  # its graph is made here, once, outside of the times
+    quick: Any = frozen(embedding, (3, 256, 256))
+    with fast_backbones(quick, BATCH):  # its graph is made here, once, outside of the times
         ways: dict[str, Callable[[], object]] = {
             "plain eager, float32": lambda: over(plain),
             "channels last, float32": lambda: over(last),
@@ -302,7 +302,8 @@ def usual_loop(
 def predict(args: argparse.Namespace) -> None:
     listing = some(args.folder, args.images)
     paths = [listing.root / path for path in listing.paths]
-    spec = NetSpec(name=args.backbone if args.fine_tuned else f"{args.backbone}+mlp", head="cosine")
+    name = args.backbone if args.fine_tuned else f"{args.backbone}+mlp"
+    spec = parse_network(name, head="cosine")
     parts, _ = build(spec, (3, 256, 256), 7, 0)
     weights = {
         f"{part}.{k}": v for part, module in parts.items() for k, v in module.state_dict().items()

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from askew.nets.heads import CosineHead, Critic
 from askew.nets.layers import Dropout
 from askew.nets.network import build
-from askew.nets.spec import NetSpec
+from askew.nets.spec import NetworkSpec
 from askew.training.batches import Feed
 
 
@@ -44,7 +44,7 @@ class Reverse(torch.autograd.Function):
 class Plain:
     """Source only; the others derive from it."""
 
-    def __init__(self, spec: NetSpec, shape: tuple[int, ...], feed: Feed, batch: int) -> None:
+    def __init__(self, spec: NetworkSpec, shape: tuple[int, ...], feed: Feed, batch: int) -> None:
         parts, self.width = build(spec, shape, feed.classes, 0)
         self.features = with_torchs_dropout(parts["features"]).to(feed.device).train()
         self.head = parts["head"].to(feed.device).train()

@@ -73,12 +73,13 @@ from askew.evaluation.metrics import score
 from askew.evaluation.outputs import DomainOutputs, as_labels, read_outputs
 from askew.evaluation.scores import ScoredNetwork, score_another, score_networks
 from askew.evaluation.verdict import judge_transfers
-from askew.inference.embeddings import backbone_spec
+from askew.inference.embeddings import checked_embedding
+from askew.nets.embedding import Embedding
 from askew.runs.execute import Execution, execute
 from askew.runs.root import open_root
 from askew.training.run import Run
 
-BACKBONE = "corners:norms:gem:resnet50.v1"
+EMBEDDING = Embedding(backbone="resnet50.v1", pooling="gem", corners=True, statistics="both")
 COMMITTED = "committed"
 """The variant that changes nothing: `askew adapt` as it is."""
 REPORT = (
@@ -261,8 +262,8 @@ def report(
     pictures: Path, out: Path, weights: str, device: torch.device, seeds: int, jobs: int
 ) -> None:
     """From pictures to tables."""
-    spec = backbone_spec(BACKBONE, weights, (3, SIDE, SIDE))
-    embed(pictures, out / "embeddings", spec, SIDE, "rs-ut", device)
+    embedding = checked_embedding(replace(EMBEDDING, weights=weights), (3, SIDE, SIDE))
+    embed(pictures, out / "embeddings", embedding, SIDE, "rs-ut", device)
     sensors(out / "embeddings")
     results = out / "results.jsonl"
     trials = [
@@ -296,7 +297,8 @@ def main() -> None:  # noqa: C901
     whole.add_argument("out", type=Path)
     for command in (one, rows):
         command.add_argument("embeddings", type=Path)
-    one.add_argument("--backbone", default=BACKBONE)
+    one.add_argument("--backbone", default=EMBEDDING.backbone)
+    one.add_argument("--plain", action="store_true", help="One view of each image.")
     one.add_argument(
         "--side",
         type=int,
@@ -334,11 +336,13 @@ def main() -> None:  # noqa: C901
                 args.jobs,
             )
         case "embed":
-            spec = backbone_spec(args.backbone, args.weights, (3, args.side, args.side))
+            how = Embedding(backbone="") if args.plain else EMBEDDING
+            how = replace(how, backbone=args.backbone, weights=args.weights)
+            embedding = checked_embedding(how, (3, args.side, args.side))
             embed(
                 args.pictures,
                 args.embeddings,
-                spec,
+                embedding,
                 args.side,
                 args.shift,
                 torch.device(args.device),

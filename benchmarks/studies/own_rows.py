@@ -16,8 +16,7 @@ from askew.data import label_shift
 from askew.data.custom import list_pictures
 from askew.data.decode import decode
 from askew.inference.embeddings import embed_rows
-from askew.nets.adabn import NORMS
-from askew.nets.spec import NetSpec
+from askew.nets.embedding import Embedding
 
 DOMAINS = ("art_painting", "cartoon", "photo", "sketch")
 REPORTED = {("photo", "sketch"), ("cartoon", "photo"), ("sketch", "photo"), ("photo", "cartoon")}
@@ -47,7 +46,7 @@ ROLES = ("source", "target")
 
 
 def embed(
-    pictures: Path, out: Path, spec: NetSpec, side: int, shift: str, device: torch.device
+    pictures: Path, out: Path, embedding: Embedding, side: int, shift: str, device: torch.device
 ) -> None:
     """One row per picture of each domain, a folder with one folder per class, as `askew adapt`
     embeds it: DOMAIN.npz, and a file more for each role that the shift leaves a part of it, since
@@ -59,7 +58,7 @@ def embed(
         names = np.array([Path(path).parent.name for path in listing.paths])
         _, y = np.unique(names, return_inverse=True)
         draws = {"": np.arange(len(y))}
-        for role in ROLES if NORMS in spec.name else ():
+        for role in ROLES if embedding.uses_domain else ():
             rows = label_shift.draw(y, wanted(np.bincount(y), shift, role == "source"), 0)
             draws |= {f".{shift}.{role}": rows} if len(rows) < len(y) else {}
         missing = [name for name in draws if not (out / f"{domain.name}{name}.npz").exists()]
@@ -68,7 +67,7 @@ def embed(
         x = np.stack([decode(listing.root / path, (3, side, side)) for path in listing.paths])
         for name in missing:
             rows = draws[name]
-            found = embed_rows(x[rows], spec, device)
+            found = embed_rows(x[rows], embedding, device)
             with (
                 whole_file(out / f"{domain.name}{name}.npz", "name another folder.") as new,
                 new.open("wb") as file,

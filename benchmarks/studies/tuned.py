@@ -52,13 +52,15 @@ from askew.evaluation.outputs import DomainOutputs, Floats, read_outputs, softma
 from askew.evaluation.scores import score_networks
 from askew.inference.embeddings import embedded, picture_embedders
 from askew.methods import method_class
+from askew.nets.embedding import Embedding
 from askew.runs.config import RunRequest, hash_of_answers, plan_run
 from askew.runs.execute import Execution, execute
 from askew.runs.root import finished_runs, open_root
 from askew.runs.store import RunFolder
 
 SHIFTS = ("rs-ut", "natural")
-NETWORK, FROZEN_NETWORK = "resnet50.v1+bottleneck", "corners:norms:gem:resnet50.v1"
+NETWORK = "resnet50.v1+bottleneck"
+EMBEDDING = Embedding(backbone="resnet50.v1", pooling="gem", corners=True, statistics="both")
 
 
 @dataclass(frozen=True)
@@ -138,7 +140,8 @@ class Embedder:
         file = self.out / f"{choice.task.replace('/', '.')}.{choice.shift}.npz"
         if not file.exists():
             task = load_task(choice.task, choice.shift, 0, self.data)
-            both = picture_embedders(FROZEN_NETWORK, str(self.weights), torch.device(self.device))
+            embedding = replace(EMBEDDING, weights=str(self.weights))
+            both = picture_embedders(embedding, torch.device(self.device))
             rows = watch(embedded(task, both)).training_data
             test = task.training_data.test_images.x
             watch(both.target.learn_rows((test,)))

@@ -24,7 +24,7 @@ from askew.data.task import TrainingData
 from askew.methods.base import Batch, ClosedForm, Losses, Method, State, new_net
 from askew.nets.augment import Views
 from askew.nets.network import Net
-from askew.nets.spec import NetSpec
+from askew.nets.spec import NetworkSpec
 from askew.training.batches import Feed, with_views
 from askew.training.lane_groups import Call, float_options
 from askew.training.optim import Optim
@@ -131,7 +131,7 @@ def _lane(method: Method, seed: int) -> _Lane:
     """A network at the start of its second round; `parts`, `predict` and `refresh` are checked on
     the way."""
     feed = Feed(_training_data(seed), torch.device("cpu"))
-    spec = NetSpec(name="mlp", head=method.head)
+    spec = NetworkSpec(layers="mlp", head=method.head)
     with _calling(method, "parts"):
         net = new_net(spec, method, (WIDTH,), CLASSES, seed)
     net.share_step_key()
@@ -283,7 +283,7 @@ def _check_training(method: Method) -> None:
     """Four steps, twice: the same seed gives the same losses and weights."""
     training_data, cpu = _training_data(0), torch.device("cpu")
     plan = (Stage(method, rounds=2, round_steps=2, optim=Optim()),)
-    net = NetSpec(name="mlp", head=method.head)
+    net = NetworkSpec(layers="mlp", head=method.head)
     run = Run(
         "check",
         "natural",

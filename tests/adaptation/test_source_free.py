@@ -26,7 +26,7 @@ from askew.data.custom import CustomDomain, read_domain
 from askew.inference.predictor import Predictor, load
 from askew.methods.base import Method
 from askew.nets.adabn import domain_norms
-from askew.nets.spec import NetSpec
+from askew.nets.spec import NetworkSpec
 
 LONG = [
     word
@@ -161,7 +161,7 @@ def test_prototypes_on_bare_rows_move_to_the_target_and_a_linear_layer_has_nothi
         tmp_path / "t.npz",
         (centres[np.arange(300) % 3] + 0.05 * rng.normal(size=(300, 8))).astype("f4"),
     )
-    spec = NetSpec(name="bare", head="cosine", temperature=0.1)
+    spec = NetworkSpec(layers="bare", head="cosine", temperature=0.1)
     of = dataclasses.replace(card("bare", rule=Method(), training_prior=(1 / 3,) * 3), net=spec)
     Predictor(of, {"head.prototypes.weight": torch.eye(3, 8)}, "cpu").save(tmp_path / "model")
     found = finish(adapt_again(tmp_path / "model", domain, {}, 0, CPU))

@@ -13,7 +13,8 @@ from askew.core.errors import UserError
 from askew.core.options import Between, Option, Search, checked, options, parse, type_name
 from askew.methods import METHODS
 from askew.methods.coal import COAL
-from askew.nets.spec import NetSpec
+from askew.nets.embedding import Embedding
+from askew.nets.spec import NetworkSpec
 from askew.runs.config import Training
 from askew.training.optim import Optim
 
@@ -81,7 +82,7 @@ def test_a_class_inside_a_function_is_read_too() -> None:
     assert options(Inner)["x"].help == "Help of x."
 
 
-@pytest.mark.parametrize("cls", [Training, NetSpec, Optim, *METHODS.values()])
+@pytest.mark.parametrize("cls", [Training, Embedding, NetworkSpec, Optim, *METHODS.values()])
 def test_every_setting_that_a_user_sees_is_explained(cls: type) -> None:
     unexplained = [
         name for name, option in options(cls).items() if not option.help.endswith((".", ")"))

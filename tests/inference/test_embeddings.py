@@ -3,6 +3,7 @@ is kept."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 import sys
@@ -21,12 +22,12 @@ from askew.core.errors import UserError
 from askew.inference.embeddings import Embedder, embed_pictures, embedders, picture_shape
 from askew.nets.adabn import domain_norms
 from askew.nets.augment import Views
-from askew.nets.spec import NetSpec
+from askew.nets.embedding import Embedding
 from askew.runs.execute import Progress
 from askew.runs.journal import Journal
 from askew.runs.root import open_root
 
-SPEC = NetSpec(name="shufflenet_v2_x0_5", crop=32)
+EMBEDDING = Embedding(backbone="shufflenet_v2_x0_5", crop=32)
 SHAPE = (3, 64, 64)
 VIEWS = Views(views="picture")
 
@@ -54,13 +55,13 @@ def fails(*_: object) -> None:
 def test_a_picture_is_embedded_once_wherever_it_lies(
     folder: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = Embedder(SPEC, SHAPE, CPU)
+    first = Embedder(EMBEDDING, SHAPE, CPU)
     domain = finish(embed_pictures(folder, first))
     assert domain.labels == ("a",) * 3 + ("b",) * 3
     assert [p.name for p in own_cache.iterdir()] == ["embeddings"], "no decoded picture is kept"
     moved = shutil.copytree(folder / "b", folder.parent / "moved")
     monkeypatch.setattr("askew.inference.embeddings.decode", fails)
-    second = Embedder(SPEC, SHAPE, CPU)
+    second = Embedder(EMBEDDING, SHAPE, CPU)
     again = finish(embed_pictures(moved, second))
     np.testing.assert_array_equal(second.rows(again.x), first.rows(domain.x)[3:])
 
@@ -74,7 +75,7 @@ def test_processes_that_decode_change_no_embedding(
     for processes in (0, 2):
         monkeypatch.setenv("ASKEW_CACHE", str(tmp_path / f"cache-{processes}"))
         monkeypatch.setattr("askew.inference.embeddings.processes_for", lambda *_, n=processes: n)
-        embedder = Embedder(SPEC, SHAPE, CPU)
+        embedder = Embedder(EMBEDDING, SHAPE, CPU)
         found.append(embedder.rows(finish(embed_pictures(folder, embedder, skip_broken=True)).x))
     assert len(found[0]) == 6
     np.testing.assert_array_equal(found[0], found[1])
@@ -83,8 +84,8 @@ def test_processes_that_decode_change_no_embedding(
 def test_statistics_are_those_of_the_domain_and_estimated_once(
     folder: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spec = NetSpec(name="norms:shufflenet_v2_x0_5", crop=32)
-    both = embedders(spec, SHAPE, CPU)
+    embedding = dataclasses.replace(EMBEDDING, statistics="both")
+    both = embedders(embedding, SHAPE, CPU)
     whole, half = (
         finish(embed_pictures(place, one))
         for place, one in zip((folder, folder / "a"), both, strict=True)
@@ -99,30 +100,30 @@ def test_statistics_are_those_of_the_domain_and_estimated_once(
     assert norms is not None
     assert norms.statistics.numpy() == pytest.approx(both.target.statistics)
     monkeypatch.setattr("askew.inference.embeddings.decode", fails)
-    again = Embedder(spec, SHAPE, CPU)
+    again = Embedder(embedding, SHAPE, CPU)
     assert (
         again.rows(finish(embed_pictures(folder / "a", again)).x) == both.target.rows(half.x)
     ).all()
     later = domain_norms(again.network)
     assert later is not None
     assert later.statistics.equal(norms.statistics), "a network that is made later has them too"
-    one = embedders(SPEC, SHAPE, CPU)
+    one = embedders(EMBEDDING, SHAPE, CPU)
     assert one.source is one.target, "without statistics of a domain, one serves both"
 
 
 def test_views_of_a_picture_are_its_own_and_more_of_them_add_to_those_that_are_known(
     folder: Path, own_cache: Path
 ) -> None:
-    two = Embedder(SPEC, SHAPE, CPU, VIEWS, 2)
+    two = Embedder(EMBEDDING, SHAPE, CPU, VIEWS, 2)
     domain = finish(embed_pictures(folder, two))
     rows, views = two.rows(domain.x), two.views(domain.x)
     assert views.shape == (6, 2, rows.shape[1])
     assert all(np.linalg.norm(views[:, v] - rows) > 0 for v in range(2))
     assert np.linalg.norm(views[:, 0] - views[:, 1]) > 0
-    three = Embedder(SPEC, SHAPE, CPU, VIEWS, 3)
+    three = Embedder(EMBEDDING, SHAPE, CPU, VIEWS, 3)
     finish(embed_pictures(folder, three))
     np.testing.assert_array_equal(three.views(domain.x)[:, :2], views)
-    calm = Embedder(SPEC, SHAPE, CPU, Views(views="picture", style=0.0), 2)
+    calm = Embedder(EMBEDDING, SHAPE, CPU, Views(views="picture", style=0.0), 2)
     finish(embed_pictures(folder, calm))
     assert np.linalg.norm(calm.views(domain.x) - views) > 0, "other views have other embeddings"
     np.testing.assert_array_equal(calm.rows(domain.x), rows)
@@ -138,8 +139,8 @@ def test_broken_and_missing_pictures_are_told_and_left_out_if_allowed(
         UserError,
         match=r"2 of the 4 pictures .* cannot be read: a/broken\.png: .*b/gone\.png: No such",
     ):
-        finish(embed_pictures(listing, Embedder(SPEC, SHAPE, CPU)))
-    embedder = Embedder(SPEC, SHAPE, CPU)
+        finish(embed_pictures(listing, Embedder(EMBEDDING, SHAPE, CPU)))
+    embedder = Embedder(EMBEDDING, SHAPE, CPU)
     domain = finish(embed_pictures(listing, embedder, skip_broken=True))
     assert (domain.names, domain.labels) == (("a/0.png", "b/1.png"), ("a", "b"))
     assert len(embedder.rows(domain.x)) == len(domain.x[:]) == 2
@@ -147,8 +148,8 @@ def test_broken_and_missing_pictures_are_told_and_left_out_if_allowed(
 
 def test_a_network_that_takes_a_size_of_its_own_gets_pictures_decoded_for_it() -> None:
     pytest.importorskip("timm", reason="timm is an extra")
-    assert picture_shape(NetSpec(name="resnet18")) == (3, 256, 256)
-    assert picture_shape(NetSpec(name="timm:swinv2_cr_tiny_384")) == (3, 438, 438)
+    assert picture_shape(Embedding(backbone="resnet18")) == (3, 256, 256)
+    assert picture_shape(Embedding(backbone="timm:swinv2_cr_tiny_384")) == (3, 438, 438)
 
 
 def test_the_embed_command_writes_what_adapt_reads_and_does_nothing_twice(

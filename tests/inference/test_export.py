@@ -12,7 +12,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small_models import CLASSES, TARGET, images, predictor, refused, rows, shallow_resnets, softmax
+from small_models import (
+    CLASSES,
+    EMBEDDED,
+    TARGET,
+    images,
+    predictor,
+    refused,
+    rows,
+    shallow_resnets,
+    softmax,
+)
 
 from askew.inference import export as module
 from askew.inference.export import export
@@ -80,13 +90,13 @@ def test_centre_crop_and_scaling_are_inside(
     assert "all scaling and cropping is inside" in about["input"]["form"]
 
 
-@pytest.mark.parametrize("views", ["corners:norms:gem:", "norms:gem:"])
+@pytest.mark.parametrize("corners", [True, False])
 def test_corners_and_domain_statistics_are_inside(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, views: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, corners: bool
 ) -> None:
     pytest.importorskip("onnxruntime")
     shallow_resnets(monkeypatch)  # an exporter reads it layer by layer
-    model = predictor(f"{views}resnet18+mlp", (3, 40, 40))
+    model = predictor("resnet18+mlp", (3, 40, 40), corners=corners, **EMBEDDED)
     norms = domain_norms(model.classifier)
     assert norms is not None
     norms.estimate([torch.from_numpy(images(8, 3, 40, 40))])

@@ -21,7 +21,7 @@ from askew.inference.model_card import TargetPrior
 from askew.inference.predictor import Predictor, load
 from askew.methods import MCD
 from askew.methods.base import Method
-from askew.nets.spec import NetSpec
+from askew.nets.spec import parse_network
 from askew.runs.root import finished_runs
 from askew.runs.store import RunFolder
 
@@ -93,7 +93,7 @@ def test_a_save_that_is_interrupted_leaves_the_old_model(
 
 def test_starting_weights_are_not_part_of_a_model() -> None:
     of = dataclasses.replace(
-        card(), net=NetSpec(name="resnet18", weights="/home/me/w.safetensors", weights_hash="ab")
+        card(), net=parse_network("resnet18", weights="/home/me/w.safetensors", weights_hash="ab")
     )
     assert "weights" not in json.dumps(of.as_json())
     assert of.net.weights == "none"
@@ -146,10 +146,21 @@ def change(folder: Path, **values: Any) -> None:
     ("values", "message"),
     [
         ({"what": "something"}, 'is not "askew model"'),
-        ({"form": 2}, "form 2, and this askew reads form 1"),
-        ({"net": {"name": "mpl"}}, "network mpl takes images"),
-        ({"net": {"name": "mlp", "size": 3}}, "no option of the network 'size'"),
-        ({"net": "mlp"}, "of the wrong kind"),
+        ({"form": 1}, "form 1, and this askew reads form 2"),
+        ({"form": 3}, "form 3, and this askew reads form 2"),
+        ({"network": {"layers": "mpl"}}, "no network 'mpl'"),
+        ({"network": {"embedding": {"backbone": "resnet18"}}}, "network resnet18 takes images"),
+        (
+            {"network": {"embedding": {"backbone": "resnet18", "views": 9}}},
+            "no option of the embedding",
+        ),
+        (
+            {"network": {"layers": "mini", "embedding": {"backbone": "resnet18"}}},
+            "no network 'resnet18+mini'",
+        ),
+        ({"network": {}}, "There is no network"),
+        ({"network": {"layers": "mlp", "size": 3}}, "no option of the network 'size'"),
+        ({"network": "mlp"}, "of the wrong kind"),
         ({"input": {"shape": [8, 8]}}, "no input has shape [8, 8]"),
         ({"input": {"shape": [-8]}}, "no input has shape [-8]"),
         ({"input": {"shape": [2**40]}}, "no input has shape"),

@@ -18,7 +18,7 @@ from askew.inference.predictor import Predictor
 from askew.inference.ray_predict import INPUTS, REQUEST, ShardFolder, open_shards, predict_shard
 from askew.methods import METHODS
 from askew.nets.network import build
-from askew.nets.spec import NetSpec
+from askew.nets.spec import NetworkSpec
 
 parquet = pytest.importorskip("pyarrow.parquet")
 WIDTH, ROWS = 3, 11
@@ -26,14 +26,14 @@ WIDTH, ROWS = 3, 11
 
 @pytest.fixture
 def predictor() -> Predictor:
-    parts, _ = build(NetSpec(name="bare"), (WIDTH,), 2, 0)
+    parts, _ = build(NetworkSpec(layers="bare"), (WIDTH,), 2, 0)
     weights = {
         f"{name}.{n}": value
         for name, part in parts.items()
         for n, value in part.state_dict().items()
     }
     card = ModelCard(
-        net=NetSpec(name="bare"),
+        net=NetworkSpec(layers="bare"),
         rule=METHODS["source"](),
         shape=(WIDTH,),
         classes=("a", "b"),

@@ -17,7 +17,7 @@ from askew.core import random
 from askew.core.errors import UserError
 from askew.nets import augment
 from askew.nets.augment import NO_VIEWS, Views, check_views, make_view
-from askew.nets.kernels.pictures import styled
+from askew.nets.triton.pictures import styled
 
 STILL = Views(views="affine", rotation=0, stretch=0, shear=0, shift=0, noise=0)
 """Affine views that change nothing, but for what a test sets."""

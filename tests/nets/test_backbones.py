@@ -3,6 +3,7 @@ another variant."""
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,15 @@ from torch import Tensor, nn
 
 from askew.core.errors import UserError
 from askew.nets import starting_weights
-from askew.nets.backbones import Backbone, Crops, backbone, seen_side
-from askew.nets.spec import NetSpec
+from askew.nets.backbones import Backbone, Corners, build_backbone, seen_side
+from askew.nets.embedding import Embedding
 
 PICTURE = (3, 256, 256)
 
 
 def features_of(name: str, shape: tuple[int, ...]) -> tuple[Any, int]:
     pytest.importorskip("timm", reason="timm is an extra")
-    return backbone(NetSpec(name=f"timm:{name}"), shape)
+    return build_backbone(Embedding(backbone=f"timm:{name}"), shape)
 
 
 @pytest.mark.parametrize(
@@ -46,14 +47,14 @@ def test_a_model_that_takes_no_other_size_sees_pictures_at_its_own() -> None:
     )  # 64 pixels would be 4 x 4 patches
     assert features.size == (224, 224)
     assert features.eval()(torch.zeros(2, 3, 64, 64, dtype=torch.uint8)).shape == (2, width)
-    assert seen_side(NetSpec(name="timm:swinv2_cr_tiny_384")) == 384
-    assert seen_side(NetSpec(name="timm:vit_small_patch14_dinov2")) == 224
-    assert seen_side(NetSpec(name="resnet18")) == 224
+    assert seen_side(Embedding(backbone="timm:swinv2_cr_tiny_384")) == 384
+    assert seen_side(Embedding(backbone="timm:vit_small_patch14_dinov2")) == 224
+    assert seen_side(Embedding(backbone="resnet18")) == 224
 
 
 def test_torchvisions_transformers_take_pictures_of_any_size() -> None:
     with torch.device("meta"):
-        features, width = backbone(NetSpec(name="vit_b_16"), (3, 32, 32))
+        features, width = build_backbone(Embedding(backbone="vit_b_16"), (3, 32, 32))
     assert (features.size, width) == ((224, 224), 768)
 
 
@@ -62,33 +63,28 @@ class FirstPixel(nn.Module):
         return x[:, :, 0, 0].float()
 
 
-def test_crops_are_an_image_and_its_corners_two_of_them_mirrored() -> None:
+def test_corners_are_two_opposite_ones_and_mirrored() -> None:
     ramp = torch.arange(8, dtype=torch.uint8).expand(1, 3, 8, 8)
-    for image, first in ((ramp, (0, 0, 7, 5, 2)), (ramp.mT, (0, 0, 0, 2, 2))):
-        assert Crops(FirstPixel(), (6, 6))(image).tolist() == [[pytest.approx(sum(first) / 5)] * 3]
-        opposite = (first[0], *first[2:4])
-        assert Crops(FirstPixel(), (6, 6), four=False)(image).tolist() == [
-            [pytest.approx(sum(opposite) / 3)] * 3
-        ]
+    for image, first in ((ramp, (0, 7, 5)), (ramp.mT, (0, 0, 2))):
+        found = Corners(FirstPixel(), (6, 6))(image).tolist()
+        assert found == [[pytest.approx(sum(first) / 3)] * 3]
 
 
-@pytest.mark.parametrize(("how", "looks"), [("corners", 3), ("crops", 5)])
-def test_a_network_of_crops_is_the_mean_of_the_plain_one_at_the_size_that_it_sees(
-    how: str, looks: int
-) -> None:
-    spec, shape = NetSpec(name="resnet18", crop=32), (3, 40, 40)
+def test_features_of_corners_are_the_mean_over_three_views() -> None:
+    embedding, shape = Embedding(backbone="resnet18", crop=32), (3, 40, 40)
     torch.manual_seed(0)
-    plain, width = backbone(spec, shape)
+    plain, width = build_backbone(embedding, shape)
     torch.manual_seed(0)
-    crops, same = backbone(NetSpec(name=f"{how}:resnet18", crop=32), shape)
-    assert (width, seen_side(NetSpec(name=f"{how}:resnet18"))) == (same, 224)
+    three = dataclasses.replace(embedding, corners=True)
+    net, same = build_backbone(three, shape)
+    assert (width, three.views) == (same, 3)
     seen: list[Tensor] = []
     plain.eval().register_forward_hook(lambda _, inputs, f: seen.append(f))
     x = torch.randint(256, (2, *shape), dtype=torch.uint8)
     with torch.no_grad():
-        f = crops.eval()(x)
-        assert Crops(plain, (32, 32), four=how == "crops")(x).equal(f)
-    assert len(seen) == looks
+        f = net.eval()(x)
+        assert Corners(plain, (32, 32))(x).equal(f)
+    assert len(seen) == 3
     torch.testing.assert_close(torch.stack(seen).mean(dim=0), f)
 
 
@@ -96,9 +92,9 @@ def test_a_network_of_crops_is_the_mean_of_the_plain_one_at_the_size_that_it_see
 def test_a_resnet_pools_by_a_generalised_mean_if_asked_to(name: str) -> None:
     shape = (3, 40, 40)
     torch.manual_seed(0)
-    plain, _ = backbone(NetSpec(name=name), shape)
+    plain, _ = build_backbone(Embedding(backbone=name), shape)
     torch.manual_seed(0)
-    gem, _ = backbone(NetSpec(name=f"gem:{name}"), shape)
+    gem, _ = build_backbone(Embedding(backbone=name, pooling="gem"), shape)
     assert isinstance(plain, Backbone)
     maps: list[Tensor] = []
     plain.eval().body.get_submodule("layer4").register_forward_hook(
@@ -115,9 +111,9 @@ def test_a_resnet_pools_by_a_generalised_mean_if_asked_to(name: str) -> None:
 def test_a_network_that_is_no_resnet_pools_as_it_does() -> None:
     x = torch.randint(256, (2, 3, 32, 32), dtype=torch.uint8)
     torch.manual_seed(0)
-    plain, _ = backbone(NetSpec(name="shufflenet_v2_x0_5"), (3, 32, 32))
+    plain, _ = build_backbone(Embedding(backbone="shufflenet_v2_x0_5"), (3, 32, 32))
     torch.manual_seed(0)
-    same, _ = backbone(NetSpec(name="gem:shufflenet_v2_x0_5"), (3, 32, 32))
+    same, _ = build_backbone(Embedding(backbone="shufflenet_v2_x0_5", pooling="gem"), (3, 32, 32))
     with torch.no_grad():
         assert same.eval()(x).equal(plain.eval()(x))
 
@@ -144,8 +140,8 @@ def saved_with_torch(path: Path, wrap: Any) -> dict[str, Tensor]:
 )
 def test_weights_saved_by_torch_load_however_they_are_wrapped(tmp_path: Path, wrap: Any) -> None:
     saved = saved_with_torch(tmp_path / "own.pth", wrap)
-    features, _ = backbone(
-        NetSpec(name="shufflenet_v2_x0_5", weights=str(tmp_path / "own.pth")), (3, 32, 32)
+    features, _ = build_backbone(
+        Embedding(backbone="shufflenet_v2_x0_5", weights=str(tmp_path / "own.pth")), (3, 32, 32)
     )
     assert all(
         torch.equal(value, saved[name]) for name, value in features.body.state_dict().items()
@@ -162,8 +158,9 @@ class _Trap:
 def test_a_pickle_that_would_run_code_is_refused(tmp_path: Path) -> None:
     torch.save({"state_dict": _Trap()}, tmp_path / "trap.pth")
     with pytest.raises(UserError, match="holds no plain weights"):
-        backbone(
-            NetSpec(name="shufflenet_v2_x0_5", weights=str(tmp_path / "trap.pth")), (3, 32, 32)
+        build_backbone(
+            Embedding(backbone="shufflenet_v2_x0_5", weights=str(tmp_path / "trap.pth")),
+            (3, 32, 32),
         )
     assert not _Trap.ran
 
@@ -172,8 +169,9 @@ def test_a_pickle_that_would_run_code_is_refused(tmp_path: Path) -> None:
 def test_a_file_of_torch_without_weights_is_told(tmp_path: Path, content: Any) -> None:
     torch.save(content, tmp_path / "other.pt")
     with pytest.raises(UserError, match="holds no weights by name"):
-        backbone(
-            NetSpec(name="shufflenet_v2_x0_5", weights=str(tmp_path / "other.pt")), (3, 32, 32)
+        build_backbone(
+            Embedding(backbone="shufflenet_v2_x0_5", weights=str(tmp_path / "other.pt")),
+            (3, 32, 32),
         )
 
 
@@ -211,7 +209,7 @@ def test_weights_of_the_same_shapes_and_other_strides_are_refused(
     name: str,
     other: str,
 ) -> None:
-    features, _ = backbone(NetSpec(name=name), PICTURE)
+    features, _ = build_backbone(Embedding(backbone=name), PICTURE)
     for module in features.modules():
         if isinstance(module, torch.nn.BatchNorm2d):
             module.momentum = 1.0
@@ -227,7 +225,7 @@ def test_weights_of_the_same_shapes_and_other_strides_are_refused(
         monkeypatch.setattr(torch.nn.init, init, lambda tensor, *_, **__: tensor)
 
     def load(name: str) -> None:
-        backbone(NetSpec(name=name, weights=str(path)), PICTURE)
+        build_backbone(Embedding(backbone=name, weights=str(path)), PICTURE)
 
     save_file(features.body.state_dict(), path)
     load(name)

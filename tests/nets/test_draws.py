@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from askew.core import random
-from askew.nets.kernels import draws
+from askew.nets.triton import draws
 
 SHAPES = [(), (1,), (6,), (3, 20, 20), (784,)]
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from askew.nets.kernels.kept_norm import KeptNorm2d, quicken_norms
+from askew.nets.triton.kept_norm import KeptNorm2d, quicken_norms
 
 
 def network() -> nn.Sequential:

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 import askew.nets
-from askew.nets.lanes import trust
-from askew.nets.lanes.dense import Factors, factored_gradients
-from askew.nets.lanes.forms import by_products, grouped, one_by_one
-from askew.nets.lanes.trust import TOLERATED, WrongKernelWarning, distance
 from askew.nets.layers import Conv, Linear, NormRelu1d, NormReluPool2d
+from askew.nets.triton import trust
+from askew.nets.triton.trust import TOLERATED, WrongKernelWarning, distance
+from askew.nets.vmap.dense import Factors, factored_gradients
+from askew.nets.vmap.forms import by_products, grouped, one_by_one
 from askew.training.loop import gradients
 
 LANES, N = 3, 4
@@ -264,8 +264,8 @@ def with_convolution(monkeypatch: pytest.MonkeyPatch, form: Callable[..., Tensor
     conv = SimpleNamespace(apply=lambda x, kernel, padding, kept: form(x, kernel, zeros, padding))
     other = SimpleNamespace(apply=None)
     fake = SimpleNamespace(Conv=conv, NormReluPool=other, ConvNormReluPool=other)
-    monkeypatch.setattr(askew.nets.lanes, "kernels", fake, raising=False)
-    monkeypatch.setitem(sys.modules, "askew.nets.lanes.kernels", fake)
+    monkeypatch.setattr(askew.nets.triton, "kernels", fake, raising=False)
+    monkeypatch.setitem(sys.modules, "askew.nets.triton.kernels", fake)
     trust.tried.cache_clear()
 
 

@@ -181,9 +181,7 @@ def test_a_crop_in_training_is_a_square_of_the_picture_flipped_or_not() -> None:
         assert torch.equal(xs, columns.expand(9, 9))
 
 
-def test_a_view_that_has_the_size_already_is_left_as_it_is_and_a_picture_is_flipped_half_the_time() -> (
-    None
-):
+def test_a_view_of_the_right_size_is_kept_and_a_picture_is_flipped_half_the_time() -> None:
     x, crop = pictures(64, 9), Crop(9).train()
     view = x.float()
     assert crop(view) is view
@@ -210,7 +208,7 @@ def test_every_place_is_as_likely_and_half_are_flipped() -> None:
     assert not torch.equal(tops[0], tops[1])
 
 
-def test_a_crop_out_of_training_is_the_centre_and_the_same_moment_gives_the_same_crop() -> None:
+def test_a_crop_is_the_centre_out_of_training_and_repeatable_in_training() -> None:
     crop = Crop(8)
     assert torch.equal(crop.eval()(pictures()), pictures()[:, :, 2:10, 2:10])
     crop.train()

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from askew.core.errors import UserError
 from askew.nets.modules import backbone_name
 from askew.nets.network import build, check
-from askew.nets.spec import NetSpec
+from askew.nets.spec import parse_network
 
 
 class Mean(nn.Module):
@@ -47,13 +47,13 @@ def test_a_module_is_known_by_its_source_and_its_weights() -> None:
 
 
 def test_it_sees_pixels_from_0_to_1_and_its_width_is_found() -> None:
-    spec = NetSpec(name=backbone_name(nn.Flatten()), crop=4)
+    spec = parse_network(backbone_name(nn.Flatten()), crop=4)
     parts, width = build(spec, (3, 6, 6), 2, 0)
     assert width == 48
     pixels = torch.full((2, 3, 6, 6), 255, dtype=torch.uint8)
     assert torch.equal(parts["features"].eval()(pixels), torch.ones(2, 48))
     check(spec, (3, 6, 6))
-    layered = NetSpec(name=f"{spec.name}+mlp", crop=4)
+    layered = parse_network(f"{spec.name}+mlp", crop=4)
     assert build(layered, (3, 6, 6), 2, 0)[1] == 256
 
 
@@ -65,7 +65,7 @@ def test_a_function_in_a_file_makes_the_same_network_each_time(tmp_path: Path) -
     )
     name = backbone_name(f"{file}:small")
     assert backbone_name(f"{file}:small") == name
-    assert build(NetSpec(name=name), (3, 2, 2), 2, 0)[1] == 5
+    assert build(parse_network(name), (3, 2, 2), 2, 0)[1] == 5
     assert backbone_name("resnet18") == "resnet18"
 
 
@@ -80,6 +80,6 @@ def test_what_is_no_backbone_is_refused(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=message):
             backbone_name(text)
     with pytest.raises(UserError, match="fails on a batch of 1 x 8 x 8"):
-        build(NetSpec(name=backbone_name(Mean())), (1, 8, 8), 2, 0)
+        build(parse_network(backbone_name(Mean())), (1, 8, 8), 2, 0)
     with pytest.raises(UserError, match="somebody's own, whose code is needed"):
-        build(NetSpec(name="own:Lost@000000000000"), (3, 8, 8), 2, 0)
+        build(parse_network("own:Lost@000000000000"), (3, 8, 8), 2, 0)

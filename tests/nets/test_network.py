@@ -20,7 +20,7 @@ from askew.nets import layers
 from askew.nets.heads import CosineHead, LinearHead
 from askew.nets.layers import Dropout, Pixels
 from askew.nets.network import Net, build, check
-from askew.nets.spec import NetSpec, file_hash
+from askew.nets.spec import NetworkSpec, file_hash, parse_network
 
 steady = settings(derandomize=True, deadline=None, max_examples=60, database=None)
 PHOTO = (3, 64, 64)
@@ -76,7 +76,7 @@ def same(one: dict[str, nn.Module], two: dict[str, nn.Module]) -> bool:
 def test_a_network_has_the_layers_it_was_published_with(
     name: str, shape: tuple[int, ...], size: int, width: int
 ) -> None:
-    parts, found = build(NetSpec(name=name), shape, 10, seed=0)
+    parts, found = build(parse_network(name), shape, 10, seed=0)
     assert found == width
     assert parameters(parts["features"]) == size
     assert parameters(parts["head"]) == width * 10 + 10
@@ -85,14 +85,14 @@ def test_a_network_has_the_layers_it_was_published_with(
 
 
 def test_the_mini_network_is_under_200_000_parameters() -> None:
-    parts, width = build(NetSpec(name="mini"), (3, 32, 32), 10, 0)
+    parts, width = build(NetworkSpec(layers="mini"), (3, 32, 32), 10, 0)
     assert 10_000 < parameters(parts["features"]) + parameters(parts["head"]) < 200_000
     assert parts["features"](images(2, (3, 32, 32))).shape == (2, width)
 
 
 @pytest.mark.parametrize("name", ["mini", SMALL])
 def test_networks_of_one_seed_are_equal_and_of_another_differ(name: str) -> None:
-    spec = NetSpec(name=name, head="cosine")
+    spec = parse_network(name, head="cosine")
     first = build(spec, (3, 32, 32), 10, 0)[0]
     torch.rand(3)  # whatever torch's own chance has done meanwhile
     assert same(first, build(spec, (3, 32, 32), 10, 0)[0])
@@ -101,7 +101,7 @@ def test_networks_of_one_seed_are_equal_and_of_another_differ(name: str) -> None
 
 def test_building_leaves_torchs_random_numbers_alone() -> None:
     before = torch.get_rng_state()
-    build(NetSpec(name="mini"), (3, 32, 32), 10, 0)
+    build(NetworkSpec(layers="mini"), (3, 32, 32), 10, 0)
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -115,7 +115,7 @@ def test_pixels_go_from_0_to_255_onto_minus_one_to_one() -> None:
 
 @pytest.mark.parametrize(("name", "shape"), [("digits-28", (1, 28, 28)), ("mini", (3, 32, 32))])
 def test_our_networks_see_minus_one_to_one(name: str, shape: tuple[int, ...]) -> None:
-    first = next(build(NetSpec(name=name), shape, 10, 0)[0]["features"].children())
+    first = next(build(parse_network(name), shape, 10, 0)[0]["features"].children())
     assert first(
         torch.tensor([0, 255], dtype=torch.uint8).view(2, 1, 1, 1)
     ).flatten().tolist() == pytest.approx([-1, 1])
@@ -176,8 +176,10 @@ def test_a_cosine_head_is_f_w_over_t_norm_f_in_value_and_gradient(
 
 
 def test_the_head_is_the_one_asked_for() -> None:
-    linear = build(NetSpec(name="bare"), (4,), 3, 0)[0]["head"]
-    cosine = build(NetSpec(name="bare", head="cosine", temperature=0.2), (4,), 3, 0)[0]["head"]
+    linear = build(NetworkSpec(layers="bare"), (4,), 3, 0)[0]["head"]
+    cosine = build(NetworkSpec(layers="bare", head="cosine", temperature=0.2), (4,), 3, 0)[0][
+        "head"
+    ]
     assert isinstance(linear, LinearHead)
     assert isinstance(cosine, CosineHead)
     assert cosine.temperature == 0.2
@@ -241,7 +243,7 @@ def test_a_row_keeps_its_mask_when_others_join_the_batch() -> None:
 
 
 def test_one_clock_drives_all_dropouts_of_a_network() -> None:
-    parts, width = build(NetSpec(name="digits-28"), (1, 28, 28), 10, 0)
+    parts, width = build(NetworkSpec(layers="digits-28"), (1, 28, 28), 10, 0)
     net = Net(parts, width, split_norm=False)
     net.share_step_key()
     x = images(8, (1, 28, 28))
@@ -262,7 +264,7 @@ def test_one_clock_drives_all_dropouts_of_a_network() -> None:
 def test_a_torchvision_model_by_name_has_its_width_and_takes_grey_images(
     shape: tuple[int, ...],
 ) -> None:
-    parts, width = build(NetSpec(name="resnet18"), shape, 7, 0)
+    parts, width = build(parse_network("resnet18"), shape, 7, 0)
     assert width == 512
     f = parts["features"](images(2, shape))
     assert f.shape == (2, 512)
@@ -274,7 +276,7 @@ def test_a_torchvision_model_by_name_has_its_width_and_takes_grey_images(
 
 @pytest.mark.parametrize(("name", "width"), [(SMALL, 1024), ("mobilenet_v3_small", 1024)])
 def test_the_classifier_is_dropped_wherever_a_model_keeps_it(name: str, width: int) -> None:
-    parts, found = build(NetSpec(name=name), PHOTO, 7, 0)
+    parts, found = build(parse_network(name), PHOTO, 7, 0)
     assert found == width
     assert parts["features"](images(2, PHOTO)).shape == (2, width)
 
@@ -282,7 +284,7 @@ def test_the_classifier_is_dropped_wherever_a_model_keeps_it(name: str, width: i
 def test_resnet50_v1_moves_the_strides_to_the_first_convolution() -> None:
     def strides(name: str) -> list[tuple[Any, Any, Any]]:
         with torch.device("meta"):
-            body = build(NetSpec(name=name), PHOTO, 7, 0)[0]["features"].body
+            body = build(parse_network(name), PHOTO, 7, 0)[0]["features"].body
         return [
             # type: ignore[union-attr, index]
             (block.conv1.stride, block.conv2.stride, block.downsample[0].stride)
@@ -297,7 +299,7 @@ def test_resnet50_v1_moves_the_strides_to_the_first_convolution() -> None:
 
 def test_a_timm_model_by_name_has_its_width() -> None:
     timm = pytest.importorskip("timm")
-    parts, width = build(NetSpec(name="timm:test_resnet"), (1, 64, 64), 7, 0)
+    parts, width = build(parse_network("timm:test_resnet"), (1, 64, 64), 7, 0)
     body = timm.create_model("test_resnet", num_classes=0)
     assert width == body.num_features
     assert parts["features"](images(2, (1, 64, 64))).shape == (2, width)
@@ -324,7 +326,7 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def with_weights(path: Path | str) -> dict[str, nn.Module]:
-    return build(NetSpec(name=SMALL, weights=str(path)), PHOTO, 7, 0)[0]
+    return build(parse_network(SMALL, weights=str(path)), PHOTO, 7, 0)[0]
 
 
 def test_weights_load_from_a_local_file(weights: Path) -> None:
@@ -338,7 +340,7 @@ def test_weights_load_from_a_local_file(weights: Path) -> None:
 def test_kept_statistics_stay_as_they_came_and_no_image_sees_its_batch(weights: Path) -> None:
     seen = {}
     for norm in ("kept", "joint"):
-        spec = NetSpec(name=SMALL, weights=str(weights), norm=norm)  # type: ignore[arg-type]
+        spec = parse_network(SMALL, weights=str(weights), norm=norm)  # type: ignore[arg-type]
         features = build(spec, PHOTO, 7, 0)[0]["features"].train()
         before = {n: b.clone() for n, b in features.named_buffers() if "running" in n}
         alone, among = features(images(2, PHOTO)), features(images(8, PHOTO))[:2]
@@ -351,9 +353,9 @@ def test_kept_statistics_stay_as_they_came_and_no_image_sees_its_batch(weights: 
 
 
 @pytest.mark.parametrize(
-    "spec", [NetSpec(name="mini", norm="kept"), NetSpec(name=SMALL, norm="kept")]
+    "spec", [NetworkSpec(layers="mini", norm="kept"), parse_network(SMALL, norm="kept")]
 )
-def test_a_network_that_starts_from_nothing_has_no_statistics_to_keep(spec: NetSpec) -> None:
+def test_a_network_that_starts_from_nothing_has_no_statistics_to_keep(spec: NetworkSpec) -> None:
     with pytest.raises(UserError, match="has no statistics to keep") as error:
         check(spec, (3, 32, 32))
     assert "-t norm=joint" in str(error.value)
@@ -361,7 +363,7 @@ def test_a_network_that_starts_from_nothing_has_no_statistics_to_keep(spec: NetS
 
 def test_a_file_for_another_network_is_refused(weights: Path) -> None:
     with pytest.raises(UserError, match=r"does not fit the network: \d+ tensors are missing"):
-        build(NetSpec(name="resnet18", weights=str(weights)), PHOTO, 7, 0)
+        build(parse_network("resnet18", weights=str(weights)), PHOTO, 7, 0)
 
 
 def test_a_file_with_a_tensor_of_another_shape_is_refused(weights: Path, tmp_path: Path) -> None:
@@ -426,7 +428,7 @@ def test_a_network_that_does_not_exist_or_fit_is_told(
     name: str, shape: tuple[int, ...], sentence: str, hint: str
 ) -> None:
     with pytest.raises(UserError) as told:
-        build(NetSpec(name=name), shape, 10, 0)
+        build(parse_network(name), shape, 10, 0)
     assert told.value.sentence == sentence
     assert hint in told.value.hint
 
@@ -434,5 +436,5 @@ def test_a_network_that_does_not_exist_or_fit_is_told(
 def test_a_timm_model_that_does_not_exist_is_told_the_nearest() -> None:
     pytest.importorskip("timm")
     with pytest.raises(UserError, match="There is no timm model 'resnett50'") as told:
-        build(NetSpec(name="timm:resnett50"), PHOTO, 10, 0)
+        build(parse_network("timm:resnett50"), PHOTO, 10, 0)
     assert "did you mean 'resnet50'?" in told.value.hint

@@ -14,10 +14,11 @@ import torch
 from torchvision import models
 
 from askew.core.errors import UserError
-from askew.nets.backbones import backbone, first_weights
-from askew.nets.spec import NetSpec
+from askew.nets.backbones import build_backbone, first_weights
+from askew.nets.embedding import Embedding
+from askew.nets.spec import parse_network
 
-HUB = NetSpec(name="resnet18", weights="hub")
+HUB = parse_network("resnet18", weights="hub")
 SHAPE = (3, 64, 64)
 
 
@@ -56,12 +57,12 @@ def test_weights_in_the_cache_are_loaded_if_their_hash_is_the_published_one(
     tmp_path: Path, checkpoints: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = publish(saved(tmp_path), checkpoints, monkeypatch)
-    assert backbone(HUB, SHAPE)[1] == 512
+    assert build_backbone(HUB.embedding, SHAPE)[1] == 512
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
     with pytest.raises(UserError, match="are not those that were published") as caught:
-        backbone(HUB, SHAPE)
+        build_backbone(HUB.embedding, SHAPE)
     assert "delete the file" in caught.value.hint
 
 
@@ -77,7 +78,7 @@ def test_weights_that_hold_code_are_refused_even_with_the_right_hash(
     ):
         publish(content, checkpoints, monkeypatch)
         with pytest.raises(UserError, match="cannot be loaded"):
-            backbone(HUB, SHAPE)
+            build_backbone(HUB.embedding, SHAPE)
         assert not (tmp_path / "ran").exists()
 
 
@@ -95,9 +96,9 @@ def test_a_network_starts_from_the_weights_that_were_published_first(
         b"cut off"
     )  # the first; the default has another name
     with pytest.raises(UserError, match="are not those that were published"):
-        backbone(NetSpec(name="resnet50", weights="hub"), SHAPE)
+        build_backbone(Embedding(backbone="resnet50", weights="hub"), SHAPE)
     (checkpoints / "resnet50-0676ba61.pth").unlink()
-    backbone(NetSpec(name="resnet50", weights="hub"), SHAPE)
+    build_backbone(Embedding(backbone="resnet50", weights="hub"), SHAPE)
     assert asked == [models.ResNet50_Weights.IMAGENET1K_V1]
     for name in models.list_models(module=models):
         published = models.get_model_weights(name)
@@ -127,7 +128,7 @@ def test_weights_that_cannot_be_downloaded_are_one_sentence(
     with pytest.raises(
         UserError, match=r"^The weights of resnet18 could not be fetched: [^<>]+\.\n"
     ) as caught:
-        backbone(HUB, SHAPE)
+        build_backbone(HUB.embedding, SHAPE)
     assert "-t weights=FILE" in caught.value.hint
 
 
@@ -147,7 +148,7 @@ def test_weights_of_timm_s_that_cannot_be_downloaded_are_one_sentence(
         UserError,
         match=r"^The weights of timm:resnet18 could not be fetched: there is no network\.",
     ):
-        backbone(NetSpec(name="timm:resnet18", weights="hub"), SHAPE)
+        build_backbone(Embedding(backbone="timm:resnet18", weights="hub"), SHAPE)
 
 
 def test_a_damaged_file_in_the_cache_of_hugging_face_is_found(
@@ -161,4 +162,4 @@ def test_a_damaged_file_in_the_cache_of_hugging_face_is_found(
     link.symlink_to(blob)
     monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_: str(link))
     with pytest.raises(UserError, match="are not those that were published"):
-        backbone(NetSpec(name="timm:resnet18", weights="hub"), SHAPE)
+        build_backbone(Embedding(backbone="timm:resnet18", weights="hub"), SHAPE)

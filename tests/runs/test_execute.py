@@ -28,7 +28,8 @@ from askew.core.files import read_tensors
 from askew.data.task import Task
 from askew.methods import COAL, SourceOnly
 from askew.nets.augment import Views
-from askew.nets.spec import NetSpec
+from askew.nets.embedding import Embedding
+from askew.nets.spec import NetworkSpec, parse_network
 from askew.runs import execute as execution
 from askew.runs.execute import Execution, execute
 from askew.runs.store import RunFolder
@@ -221,13 +222,20 @@ def changed_runs(run: Run) -> dict[str, Run]:
         "overrides": (("rounds", 3),),
     }
     nets: dict[str, Any] = {
-        "name": "bare",
+        "layers": "bare",
         "head": "linear",
         "temperature": 0.1,
-        "weights": "hub",
-        "weights_hash": "f00",
         "norm": "split",
         "last_dropout": False,
+    }
+    embeddings: dict[str, Any] = {
+        "backbone": "resnet50",
+        "weights": "hub",
+        "weights_hash": "f00",
+        "crop": 192,
+        "pooling": "gem",
+        "corners": True,
+        "statistics": "both",
     }
     stages: dict[str, Any] = {
         "method": COAL(alpha=0.2),
@@ -247,7 +255,8 @@ def changed_runs(run: Run) -> dict[str, Run]:
     of_run = {"net", "plan", "target_floor"}
     for cls, values, rest in (
         (Run, new, of_run),
-        (NetSpec, nets, {"crop"}),
+        (NetworkSpec, nets, {"embedding"}),
+        (Embedding, embeddings, set()),
         (Stage, stages, {"optim"}),
     ):
         assert {f.name for f in dataclasses.fields(cls)} == values.keys() | rest, (
@@ -267,6 +276,12 @@ def changed_runs(run: Run) -> dict[str, Run]:
         f"net.{n}": dataclasses.replace(run, net=dataclasses.replace(run.net, **{n: v}))
         for n, v in nets.items()
     }
+    below = Embedding(backbone="resnet18")
+    on_backbone = dataclasses.replace(run.net, embedding=below)
+    runs["embedding"] = dataclasses.replace(run, net=on_backbone)
+    for n, v in embeddings.items():
+        net = dataclasses.replace(on_backbone, embedding=dataclasses.replace(below, **{n: v}))
+        runs[f"embedding.{n}"] = dataclasses.replace(run, net=net)
     for i in range(len(run.plan)):
         runs |= {f"{i}.{n}": with_stage(i, **{n: v}) for n, v in stages.items()}
         for n, v in optims.items():
@@ -275,13 +290,6 @@ def changed_runs(run: Run) -> dict[str, Run]:
             )
     runs["plan"] = dataclasses.replace(run, plan=run.plan[1:])
     return runs
-
-
-def test_a_crop_changes_the_key_of_networks_that_crop_alone(make_run: Any) -> None:
-    for name, differs in (("mlp", False), ("resnet18", True)):
-        run = make_run(COAL(), net=name)
-        other = dataclasses.replace(run, net=dataclasses.replace(run.net, crop=192))
-        assert (run.key != other.key) == differs
 
 
 def test_a_floor_of_the_target_sampler_changes_the_key_where_it_is_used_alone(
@@ -324,9 +332,12 @@ def test_what_has_no_effect_does_not_split_equal_runs(make_run: Any) -> None:
     assert with_net(temperature=0.1) == with_net()
     assert with_net(temperature=0.1, head="cosine") != with_net(head="cosine")
     # a file is named by what it holds, not by where it lies
-    assert with_net(weights="here/a", weights_hash="f00") == with_net(
-        weights="there/b", weights_hash="f00"
+    one, two = (
+        Embedding(backbone="resnet18", weights=file, weights_hash="f00")
+        for file in ("here/a", "there/b")
     )
+    assert with_net(embedding=one) == with_net(embedding=two)
+    assert parse_network("mlp", crop=192) == parse_network("mlp"), "it does not crop"
 
 
 # --- what goes wrong ---

@@ -40,7 +40,7 @@ def test_a_recipe_gives_every_method_the_same_conditions(recipe: str) -> None:
         ]
         net = run.pop("net")
         conditions.add(
-            json.dumps([run, stages[0], stages[-1], net["name"], net["norm"]], sort_keys=True)
+            json.dumps([run, stages[0], stages[-1], net["layers"], net["norm"]], sort_keys=True)
         )
     assert len(conditions) == 1
 

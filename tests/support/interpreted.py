@@ -13,8 +13,7 @@ os.environ["TRITON_INTERPRET"] = "1"
 import torch
 import triton.runtime.interpreter as interpreter
 
-from askew.nets.kernels import kept_norm_kernel
-from askew.nets.lanes import conv_kernels, deep_kernels, planes, trust
+from askew.nets.triton import conv_kernels, deep_kernels, kept_norm_kernel, planes, trust
 
 SINGLE, HALF = torch.float32, torch.float16
 LAYERS = [  # channels in and out, kernel, images, side, padding, pool, what is kept: few pixels, since each takes long

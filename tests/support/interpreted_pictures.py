@@ -15,8 +15,7 @@ import torch
 from askew.core import random
 from askew.nets import augment
 from askew.nets.augment import Views, make_view
-from askew.nets.kernels import picture_kernel
-from askew.nets.lanes import trust
+from askew.nets.triton import picture_kernel, trust
 
 IMAGES = 16
 """Flipped, grey, sharper and inverted ones among them."""

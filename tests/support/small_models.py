@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,10 @@ from askew.inference.predictor import Predictor
 from askew.methods import COAL
 from askew.methods.base import Method
 from askew.nets.network import build
-from askew.nets.spec import NetSpec
+from askew.nets.spec import parse_network
 
+EMBEDDED = {"pooling": "gem", "statistics": "both"}
+"""As `askew adapt` embeds images, but for corners."""
 CLASSES = ("cat", "dog", "<script>'\"")
 TRAINING, SOURCE, TARGET = (0.5, 0.3, 0.2), (0.6, 0.2, 0.2), (0.1, 0.2, 0.7)
 
@@ -30,11 +33,11 @@ def card(
         "source_prior": SOURCE,
         "target_prior": TargetPrior(TARGET, "em", TRAINING, TRAINING),
     }
-    values: dict[str, Any] = {
-        "net": NetSpec(name=net, crop=32),
-        **priors,
-        "made": {"by": "me"},
-    } | more
+    how = {name: more.pop(name) for name in ("pooling", "corners", "statistics") if name in more}
+    spec = parse_network(net, crop=32)
+    if spec.embedding is not None:
+        spec = replace(spec, embedding=replace(spec.embedding, **how))
+    values: dict[str, Any] = {"net": spec, **priors, "made": {"by": "me"}} | more
     return ModelCard(rule=rule or COAL(), shape=shape, classes=CLASSES, **values)
 
 

@@ -90,8 +90,8 @@ def test_settings_for_embeddings_are_tried_on_pairs_that_nothing_reports(
         for i in range(6):
             picture = Image.fromarray(rng.integers(0, 256, (16, 16, 3), dtype=np.uint8))
             picture.save(tmp_path / "pacs" / domain / kind / f"{i}.png")
-    spec = own.backbone_spec("norms:resnet18", "none", (3, 32, 32))
-    rows_of.embed(tmp_path / "pacs", tmp_path / "rows", spec, 32, "rs-ut", torch.device("cpu"))
+    embedding = own.Embedding(backbone="resnet18", statistics="both")
+    rows_of.embed(tmp_path / "pacs", tmp_path / "rows", embedding, 32, "rs-ut", torch.device("cpu"))
     rows = np.load(tmp_path / "rows" / "sketch.npz")
     assert rows["x"].shape == (12, 512)
     assert sorted(set(rows["y"].tolist())) == ["cat", "dog"]

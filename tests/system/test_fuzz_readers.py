@@ -32,7 +32,7 @@ from many_runs import make_runs
 from mutations import mutated, mutated_json
 from PIL import Image
 from safetensors.numpy import save
-from small_models import predictor
+from small_models import card, predictor
 
 from askew.adaptation.artifacts import earlier_request, request_as_json
 from askew.adaptation.audit import audit
@@ -44,7 +44,6 @@ from askew.data.benchmarks.download import Remote, fetch
 from askew.data.benchmarks.split_lists import read_list
 from askew.data.image_lists import read_listing
 from askew.data.row_cache import RowCache
-from askew.inference.ensemble import join
 from askew.inference.predictor import Predictor, load
 from askew.nets.starting_weights import load_weights
 from askew.reports.results import collect
@@ -193,9 +192,7 @@ CLAIM = {
     "steps": 2,
 }
 CARD = json.dumps(predictor().card.as_json() | {"weights": "0" * 64}).encode()
-ENSEMBLE = json.dumps(
-    join([predictor("mlp"), predictor("mlp")], [1.0, 2.0], [1, 1]).card.as_json() | {"weights": ""}
-).encode()
+ON_BACKBONE = json.dumps(card("resnet18+mlp", (3, 32, 32)).as_json() | {"weights": ""}).encode()
 TENSORS = save({"0.weight": np.ones((2, 4), np.float32), "0.bias": np.ones(2, np.float32)})
 
 TARGETS = {
@@ -227,12 +224,12 @@ TARGETS = {
     ),
     "runs": Target(read_runs, a_run),
     "model cards": Target(lambda file: load(file.parent, "cpu"), {"model.json": CARD}, json=True),
-    "cards of ensembles": Target(
-        lambda file: load(file.parent, "cpu"), {"model.json": ENSEMBLE}, json=True
+    "cards of backbones": Target(
+        lambda file: load(file.parent, "cpu"), {"model.json": ON_BACKBONE}, json=True
     ),
     "tensors": Target(
         read_tensors,
-        {"t.safetensors": (GOLDEN / "runs/747e23360275379b/outputs.safetensors").read_bytes()},
+        {"t.safetensors": (GOLDEN / "runs/65377e817cd02995/outputs.safetensors").read_bytes()},
     ),
     "weights": Target(
         lambda file: load_weights(a_network(), file, "network"), {"w.safetensors": TENSORS}

@@ -1,9 +1,9 @@
 """What is hashed, seeded or stored keeps its meaning: files and numbers that an earlier askew made,
 held to today's.
 
-`tests/golden` was written before the package was divided into rooms, by `askew adapt source.npz
-target.npz -o adaptation --backbone bare --method coal -t pretrain=20 -t rounds=2 -t round=10 -t
-batch=12` and by asking runs for their keys.
+`tests/golden` was written by `askew adapt source.npz target.npz -o adaptation --backbone bare
+--method coal -t pretrain=20 -t rounds=2 -t round=10 -t batch=12 -t norm=joint` without log.txt and
+report.html, and by asking runs for their keys.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import askew
 from askew.data.domains import Labeled
 from askew.data.task import TrainingData
 from askew.methods import COAL, SourceOnly
-from askew.nets.spec import NetSpec
+from askew.nets.spec import NetworkSpec
 from askew.runs.config import RunRequest, prepare
 from askew.runs.store import RunFolder
 from askew.training.batches import Feed
@@ -70,7 +70,7 @@ def test_a_seed_draws_the_batches_and_dropout_masks_that_it_always_drew(sampler:
         shift="natural",
         draw=0,
         origin="o",
-        net=NetSpec(name="mlp"),
+        net=NetworkSpec(layers="mlp"),
         plan=stages,
         batch=6,
         sampler=sampler,

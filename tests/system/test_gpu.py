@@ -19,10 +19,10 @@ from askew.data.task import TrainingData
 from askew.methods import SourceOnly, make_method
 from askew.methods.base import Batch, Losses, State
 from askew.nets.augment import Views, make_view
-from askew.nets.lanes import forms as lane_forms
-from askew.nets.lanes import trust
 from askew.nets.network import Net
-from askew.nets.spec import NetSpec
+from askew.nets.spec import parse_network
+from askew.nets.triton import trust
+from askew.nets.vmap import forms as lane_forms
 from askew.runs.config import RunRequest, prepare
 from askew.training.batches import Feed
 from askew.training.lanes import fit_lanes
@@ -33,7 +33,7 @@ from askew.training.snapshot import Checkpoint, Snapshot
 from askew.training.trainer import fit, run_net
 
 kernels = pytest.importorskip(
-    "askew.nets.lanes.kernels", reason="Triton is missing", exc_type=ImportError
+    "askew.nets.triton.kernels", reason="Triton is missing", exc_type=ImportError
 )
 pytestmark = pytest.mark.gpu
 CUDA = torch.device("cuda")
@@ -198,7 +198,7 @@ def taught(net: str, data: TrainingData, seed: int, rounds: int = 2, round_steps
         shift="natural",
         draw=0,
         origin=data.origin,
-        net=NetSpec(name=net, norm="split", last_dropout=False),
+        net=parse_network(net, norm="split", last_dropout=False),
         plan=stages,
         batch=64,
         sampler="balanced",

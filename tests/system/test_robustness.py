@@ -18,7 +18,7 @@ from askew.data.domains import Labeled, Unlabeled
 from askew.data.task import TrainingData
 from askew.methods import BBSE, METHODS, SourceOnly
 from askew.methods.base import Method
-from askew.nets.spec import NetSpec
+from askew.nets.spec import parse_network
 from askew.training.optim import Optim
 from askew.training.run import Run, Stage
 from askew.training.snapshot import Checkpoint, Snapshot
@@ -69,7 +69,7 @@ def with_equal_inputs(value: float) -> TrainingData:
 def run_of(method: Method, head: str, **how: Any) -> Run:
     """Three steps of source alone, then two rounds of two of the method."""
     # type: ignore[arg-type]
-    net = NetSpec(name=how.pop("net", "mlp"), head=head, norm=how.pop("norm", "joint"))
+    net = parse_network(how.pop("net", "mlp"), head=head, norm=how.pop("norm", "joint"))
     optim = Optim(lr=0.05, features_lr=0.05)
     plan = (Stage(SourceOnly(), 1, 3, optim), Stage(method, 2, 2, optim, restart=method.restarts))
     settings: dict[str, Any] = {"batch": 6, "sampler": "balanced", "target_sampler": "natural"}

@@ -293,7 +293,7 @@ def test_index_tables_are_the_same_on_a_gpu() -> None:
 # Feeds
 
 
-def test_a_feed_gives_source_rows_with_their_labels_and_target_rows_with_their_numbers() -> None:
+def test_a_feed_gives_source_rows_with_labels_and_target_rows_with_numbers() -> None:
     feed = Feed(training_data(), CPU)
     batch = feed.batch(torch.tensor([0, 6, 9]), torch.tensor([6, 0, 6]))
     assert batch.xs.tolist() == [[0], [6], [9]]
@@ -313,7 +313,7 @@ def test_a_feed_samples_the_source_as_asked() -> None:
 
 @steady
 @given(seeds, st.lists(st.integers(0, 2), min_size=7, max_size=7).map(torch.tensor))
-def test_target_batches_are_natural_or_balanced_over_the_classes_that_pseudo_labels_name(
+def test_target_batches_are_natural_or_balanced_over_pseudo_classes(
     seed: int, pseudo: Tensor
 ) -> None:
     feed = Feed(training_data(), CPU)

@@ -79,7 +79,7 @@ def test_making_items_is_timed_and_using_them_is_not(hands: Hands) -> None:
     assert (watch.seconds["training"], watch.take()["start-up"]) == (30, 3)
 
 
-def test_what_workers_did_is_taken_out_of_the_waiting_and_the_sum_stays_the_wall_clock(
+def test_time_of_workers_is_not_counted_as_waiting_and_the_sum_is_the_wall_clock(
     hands: Hands,
 ) -> None:
     """Two workers in a call of ten seconds: one busy for all of it, the other for four seconds."""

@@ -31,7 +31,7 @@ from askew.methods import SourceOnly
 from askew.nets import forward
 from askew.nets.augment import Views
 from askew.nets.layers import Crop, Dropout
-from askew.nets.spec import NetSpec
+from askew.nets.spec import parse_network
 from askew.training import distributed
 from askew.training.distributed import Team, fit_together, own_device, serve
 from askew.training.optim import Optim
@@ -89,7 +89,7 @@ def run_of(
         shift="natural",
         draw=0,
         origin=net,
-        net=NetSpec(name=net, head=chosen.head, **spec),
+        net=parse_network(net, head=chosen.head, **spec),
         plan=(
             Stage(SourceOnly(), 1, 5, optim),
             Stage(chosen, rounds, 1, optim, restart=chosen.restarts),

@@ -23,8 +23,8 @@ from askew.data.task import Task, TestLabels, TrainingData
 from askew.evaluation.priors import UnsurePriorWarning
 from askew.methods import SourceOnly
 from askew.nets.augment import Views
-from askew.nets.kernels import draws
-from askew.nets.spec import NetSpec
+from askew.nets.spec import NetworkSpec, parse_network
+from askew.nets.triton import draws
 from askew.runs.execute import Broken, Execution, execute, execute_lanes
 from askew.runs.root import open_root
 from askew.runs.store import RunFolder
@@ -93,7 +93,7 @@ def run_of(
         shift="natural",
         draw=0,
         origin=training_data.origin,
-        net=NetSpec(name=net, head=method.head, norm=norm),  # type: ignore[arg-type]
+        net=parse_network(net, head=method.head, norm=norm),  # type: ignore[arg-type]
         plan=(stage,),
         batch=12,
         sampler="balanced",
@@ -224,7 +224,7 @@ def test_what_changes_a_step_is_part_of_the_shape() -> None:
         run_of(HERE, 0, views="rows"),
         run_of(HERE, 0, target_sampler="even"),
         dataclasses.replace(run, batch=13),
-        dataclasses.replace(run, net=NetSpec(name="bare", head="cosine")),
+        dataclasses.replace(run, net=NetworkSpec(layers="bare", head="cosine")),
         dataclasses.replace(run, plan=(dataclasses.replace(run.plan[0], rounds=3),)),
         dataclasses.replace(run, plan=(dataclasses.replace(run.plan[0], optim=Optim(lr=0.5)),)),
     ]
@@ -361,11 +361,11 @@ def test_bench_trains_seeds_as_lanes_and_prints_the_same_table(cli: Command) -> 
 
 def test_lanes_are_taken_by_themselves_where_they_pay() -> None:
     small, large = (
-        dataclasses.replace(run_of(HERE, 0), net=NetSpec(name=name))
+        dataclasses.replace(run_of(HERE, 0), net=parse_network(name))
         for name in ("digits-28", "resnet50")
     )
     cuda = torch.device("cuda")
     assert lanes_that_pay(small, cuda) > lanes_that_pay(
-        dataclasses.replace(small, net=NetSpec(name="digits-32")), cuda
+        dataclasses.replace(small, net=NetworkSpec(layers="digits-32")), cuda
     )
     assert lanes_that_pay(large, cuda) == lanes_that_pay(small, CPU) == 1

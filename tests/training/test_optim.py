@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from askew.nets.lanes.dense import Factors
+from askew.nets.spec import parse_network
+from askew.nets.vmap.dense import Factors
 from askew.training.optim import Optim, Optimiser, adam_, rate, sgd_
 
 steady = settings(derandomize=True, deadline=None, max_examples=50, database=None)
@@ -217,11 +218,12 @@ def test_an_optimiser_goes_on_from_its_tensors(kind: Any) -> None:
 def test_layers_put_on_a_backbone_learn_at_the_rate_of_the_head() -> None:
     names = ("features.0.body.weight", "features.1.0.weight", "head.weight")
     for network, moved in (
-        ("resnet18+bottleneck", [0.01, 0.1, 0.1]),
-        ("digits-28", [0.01, 0.01, 0.1]),
+        (parse_network("resnet18+bottleneck"), [0.01, 0.1, 0.1]),
+        (parse_network("digits-28"), [0.01, 0.01, 0.1]),
     ):
         params: dict[str, Tensor] = {name: torch.zeros(1) for name in names}
-        optimiser = Optimiser(Optim(lr=0.1, features_lr=0.01, weight_decay=0.0), params, network)
+        optim = Optim(lr=0.1, features_lr=0.01, weight_decay=0.0)
+        optimiser = Optimiser(optim, params, network.on_backbone)
         optimiser.step(names, [torch.ones(1)] * 3, NOW)
         assert [-p.item() for p in params.values()] == pytest.approx(moved)
 

@@ -110,7 +110,7 @@ def test_without_a_restart_the_network_before_lasts(
 # --- refreshes ---
 
 
-def test_its_first_refresh_sees_the_network_before_and_later_ones_the_network_in_training(
+def test_the_first_refresh_sees_the_network_before_and_later_ones_the_trained_one(
     training_data: TrainingData, make_run: Any, start: Checkpoint
 ) -> None:
     before = make_run(pretrain=0, rounds=5)

@@ -22,7 +22,7 @@ from askew.methods import DANN, SourceOnly
 from askew.methods.base import Batch, Method, both
 from askew.methods.teacher import PriorAwareTeacher
 from askew.nets.network import Net, build
-from askew.nets.spec import NetSpec
+from askew.nets.spec import NetworkSpec
 from askew.reports.features import network_features
 from askew.runs.execute import Execution, execute
 from askew.runs.root import open_root
@@ -50,7 +50,7 @@ def run_of(
         shift="natural",
         draw=0,
         origin=DATA.origin,
-        net=NetSpec(name="mlp", norm=norm),  # type: ignore[arg-type]
+        net=NetworkSpec(layers="mlp", norm=norm),  # type: ignore[arg-type]
         plan=(Stage(SourceOnly(), 1, 10, optim), Stage(method, 1, steps, optim)),
         batch=60,
         sampler="natural",
@@ -157,7 +157,7 @@ def plain_logits(
     weights: Checkpoint, x: np.ndarray[Any, Any], domain: str, prefix: str = ""
 ) -> Tensor:
     """Of a network with one set of statistics, which is the domain's."""
-    parts, _ = build(NetSpec(name="mlp"), (8,), 3, 0)
+    parts, _ = build(NetworkSpec(layers="mlp"), (8,), 3, 0)
     for part, module in parts.items():
         start = f"{prefix}{part}."
         named = {

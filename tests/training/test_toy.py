@@ -35,7 +35,7 @@ from askew.methods import (
     SourceOnly,
 )
 from askew.methods.base import Method
-from askew.nets.spec import NetSpec
+from askew.nets.spec import NetworkSpec
 from askew.training.optim import Optim
 from askew.training.run import Run, Stage
 from askew.training.snapshot import Checkpoint
@@ -91,7 +91,7 @@ def run_of(method: Method, head: Literal["linear", "cosine"] | None = None) -> R
         shift="natural",
         draw=0,
         origin="",
-        net=NetSpec(name="mlp", head=head or method.head, temperature=1.0),
+        net=NetworkSpec(layers="mlp", head=head or method.head, temperature=1.0),
         plan=tuple(plan),
         batch=32,
         sampler="balanced",

@@ -199,7 +199,7 @@ def test_an_absurd_rate_stops_training_with_nothing_handed_out(
     assert error.what in ("the loss 'label' is not finite", "a weight is not finite")
 
 
-def test_a_loss_that_turns_nan_stops_training_before_anything_not_finite_is_handed_out(
+def test_a_loss_that_turns_nan_stops_training_before_anything_is_saved(
     training_data: TrainingData, make_run: Any
 ) -> None:
     seen, error = until_not_finite(make_run(Broken(), rounds=4, pretrain=0), training_data)

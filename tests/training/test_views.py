@@ -24,7 +24,7 @@ from askew.methods.base import Batch, Losses, Method, State
 from askew.nets.augment import NO_VIEWS, Views
 from askew.nets.layers import Crop, Pixels
 from askew.nets.network import Net
-from askew.nets.spec import NetSpec
+from askew.nets.spec import parse_network
 from askew.runs.config import RunRequest, plan_run
 from askew.training import batches, loop
 from askew.training.batches import Feed, with_views
@@ -160,7 +160,7 @@ def run_of(method: Method, net: str = "mlp", views: Views = NO_VIEWS, **more: An
         shift="natural",
         draw=0,
         origin=net,
-        net=NetSpec(name=net, norm="split"),
+        net=parse_network(net, norm="split"),
         plan=(Stage(SourceOnly(), 1, 2, optim), Stage(method, 2, 4, optim)),
         batch=6,
         sampler="balanced",
@@ -244,7 +244,7 @@ def test_settings_without_effect_do_not_change_a_run_s_key() -> None:
             run, views=Views(rotation=5, noise=0.3, area=0.5, style=0, feature_dropout=0.4)
         ),
         dataclasses.replace(run, target_floor=0.1),
-        dataclasses.replace(run, net=dataclasses.replace(run.net, last_dropout=True, crop=100)),
+        dataclasses.replace(run, net=dataclasses.replace(run.net, last_dropout=True)),
     ]
     assert {other.key for other in same} == {run.key}
     for views, idle in (

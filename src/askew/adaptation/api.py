@@ -36,10 +36,16 @@ from askew.data.objects import as_domain
 from askew.evaluation.diagnosis import Diagnosis
 from askew.evaluation.diagnosis import diagnose as diagnose_outputs
 from askew.evaluation.outputs import DomainOutputs
-from askew.inference.embeddings import backbone_spec, embed_pictures, embed_rows, picture_embedder
+from askew.inference.embeddings import (
+    checked_embedding,
+    embed_pictures,
+    embed_rows,
+    picture_embedder,
+)
 from askew.inference.predictor import Predictor, load
 from askew.methods import method_class, named
 from askew.methods.base import Method
+from askew.nets.embedding import Embedding
 from askew.nets.modules import backbone_name
 from askew.runs.config import Training
 from askew.runs.execute import Progress
@@ -350,16 +356,17 @@ def embed(
     >>> askew.embed(pictures, torch.nn.Flatten()).shape
     (2, 192)
     """
+    embedding = Embedding(backbone=backbone_name(backbone), weights=weights)
     path = Path(images) if isinstance(images, str | Path) else None
     if path is not None and (path.is_dir() or path.suffix.lower() in LISTS):
-        embedder = picture_embedder(backbone_name(backbone), weights, pick_device(device))
+        embedder = picture_embedder(embedding, pick_device(device))
         pictures: CustomDomain = silently(
             embed_pictures(path, embedder, skip_broken, Columns(image))
         )
         return embedder.rows(pictures.x)
     domain = as_domain(images, "target", image=image, skip_broken=skip_broken)
-    spec = backbone_spec(backbone_name(backbone), weights, domain.shape)
-    return embed_rows(domain.x, spec, pick_device(device))
+    embedding = checked_embedding(embedding, domain.shape)
+    return embed_rows(domain.x, embedding, pick_device(device))
 
 
 def _given(

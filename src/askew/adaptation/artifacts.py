@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from askew.inference.model_card import TargetPrior
 from askew.inference.predictor import Predictor
 from askew.inference.writers import write_predictions_csv
 from askew.nets.adabn import STATISTICS
-from askew.nets.network import keeps_source_statistics
+from askew.nets.network import keeps_source_statistics, with_source_statistics
 from askew.reports.findings import Finding
 from askew.runs.root import open_root
 
@@ -76,14 +76,9 @@ def on_frozen(model: Predictor, embedders: Embedders, shape: tuple[int, ...]) ->
         ] = value
     split = keeps_source_statistics(weights)
     if split:  # of one part; others have the same for both domains
-        weights = _with_source_statistics(weights)
-    backbone = embedders.target.spec
-    net = dataclasses.replace(
-        card.net,
-        name=f"{backbone.name}+{card.net.name}",
-        crop=backbone.crop,
-        norm="split" if split else card.net.norm,
-    )
+        weights = with_source_statistics(weights)
+    norm = "split" if split else card.net.norm
+    net = dataclasses.replace(card.net, embedding=embedders.target.embedding, norm=norm)
     return Predictor(dataclasses.replace(card, net=net, shape=shape), weights, "cpu")
 
 
@@ -99,16 +94,6 @@ def _frozen_weights(embedders: Embedders) -> dict[str, Tensor]:
         if leaf in STATISTICS:
             weights[f"{stem}.source_{leaf}"] = value.cpu()
     return weights
-
-
-def _with_source_statistics(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Give layers that keep one set of batch statistics the same set for each domain."""
-    own = dict(weights)
-    for name, value in weights.items():
-        leaf = name.rpartition(".")[2]
-        if leaf in STATISTICS:
-            own.setdefault(name.removesuffix(leaf) + f"source_{leaf}", value)
-    return own
 
 
 def summary(found: Adaptation, findings: Sequence[Finding] | None = None) -> dict[str, Any]:

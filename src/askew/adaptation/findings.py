@@ -11,7 +11,7 @@ from askew.adaptation.assessment import Adaptation
 from askew.data.custom import few
 from askew.evaluation.priors import DEFAULT
 from askew.evaluation.unknown_classes import ALARMS
-from askew.nets.modules import OWN_PREFIX
+from askew.nets.embedding import OWN_PREFIX
 from askew.nets.small import OWN
 from askew.reports.findings import Finding, has_few_classes, holding
 
@@ -210,7 +210,7 @@ def _from_scratch(found: Adaptation) -> bool:
     """Whether a large backbone started from random weights; small networks always do."""
     inputs = found.inputs
     if inputs.embedders is not None:
-        return inputs.embedders.target.spec.weights == "none"
+        return inputs.embedders.target.embedding.weights == "none"
     net = found.final.run.net
     small = net.name in OWN or net.name.startswith(OWN_PREFIX)
     return inputs.kind == "images" and not small and net.weights == "none"

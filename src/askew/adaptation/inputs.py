@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from dataclasses import dataclass, replace
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +26,15 @@ from askew.data.task import Task
 from askew.evaluation.outputs import Floats
 from askew.inference.embeddings import (
     Embedders,
-    backbone_spec,
-    embedded,
+    checked_embedding,
+    embed_task,
     embedders,
     picture_embedders,
     weights_file,
 )
-from askew.nets.adabn import NORMS
-from askew.nets.backbones import CORNERS, CROPS, GEM, plain_name
-from askew.nets.modules import OWN_PREFIX, backbone_name
-from askew.nets.small import OWN
+from askew.nets.embedding import OWN_PREFIX, Embedding
+from askew.nets.modules import backbone_name
+from askew.nets.spec import LAYERS, parse_network
 from askew.runs.execute import Progress
 from askew.runs.journal import part_of
 from askew.runs.root import open_root
@@ -85,11 +84,14 @@ class Inputs:
             return f"{self.pixels.network}, all of it trained"
         assert self.rows is not None
         if self.embedders is not None:
-            name = self.embedders.target.spec.name
-            corners = ", corners too" if name.startswith((CORNERS, CROPS)) else ""
-            return f"{self.rows.network} on embeddings of a frozen {plain_name(name)}{corners}"
+            return f"{self.rows.network} on embeddings of a frozen {self.embedding_label}"
         width = self.task.training_data.source.x.shape[1]
         return f"{self.rows.network} on rows of {width} numbers"
+
+    @property
+    def embedding_label(self) -> str:
+        """Name the frozen backbone."""
+        return "" if self.embedders is None else self.embedders.target.embedding.label
 
     def with_labels(self, training_set: TrainingSet) -> TrainingSet:
         """Add the labelled target images to the source, if there are some."""
@@ -139,49 +141,82 @@ def _networks(
         rows = TrainingSet(task=task, network=request.backbone or "mlp", training=training)
         return Inputs(task=task, kind=data.kind, rows=rows)
     name = asked or default_network(tuple(task.training_data.source.x.shape[1:]), request, device)
-    if name in OWN:
+    if name in LAYERS:
         pixels = TrainingSet(task=task, network=name, training=training)
         return Inputs(task=task, kind="small-images", pixels=pixels)
-    tuned = _fine_tuned(name, request, task) if fine_tunes(request, device) else None
-    if tuned is not None and (request.method or request.weights == "none"):
+    if both is None and not (request.method and fine_tunes(request, device)):
+        open_root(out / "runs")  # marks the folder as ours, so that stopped work can go on
+    images = ImageSettings(
+        network=name,
+        weights=request.weights,
+        fine_tune=fine_tunes(request, device),
+        quick=request.quick,
+        method=request.method,
+        training=training,
+    )
+    return (yield from image_inputs(task, images, device, both))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageSettings:
+    """How images are learnt from, by a pre-trained backbone."""
+
+    network: str
+    """The backbone, with layers of askew's on it or without: resnet50, resnet50+bottleneck."""
+    weights: str
+    fine_tune: bool
+    quick: bool = False
+    method: str = ""
+    """The one method that is asked for; empty: several."""
+    training: Mapping[str, Any] = field(default_factory=dict)
+
+
+def image_inputs(
+    task: Task, images: ImageSettings, device: torch.device, both: Embedders | None = None
+) -> Generator[Progress, None, Inputs]:
+    """Embed the images of a task with a frozen backbone, and plan its fine-tuning."""
+    tuned = _fine_tuned(images, task) if images.fine_tune else None
+    if tuned is not None and (images.method or images.weights == "none"):
         return Inputs(task=task, kind="images", pixels=tuned)
-    open_root(out / "runs")  # marks the folder as ours, so that stopped work can go on
     if both is None:
-        both = task_embedders(name, request, task, device)
-    embeddings = yield from embedded(task, both)
+        data = task.training_data
+        n = len(data.source) + len(data.source_val) + len(data.target)
+        shape = tuple(data.source.x.shape[1:])
+        both = embedders(checked_embedding(_embedding(images, n), shape), shape, device)
+    embeddings = yield from embed_task(task, both)
     # What was asked of training is about fine-tuning: rates and lengths on embeddings differ.
-    rows = TrainingSet(task=embeddings, network="mlp", training={} if tuned else training)
+    training = {} if tuned else images.training
+    rows = TrainingSet(task=embeddings, network="mlp", training=training)
     return Inputs(task=task, kind="images", pixels=tuned, rows=rows, embedders=both)
 
 
-def _fine_tuned(name: str, request: AdaptRequest, task: Task) -> TrainingSet:
+def _fine_tuned(images: ImageSettings, task: Task) -> TrainingSet:
     """Plan to train a backbone with a bottleneck, in rounds that cover a large data set."""
     data = task.training_data
-    backbone_spec(name, request.weights, tuple(data.source.x.shape[1:]))
+    network = parse_network(images.network, weights=images.weights)
+    assert network.embedding is not None, "it is no network of layers"
+    checked_embedding(network.embedding, tuple(data.source.x.shape[1:]))
     largest = max(len(data.source), len(data.target))
-    training: dict[str, Any] = {"weights": request.weights, "round": max(100, largest // 32)}
-    if request.weights == "none":  # there are no batch statistics to keep
+    training: dict[str, Any] = {"weights": images.weights, "round": max(100, largest // 32)}
+    if images.weights == "none":  # there are no batch statistics to keep
         training["norm"] = "joint"
-    network = name if "+" in name else f"{name}+bottleneck"
-    return TrainingSet(task=task, network=network, training=training | dict(request.training))
+    name = images.network if network.layers else f"{images.network}+bottleneck"
+    return TrainingSet(task=task, network=name, training=training | dict(images.training))
 
 
-def task_embedders(name: str, request: AdaptRequest, task: Task, device: torch.device) -> Embedders:
-    """Prepare a frozen backbone for the images of a task."""
-    data = task.training_data
-    images = len(data.source) + len(data.source_val) + len(data.target)
-    shape = tuple(data.source.x.shape[1:])
-    seen = {"crop": int(request.training["crop"])} if "crop" in request.training else {}
-    network = _embedding(plain_name(name.partition("+")[0]), request, images)
-    return embedders(backbone_spec(network, request.weights, shape, **seen), shape, device)
-
-
-def _embedding(name: str, request: AdaptRequest, images: int) -> str:
-    """Say how a backbone embeds so many images (docs/adapt.md#how-images-are-embedded)."""
-    if name.startswith((CORNERS, CROPS, NORMS, GEM, OWN_PREFIX)):
-        return name
-    corners = "" if request.quick or images > FEW_IMAGES else CORNERS
-    return f"{corners}{'' if request.method == SOURCE_ONLY.method else NORMS}{GEM}{name}"
+def _embedding(images: ImageSettings, count: int) -> Embedding:
+    """Say how a backbone embeds so many images."""
+    network = parse_network(images.network, weights=images.weights)
+    assert network.embedding is not None, "it is no network of layers"
+    if network.embedding.own:
+        return network.embedding
+    return replace(
+        network.embedding,
+        crop=int(images.training.get("crop", network.embedding.crop)),
+        pooling="gem",
+        corners=not images.quick and count <= FEW_IMAGES,
+        statistics="original" if images.method == SOURCE_ONLY.method else "both",
+    )
 
 
 def fine_tunes(request: AdaptRequest, device: torch.device) -> bool:
@@ -214,7 +249,7 @@ def read_domains(request: AdaptRequest, open_pictures: OpenPictures = open_decod
 
 
 def _streams(request: AdaptRequest, device: torch.device) -> bool:
-    if fine_tunes(request, device) or _image_network(request, device) in OWN:
+    if fine_tunes(request, device) or _image_network(request, device) in LAYERS:
         return False
     paths = (request.source, request.target)
     return all(
@@ -237,13 +272,20 @@ def _stream(
         return open_unread(listing)
 
     _known(request, read_domains(request, listed))  # what is wrong is an error before the work
-    images = sum(len(listing.paths) for listing in listings)
-    network = _embedding(_image_network(request, device), request, images)
-    both = picture_embedders(network, request.weights, device)
+    count = sum(len(listing.paths) for listing in listings)
+    images = ImageSettings(
+        network=_image_network(request, device),
+        weights=request.weights,
+        fine_tune=False,
+        quick=request.quick,
+        method=request.method,
+        training=request.training,
+    )
+    both = picture_embedders(_embedding(images, count), device)
     open_root(out / "runs")  # marks the folder as ours, so that stopped work can go on
     opened, done = {}, 0
     for listing, embedder in zip(listings, both, strict=True):
         work = embedder.open_listings([listing])
-        (opened[listing],) = yield from part_of(work, "embeddings", done, images)
+        (opened[listing],) = yield from part_of(work, "embeddings", done, count)
         done += len(listing.paths)
     return read_domains(request, opened.__getitem__), both

@@ -33,7 +33,6 @@ from askew.nets.adabn import NORM_IMAGES, domain_norms, in_batches
 from askew.nets.forward import forward_in_chunks
 from askew.nets.heads import CosineHead
 from askew.nets.network import Net
-from askew.nets.small import is_own, on_backbone
 from askew.runs.execute import Progress
 
 COLLAPSED = 0.5
@@ -146,7 +145,7 @@ def _inputs(net: Net, model: Predictor, domain: CustomDomain) -> tuple[Tensor, n
     once.
     """
     features: Any = net["features"]
-    if not on_backbone(model.card.net.name):
+    if not model.card.net.on_backbone:
         return torch.from_numpy(
             np.ascontiguousarray(as_input(np.asarray(domain.x), model.card))
         ), features
@@ -167,7 +166,7 @@ def _train(
     throughout: but the first labels of a model that is often wrong hold it where it is, so their
     weight grows with the progress t.
     """
-    whole = not is_own(model.card.net.name) and not on_backbone(model.card.net.name)
+    whole = model.card.net.embedding is not None and not model.card.net.layers
     optimiser = torch.optim.SGD(
         above.parameters(),
         settings.lr / (100 if whole else 1),

@@ -59,6 +59,21 @@ class PredictOn(StrEnum):
     ray = "ray"
 
 
+class Pooling(StrEnum):
+    """How a ResNet's last feature map becomes a vector."""
+
+    average = "average"
+    gem = "gem"
+
+
+class Statistics(StrEnum):
+    """Which batch statistics a frozen backbone uses."""
+
+    original = "original"
+    domain = "domain"
+    both = "both"
+
+
 class Form(StrEnum):
     """What a model is exported to."""
 
@@ -242,6 +257,18 @@ def embed(
         str,
         typer.Option("--weights", help="Its weights: hub, none, or a .safetensors or .pth file."),
     ] = "hub",
+    pooling: Annotated[
+        Pooling, typer.Option("--pooling", help="Pooling of a ResNet: average or gem.")
+    ] = Pooling.average,
+    corners: Annotated[
+        bool, typer.Option("--corners", help="Average over each image and two of its corners.")
+    ] = False,
+    statistics: Annotated[
+        Statistics,
+        typer.Option(
+            "--statistics", help="Batch statistics: original, of the domain, or both (their mean)."
+        ),
+    ] = Statistics.original,
     views: Annotated[
         int,
         typer.Option(
@@ -260,19 +287,22 @@ def embed(
     images' content."""
     from askew.cli.progress import watch
     from askew.core.device import pick_device
+    from askew.core.options import checked
     from askew.data.custom import pictures_to_embed
     from askew.data.image_lists import Columns
     from askew.inference.embeddings import embed_pictures, picture_embedder
     from askew.nets.augment import Views
+    from askew.nets.embedding import Embedding
 
     _check_embed(file, backbone)
     columns = Columns(path_column, label_column)
     pictures_to_embed(
         images, columns
     )  # a folder that is not there is found before any weights are downloaded
-    embedder = picture_embedder(
-        backbone, weights, pick_device(device), Views(views="picture"), views
-    )
+    how = {"pooling": pooling.value, "corners": corners, "statistics": statistics.value}
+    given = {"backbone": backbone, "weights": weights} | how
+    embedding = Embedding(**checked(Embedding, given, "the embedding"))
+    embedder = picture_embedder(embedding, pick_device(device), Views(views="picture"), views)
     domain = watch(embed_pictures(images, embedder, skip_broken, columns))
     _hand_out(embedder, domain, file, as_json)
 
@@ -280,9 +310,9 @@ def embed(
 def _check_embed(file: Path | None, backbone: str) -> None:
     """UserError if there is nothing to embed with, or the file cannot be written."""
     from askew.core.files import check_file
-    from askew.nets.small import OWN
+    from askew.nets.spec import LAYERS
 
-    if backbone in OWN:
+    if backbone in LAYERS:
         raise UserError(
             f"The network {backbone} is not pre-trained.",
             "--backbone resnet50, or another of torchvision.",
@@ -312,7 +342,7 @@ def _hand_out(embedder: Embedder, domain: CustomDomain, file: Path | None, as_js
             temporary.open("wb") as content,
         ):
             np.savez(content, **arrays)
-    n, width, name = *rows.shape, embedder.spec.name
+    n, width, name = *rows.shape, embedder.embedding.label
     if as_json:
         print_json(
             {"file": str(file or ""), "images": n, "width": width, "broken": len(domain.broken)}

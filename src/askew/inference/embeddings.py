@@ -34,33 +34,33 @@ from askew.data.paths import cache_folder
 from askew.data.row_cache import RowCache, content_hashes
 from askew.data.task import Task, TrainingData
 from askew.inference.decode_ahead import load_ahead, processes_for
-from askew.nets.adabn import NORM_IMAGES, NORMS, domain_norms, in_batches
+from askew.nets.adabn import NORM_IMAGES, domain_norms, in_batches
 from askew.nets.augment import NO_VIEWS, Views, make_view
-from askew.nets.backbones import CORNERS, CROPS, plain_name, seen_side, which_weights
+from askew.nets.backbones import seen_side, which_weights
+from askew.nets.embedding import Embedding
 from askew.nets.forward import channels_last, fast_backbones, fast_bfloat16
-from askew.nets.modules import OWN_PREFIX
 from askew.nets.network import build
-from askew.nets.spec import NetSpec, file_hash
+from askew.nets.spec import NetworkSpec, file_hash
 from askew.runs.execute import Progress
 
 _BATCH = 32  # images in a forward pass
 _MANY = 512  # passes from which on it pays to prepare the network for them
 
-Embedding = NDArray[np.float32]
+Vectors = NDArray[np.float32]
 
 
-def frozen(spec: NetSpec, shape: tuple[int, ...]) -> nn.Module:
+def frozen(embedding: Embedding, shape: tuple[int, ...]) -> nn.Module:
     """The features of a network, not to be trained."""
-    features: nn.Module = build(spec, shape, 2, 0)[0]["features"].eval()
+    features: nn.Module = build(NetworkSpec(embedding=embedding), shape, 2, 0)[0]["features"].eval()
     channels_last(features)
     return features
 
 
-def picture_shape(spec: NetSpec) -> tuple[int, int, int]:
+def picture_shape(embedding: Embedding) -> tuple[int, int, int]:
     """The shape in which pictures are decoded for a network: so that it sees 7/8 of each side, as
     of 256 pixels 224."""
-    seen = seen_side(spec)
-    side = seen * 8 // 7 if seen > spec.crop else SIDE
+    seen = seen_side(embedding)
+    side = seen * 8 // 7 if seen > embedding.crop else SIDE
     return 3, side, side
 
 
@@ -74,43 +74,49 @@ def weights_file(weights: str) -> Path | None:
     return file
 
 
-def backbone_spec(name: str, weights: str, shape: tuple[int, ...], crop: int = 224) -> NetSpec:
-    """A backbone with its starting weights; UserError if they cannot be had."""
-    file = weights_file(weights)
-    if file is not None and plain_name(name).startswith(OWN_PREFIX):
+def with_hash(embedding: Embedding) -> Embedding:
+    """Add the hash of an embedding's weights file; UserError if its weights cannot be had."""
+    file = weights_file(embedding.weights)
+    if file is None:
+        return embedding
+    if embedding.own:
         raise UserError(
             "A backbone of your own brings its weights.",
             "leave --weights out, and load them in its code.",
         )
-    spec = NetSpec(
-        name=name, weights=weights, weights_hash="" if file is None else file_hash(file), crop=crop
-    )
-    frozen(spec, shape)
-    return spec
+    return dataclasses.replace(embedding, weights_hash=file_hash(file))
+
+
+def checked_embedding(embedding: Embedding, shape: tuple[int, ...]) -> Embedding:
+    """The same with the hash of its weights; UserError if it does not take such inputs, or its
+    weights cannot be had."""
+    hashed = with_hash(embedding)
+    frozen(hashed, shape)
+    return hashed
 
 
 def picture_embedder(
-    name: str, weights: str, device: torch.device, views: Views = NO_VIEWS, count: int = 0
+    embedding: Embedding, device: torch.device, views: Views = NO_VIEWS, count: int = 0
 ) -> Embedder:
     """A frozen network for pictures, which it sees at a size that it takes; and for random views of
     them."""
-    spec = NetSpec(name=name)
-    shape = picture_shape(spec)
-    return Embedder(
-        backbone_spec(name, weights, shape, crop=seen_side(spec)), shape, device, views, count
-    )
+    shape = picture_shape(embedding)
+    seen = dataclasses.replace(embedding, crop=seen_side(embedding))
+    return Embedder(checked_embedding(seen, shape), shape, device, views, count)
 
 
-def picture_embedders(name: str, weights: str, device: torch.device) -> Embedders:
+def picture_embedders(embedding: Embedding, device: torch.device) -> Embedders:
     """The same for the pictures of two domains."""
-    one = picture_embedder(name, weights, device)
-    return embedders(one.spec, one.shape, device)
+    one = picture_embedder(embedding, device)
+    return embedders(one.embedding, one.shape, device)
 
 
-def embedders(spec: NetSpec, shape: tuple[int, ...], device: torch.device) -> Embedders:
+def embedders(embedding: Embedding, shape: tuple[int, ...], device: torch.device) -> Embedders:
     """An embedder for each domain, or one for both where nothing in it depends on the domain."""
-    source = Embedder(spec, shape, device)
-    return Embedders(source, Embedder(spec, shape, device) if NORMS in spec.name else source)
+    source = Embedder(embedding, shape, device)
+    return Embedders(
+        source, Embedder(embedding, shape, device) if embedding.uses_domain else source
+    )
 
 
 def embed_pictures(
@@ -121,31 +127,32 @@ def embed_pictures(
     return read_domain(path, "target", skip_broken, columns=columns, open_pictures=lambda _: opened)
 
 
-def embed_rows(x: Rows, spec: NetSpec, device: torch.device) -> Embedding:
+def embed_rows(x: Rows, embedding: Embedding, device: torch.device) -> Vectors:
     """The features of images or rows, in their order. (n, …) → (n, d)"""
-    embedder = Embedder(spec, tuple(x.shape[1:]), device)
+    embedder = Embedder(embedding, tuple(x.shape[1:]), device)
     for _ in embedder.learn_rows([x]):
         pass
     return embedder.rows(x)
 
 
-def embedded(task: Task, both: Embedders) -> Generator[Progress, None, Task]:
-    """The same task with rows of the network's features in place of its images. Stopped, it goes on
-    where it was."""
+def embed_task(task: Task, both: Embedders) -> Generator[Progress, None, Task]:
+    """Replace a task's images by their embeddings. Stopped, it goes on where it was."""
     data = task.training_data
     yield from both.source.learn_rows((data.source.x, data.source_val.x))
     yield from both.target.learn_rows((data.target.x,))
+    target = test = Unlabeled(both.target.rows(data.target.x))
+    if data.test_images is not data.target:
+        yield from both.target.learn_rows((data.test_images.x,))
+        test = Unlabeled(both.target.rows(data.test_images.x))
     source, held_out = (both.source.rows(x) for x in (data.source.x, data.source_val.x))
-    target = both.target.rows(data.target.x)
-    images = Unlabeled(target)
     rows = TrainingData(
         Labeled(source, data.source.y),
         Labeled(held_out, data.source_val.y),
-        images,
-        images,
+        target,
+        test,
         data.classes,
     )
-    return Task("own/embeddings", rows, None, task.notes)
+    return Task("own/embeddings", rows, task.test, task.notes)
 
 
 class Embedders(NamedTuple):
@@ -165,31 +172,31 @@ class Embedder:
 
     def __init__(
         self,
-        spec: NetSpec,
+        embedding: Embedding,
         shape: tuple[int, ...],
         device: torch.device,
         views: Views = NO_VIEWS,
         count: int = 0,
     ) -> None:
         """`count` random views of each image are embedded too, as `views` says."""
-        self.spec, self.shape, self.device = spec, shape, device
+        self.embedding, self.shape, self.device = embedding, shape, device
         self.how, self.count = views, count
-        self.statistics: Embedding | None = None
+        self.statistics: Vectors | None = None
         """Of the domain, once it is known. (s,)"""
         self._open_stores()
 
     @functools.cached_property
     def network(self) -> nn.Module:
-        network = frozen(self.spec, self.shape).to(self.device)
+        network = frozen(self.embedding, self.shape).to(self.device)
         if (norms := domain_norms(network)) is not None and self.statistics is not None:
             norms.set_statistics(torch.from_numpy(self.statistics).to(self.device))
         return network
 
-    def rows(self, x: Rows) -> Embedding:
+    def rows(self, x: Rows) -> Vectors:
         """Embeddings of images that were learnt. (n, …) → (n, d)"""
         return np.stack([self._stores[0].rows[h, 0] for h in row_hashes(x).tolist()])
 
-    def views(self, x: Rows) -> Embedding:
+    def views(self, x: Rows) -> Vectors:
         """Embeddings of their random views. (n, …) → (n, count, d)"""
         found = self._stores[1].rows
         return np.stack(
@@ -249,25 +256,20 @@ class Embedder:
             h for store, keys in zip(self._stores, wanted, strict=True) for h, _ in store.find(keys)
         }
         todo = [(h, get) for h, get in images.items() if h in lacking]
-        done, label = len(images) - len(todo), f"embeddings by {self.spec.name}"
+        done, label = len(images) - len(todo), f"embeddings by {self.embedding.label}"
         yield Progress("embeddings", label, done, len(images), {})
         if not todo:
             return {}
         broken: dict[int, str] = {}
-        looks = (
-            1
-            + 2 * (CORNERS in self.spec.name)
-            + 4 * (CROPS in self.spec.name)
-            + (NORMS in self.spec.name)
-        )
-        rows = _BATCH if len(todo) * (1 + self.count) * looks >= _MANY else 0
+        passes = len(todo) * (1 + self.count) * self.embedding.views
+        rows = _BATCH if passes >= _MANY else 0
         ahead = load_ahead(
             todo, 4 * _BATCH, processes_for(len(todo), self.device.type) if files else 0, self.shape
         )
         try:
             with (
                 decoding(),
-                fast_backbones(self.network, self.shape, rows),
+                fast_backbones(self.network, rows),
                 contextlib.closing(ahead) as loaded,
             ):
                 while block := list(islice(loaded, _BATCH)):
@@ -285,7 +287,7 @@ class Embedder:
     ) -> Generator[Progress, None, None]:
         """Find or estimate the domain's batch statistics, once; without batch norms there are
         none."""
-        if self.statistics is not None or NORMS not in self.spec.name:
+        if self.statistics is not None or not self.embedding.uses_domain:
             return
         some = sorted(images)[
             :NORM_IMAGES
@@ -293,7 +295,7 @@ class Embedder:
         digest = hashlib.blake2b(np.array(some, dtype="<u8").tobytes(), digest_size=8).digest()
         store, key = _store(f"{self._names()[0]}-norms"), (int.from_bytes(digest, "little"), 0)
         if store.find([key]):
-            label = f"batch statistics by {self.spec.name}"
+            label = f"batch statistics by {self.embedding.label}"
             yield Progress("statistics", label, 0, len(some), {})
             store.add([key], self._estimate([images[h] for h in some])[None])
             store.flush()
@@ -301,7 +303,7 @@ class Embedder:
         self.statistics = store.rows[key]
         self._open_stores()
 
-    def _estimate(self, images: Sequence[Callable[[], Row]]) -> Embedding:
+    def _estimate(self, images: Sequence[Callable[[], Row]]) -> Vectors:
         """The statistics of a domain, by some of its images. (s,)"""
         norms = domain_norms(self.network)
         with decoding():
@@ -314,7 +316,7 @@ class Embedder:
             return np.zeros(0, dtype=np.float32)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=fast_bfloat16(self.device)):
             norms.estimate(x.to(self.device) for x in in_batches(np.stack(loaded)))
-        found: Embedding = norms.statistics.float().cpu().numpy()
+        found: Vectors = norms.statistics.float().cpu().numpy()
         return found
 
     def _embed(self, pixels: Mapping[int, Row]) -> None:
@@ -326,20 +328,16 @@ class Embedder:
                 x = torch.from_numpy(np.stack([pixels[h] for h in hashes]))
                 store.add([(h, v) for h in hashes], self._forward(x, hashes, v))
 
-    def _forward(self, x: Tensor, hashes: Sequence[int], v: int) -> Embedding:
+    def _forward(self, x: Tensor, hashes: Sequence[int], v: int) -> Vectors:
         """(n, k, h, w) → (n, d)"""
         with torch.inference_mode():
             x = x.to(self.device)
             if v:
                 keys = torch.from_numpy(np.array(hashes, dtype="<u8").view("<i8")).to(self.device)
                 keys = random.hash64(random.key("embedded view", v), keys)
-                x = make_view(
-                    x,
-                    keys,
-                    self.how,
-                    side=seen_side(self.spec) if self.spec.crop < min(self.shape[1:]) else 0,
-                )
-            rows: Embedding = self.network(x).flatten(1).float().cpu().numpy()
+                crops = self.embedding.crop < min(self.shape[1:])
+                x = make_view(x, keys, self.how, side=seen_side(self.embedding) if crops else 0)
+            rows: Vectors = self.network(x).flatten(1).float().cpu().numpy()
         return rows
 
     def _open_stores(self) -> None:
@@ -348,14 +346,13 @@ class Embedder:
     def _names(self) -> tuple[str, str]:
         """Hashes of all that embeddings hang on: the network, the shape of images, the arithmetic,
         the domain; and their views."""
-        spec = dataclasses.asdict(self.spec) | ({"weights": ""} if self.spec.weights_hash else {})
-        hub = which_weights(self.spec.name) if self.spec.weights == "hub" else ""
+        hub = which_weights(self.embedding) if self.embedding.weights == "hub" else ""
         domain = (
             []
             if self.statistics is None
             else [hashlib.sha256(self.statistics.tobytes()).hexdigest()]
         )
-        network = [spec, hub, self.shape, fast_bfloat16(self.device), *domain]
+        network = [self.embedding.describe(), hub, self.shape, fast_bfloat16(self.device), *domain]
         texts = (
             json.dumps(about, sort_keys=True)
             for about in (network, [*network, self.how.describe()])

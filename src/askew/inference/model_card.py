@@ -13,15 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from askew.core.errors import UserError
-from askew.core.options import checked
 from askew.core.plugins import FROM_FILE, plugins
 from askew.evaluation.priors import TargetShares
 from askew.methods import METHODS, make_method
 from askew.methods.base import Method
 from askew.nets.network import check
-from askew.nets.spec import NetSpec
+from askew.nets.spec import NetworkSpec, read_network
 
-FORM = 1
+FORM = 2
 """Version of the JSON's layout."""
 
 Shares = tuple[float, ...]
@@ -54,7 +53,7 @@ class TargetPrior:
 class ModelCard:
     """Everything about a model but its weights."""
 
-    net: NetSpec
+    net: NetworkSpec
     rule: Method
     """The method whose `predict` makes logits; `Method()` where that is the usual forward pass."""
     shape: tuple[int, ...]
@@ -79,9 +78,8 @@ class ModelCard:
         # The trained weights are in the model, so the starting weights no longer matter, nor does
         # it that their batch statistics were kept: those of the model are.
         norm = "joint" if self.net.norm == "kept" else self.net.norm
-        object.__setattr__(
-            self, "net", dataclasses.replace(self.net, weights="none", weights_hash="", norm=norm)
-        )
+        net = dataclasses.replace(self.net.without_weights(), norm=norm)
+        object.__setattr__(self, "net", net)
 
     @property
     def images(self) -> bool:
@@ -101,9 +99,7 @@ class ModelCard:
         return {
             "what": "askew model",
             "form": FORM,
-            "net": {
-                k: v for k, v in dataclasses.asdict(self.net).items() if not k.startswith("weights")
-            },
+            "network": self._network(),
             "rule": self._rule(),
             "input": {
                 "kind": "uint8 images" if self.images else "float32 rows",
@@ -117,6 +113,14 @@ class ModelCard:
             **({"bias": list(self.bias)} if self.bias else {}),
             "made": dict(self.made),
         }
+
+    def _network(self) -> dict[str, Any]:
+        """Without starting weights, which no longer matter."""
+        values = self.net.describe()
+        if values["embedding"] is not None:
+            plain = values["embedding"].items()
+            values["embedding"] = {k: v for k, v in plain if not k.startswith("weights")}
+        return values
 
     def _rule(self) -> dict[str, Any] | None:
         cls = type(self.rule)
@@ -156,7 +160,7 @@ def read_card(path: Path, method: str = "") -> tuple[ModelCard, dict[str, Any]]:
     if values.get("form") != FORM:
         raise UserError(
             f"{path} is a model of form {values.get('form')!r}, and this askew reads form {FORM}.",
-            "use the askew that wrote it, or a newer one.",
+            "adapt again with this askew, or use the one that wrote the model.",
         )
     rule = _rule_from_file(path, values.get("rule"), method)
     try:
@@ -175,7 +179,7 @@ def _card(values: Mapping[str, Any], rule: Method | None) -> ModelCard:
         raise ValueError("classes must be names that differ")
     c, source, target = len(classes), values["source_mix"], values["target_mix"]
     return ModelCard(
-        net=net_spec(values["net"]),
+        net=read_network(values["network"]),
         rule=rule or rule_of(values["rule"]),
         shape=shape_of(values["input"]["shape"]),
         classes=classes,
@@ -186,12 +190,6 @@ def _card(values: Mapping[str, Any], rule: Method | None) -> ModelCard:
         bias=_bias(values.get("bias", []), c),
         made=dict(values["made"]),
     )
-
-
-def net_spec(values: Mapping[str, Any]) -> NetSpec:
-    """A network by its description, without starting weights."""
-    given = {k: v for k, v in dict(values).items() if not k.startswith("weights")}
-    return NetSpec(**checked(NetSpec, given, "the network"))
 
 
 def shape_of(value: Any) -> tuple[int, ...]:

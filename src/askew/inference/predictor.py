@@ -30,7 +30,6 @@ from askew.inference.inputs import as_input, checked_batch, listed
 from askew.inference.model_card import (
     ModelCard,
     TargetPrior,
-    net_spec,
     prior_of,
     read_card,
     rule_of,
@@ -46,9 +45,11 @@ from askew.inference.weights import (
     weights_file,
 )
 from askew.methods.base import Method
+from askew.nets.adabn import SOURCE, with_statistics
 from askew.nets.forward import Inputs, channels_last, chunk_rows, fast_backbones, forward_in_chunks
 from askew.nets.modules import backbone_name
 from askew.nets.network import Net, predicting_weights
+from askew.nets.spec import read_network
 
 if TYPE_CHECKING:
     from askew.runs.store import RunFolder
@@ -139,21 +140,31 @@ class Predictor:
         inputs = listed(x)
         if not len(inputs):
             return np.zeros((0, len(self.classes)), dtype=np.float32)
-        with self.classifier.net.source_statistics() if domain == "source" else nullcontext():
-            return self.forward(_Converted(inputs, self.card), batch)
+        return self._forward(_Converted(inputs, self.card), batch, domain)
 
     def forward(self, x: Inputs, batch: int = 0) -> NDArray[np.float32]:
         """The same for inputs that are in the network's own form already."""
-        with self.prepared():
-            return forward_in_chunks(self.classifier, x, self.device, checked_batch(batch))
+        return self._forward(x, batch, "target")
+
+    def _forward(
+        self, x: Inputs, batch: int, domain: Literal["target", "source"]
+    ) -> NDArray[np.float32]:
+        source = domain == "source"
+        classifier = with_statistics(self.classifier, SOURCE) if source else self.classifier
+        with self._prepared(classifier):
+            return forward_in_chunks(classifier, x, self.device, checked_batch(batch))
 
     def prepared(self, rows: int = 0) -> AbstractContextManager[None]:
-        """Meanwhile a backbone below other layers computes as it did when it made their embeddings.
+        """Meanwhile, in this thread, a backbone below other layers computes as it did when it made
+        their embeddings.
 
         For many batches of `rows` images, it is worth its time to prepare for exactly those.
         """
-        below = "+" in self.card.net.name
-        return fast_backbones(self.classifier, self.card.shape, rows) if below else nullcontext()
+        return self._prepared(self.classifier, rows)
+
+    def _prepared(self, classifier: Classifier, rows: int = 0) -> AbstractContextManager[None]:
+        on_backbone = self.card.net.on_backbone
+        return fast_backbones(classifier, rows) if on_backbone else nullcontext()
 
     def predict_proba(self, x: Any, prior: Prior = "uniform", batch: int = 0) -> Floats:
         """Probability of each class, in the order of `classes`. (n, c)"""
@@ -338,7 +349,7 @@ def _run_card(
         )
     sizes = record["source_sizes"]
     return ModelCard(
-        net=net_spec(run["net"]),
+        net=read_network(run["net"]),
         rule=rule or rule_of({"method": method["id"], "options": method["options"]}),
         shape=shape_of(record["shape"]),
         classes=classes,

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from askew.core import random
 from askew.methods.losses import reverse_grad
 from askew.nets.network import Net, build, new_head
-from askew.nets.spec import NetSpec
+from askew.nets.spec import NetworkSpec
 
 
 class Batch(NamedTuple):
@@ -237,7 +237,7 @@ def sections(method: type[Method]) -> dict[str, str]:
 
 
 def new_net(
-    spec: NetSpec,
+    spec: NetworkSpec,
     method: Method,
     shape: tuple[int, ...],
     classes: int,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from types import MethodType
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -12,53 +12,88 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-NORMS = "norms:"
-"""Before a network's name, after CORNERS: it looks by its own batch statistics and by those of the
-image's domain."""
+if TYPE_CHECKING:
+    from askew.nets.backbones import Backbone
+
 STATISTICS = ("running_mean", "running_var")
-"""What a batch norm remembers of what it saw."""
+"""The running statistics of a batch norm."""
+ORIGINAL, SOURCE = "original_", "source_"
+"""Prefixes of a second set of statistics in a batch norm: those of the pre-training, and those of
+the source where `running_mean` is the target's."""
+
+Network = TypeVar("Network", bound=nn.Module)
 
 
-class TwoNorms(nn.Module):
-    """The mean of a network's features under two sets of batch statistics: those it came with, and
-    a domain's.
+def with_statistics(network: Network, prefix: str) -> Network:
+    """Return a view of a network whose batch norms use another set of running statistics.
+
+    The view shares all tensors with the network and leaves it unchanged, so several threads can
+    predict with different statistics at once. Modules without such statistics are shared too.
+    """
+    return _view(network, prefix, {})
+
+
+def _view(module: Network, prefix: str, seen: dict[nn.Module, nn.Module]) -> Network:
+    if module in seen:
+        return cast(Network, seen[module])
+    children = {
+        name: None if child is None else _view(child, prefix, seen)
+        for name, child in module._modules.items()
+    }
+    own = {
+        name: module._buffers[f"{prefix}{name}"]
+        for name in STATISTICS
+        if f"{prefix}{name}" in module._buffers
+    }
+    view = module
+    if own or any(child is not module._modules[name] for name, child in children.items()):
+        view = object.__new__(type(module))
+        view.__dict__.update(
+            {name: _bound_to(view, module, value) for name, value in vars(module).items()}
+        )
+        view.__dict__["_modules"] = children
+        view.__dict__["_buffers"] = module._buffers | own
+    seen[module] = view
+    return view
+
+
+def _bound_to(view: nn.Module, module: nn.Module, value: Any) -> Any:
+    """Bind a method that a module holds as an attribute to its view."""
+    if isinstance(value, MethodType) and value.__self__ is module:
+        return MethodType(value.__func__, view)
+    return value
+
+
+class DomainNorms(nn.Module):
+    """A network's features under batch statistics of a domain, or the mean of those and of the
+    features under the original statistics.
 
     A domain's statistics move its features to where another domain's are (AdaBN: Y. Li et al.,
     Revisiting batch normalization for practical domain adaptation, 2016), but they follow its label
     distribution, and lose what the network knew; the mean of both keeps some of either. Until
-    `estimate` the domain's are those it came with.
+    `estimate` the domain's are the original ones. (n, k, h, w) → (n, d)
     """
 
-    def __init__(self, body: nn.Module) -> None:
+    def __init__(self, body: Backbone, both: bool = True) -> None:
         super().__init__()
-        self.body: Any = body
-        self.kept_fast: Any = None
-        """The body's `fast` under the statistics that are not in use."""
-        for norm in batch_norms(body):
+        self.body, self.both = body, both
+        for norm in batch_norms(body) if both else ():
             for name in STATISTICS:
-                norm.register_buffer(f"kept_{name}", getattr(norm, name).clone())
+                norm.register_buffer(f"{ORIGINAL}{name}", getattr(norm, name).clone())
 
     def forward(self, x: Tensor) -> Tensor:
-        by_domain = self.body(x)
-        with self.kept():
-            f: Tensor = (by_domain + self.body(x)) / 2
+        f = self.by_domain(x)
+        return (f + self.by_original(x)) / 2 if self.both else f
+
+    def by_domain(self, x: Tensor) -> Tensor:
+        """Features under the domain's statistics."""
+        f: Tensor = self.body(x)
         return f
 
-    @contextmanager
-    def kept(self) -> Iterator[None]:
-        """Meanwhile the body has the statistics that it came with."""
-        self._swap()
-        try:
-            yield
-        finally:
-            self._swap()
-
-    def _swap(self) -> None:
-        self.body.fast, self.kept_fast = self.kept_fast, self.body.fast
-        for norm in batch_norms(self.body):
-            own = norm._buffers
-            for name in STATISTICS:
-                own[name], own[f"kept_{name}"] = own[f"kept_{name}"], own[name]
+    def by_original(self, x: Tensor) -> Tensor:
+        """Features under the statistics of the pre-training."""
+        f: Tensor = self.body(x, original=True)
+        return f
 
     def estimate(self, batches: Iterable[Tensor]) -> None:
         """Take the domain's statistics from batches of its images: the mean of what each layer sees
@@ -109,6 +144,6 @@ def batch_norms(network: nn.Module) -> list[_BatchNorm]:
     ]
 
 
-def domain_norms(network: nn.Module) -> TwoNorms | None:
+def domain_norms(network: nn.Module) -> DomainNorms | None:
     """The part of a network that has statistics of a domain, if any."""
-    return next((module for module in network.modules() if isinstance(module, TwoNorms)), None)
+    return next((module for module in network.modules() if isinstance(module, DomainNorms)), None)

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from askew.core.errors import UserError
 from askew.core.options import Between
-from askew.nets.kernels import draws
-from askew.nets.kernels.pictures import HALF_RANGE, RATIO, along, between, picture_view, sampled
-from askew.nets.lanes.trust import tried, usable
+from askew.nets.triton import draws
+from askew.nets.triton.pictures import HALF_RANGE, RATIO, along, between, picture_view, sampled
+from askew.nets.triton.trust import tried, usable
 
 GAIN = (0.25, 1.5)
 OFFSET = 0.5
@@ -149,7 +149,7 @@ def _picture(x: Tensor, keys: Tensor, how: Views, strength: float, side: int) ->
     style = how.style * strength
     view = picture_view
     if _by_kernels(x, keys, 1.0 if style else 0.0, side):
-        from askew.nets.kernels.picture_kernel import picture_view as view
+        from askew.nets.triton.picture_kernel import picture_view as view
     crops = draws.uniform(keys, "view crop", 5)
     styles = draws.uniform(keys, "view style", 12) if style else None
     return view(

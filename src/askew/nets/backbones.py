@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -15,12 +16,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from askew.core.errors import UserError, unknown
-from askew.nets.adabn import NORMS, TwoNorms, batch_norms
-from askew.nets.kernels.kept_norm import quicken_norms
+from askew.nets.adabn import ORIGINAL, DomainNorms, batch_norms, with_statistics
+from askew.nets.embedding import Embedding
 from askew.nets.layers import Crop, Dropout, NormKeeper, Pixels
-from askew.nets.modules import OWN_PREFIX, own_backbone
-from askew.nets.small import OWN, WHOLE, own_features, side_by_side
-from askew.nets.spec import NetSpec
+from askew.nets.modules import own_backbone
+from askew.nets.spec import LAYERS
 from askew.nets.starting_weights import (
     cached_by_timm,
     check_published,
@@ -28,14 +28,10 @@ from askew.nets.starting_weights import (
     move_strides,
     published,
 )
+from askew.nets.triton.kept_norm import quicken_norms
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
-
-CORNERS, CROPS = "corners:", "crops:"
-"""Before a network's name: it looks at an image and at two of its corners, or at all four."""
-GEM = "gem:"
-"""Before a network's name, after CORNERS and NORMS: it pools by a generalised mean."""
 
 # pixels; a smaller image is enlarged to a model's own size, not cut into a handful of patches
 _ENLARGED_BELOW = 224
@@ -56,29 +52,35 @@ class Backbone(NormKeeper):
             quicken_norms(body)
         self.size = size
         """Height and width that the model takes; images of another size are resized."""
-        self.fast: Callable[[Tensor], Tensor] | None = None
-        """What computes in place of the body for the time being (`fast_backbones`)."""
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, original: bool = False) -> Tensor:
+        """Features of images; `original` takes the statistics of the pre-training, where there are
+        others too (`DomainNorms`)."""
         x = self.pixels(self.crop(x))
         if tuple(x.shape[-2:]) != self.size:
             x = F.interpolate(x, self.size, mode="bilinear", antialias=True)
-        f: Tensor = self.body(x) if self.fast is None else self.fast(x)
+        fast = FAST.get().get((self, original))
+        f: Tensor = self.by_statistics(original)(x) if fast is None else fast(x)
         return f.flatten(1)
 
+    def by_statistics(self, original: bool) -> nn.Module:
+        """Return the body, or a view of it with the statistics of the pre-training."""
+        return with_statistics(self.body, ORIGINAL) if original else self.body
 
-def corners(x: Tensor, side: tuple[int, int]) -> tuple[Tensor, ...]:
-    """The four corners of images, ¾ of a side each and two of them mirrored, enlarged. (n, k, h, w)
-    → (n, k, *side)"""
+
+Fast = Mapping[tuple[Backbone, bool], Callable[[Tensor], Tensor]]
+FAST: ContextVar[Fast] = ContextVar("FAST", default=MappingProxyType({}))
+"""What computes in place of backbones' bodies for the time being, by whether the statistics are the
+original ones (`askew.nets.forward.fast_backbones`). Each thread has its own."""
+
+
+def corners(x: Tensor, side: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """The top right and the bottom left corner of images, ¾ of a side each, mirrored and enlarged.
+    (n, k, h, w) → (n, k, *side)"""
     high, wide = (3 * n // 4 for n in x.shape[-2:])
-    top, bottom = x[..., :high, :].float(), x[..., -high:, :].float()
-    found = (
-        top[..., :wide],
-        top[..., -wide:].flip(-1),
-        bottom[..., :wide].flip(-1),
-        bottom[..., -wide:],
-    )
-    return tuple(F.interpolate(corner, side, mode="bilinear") for corner in found)
+    top = x[..., :high, :].float()[..., -wide:].flip(-1)
+    bottom = x[..., -high:, :].float()[..., :wide].flip(-1)
+    return F.interpolate(top, side, mode="bilinear"), F.interpolate(bottom, side, mode="bilinear")
 
 
 class GeneralisedMean(nn.Module):
@@ -101,127 +103,108 @@ def _pool_by_gem(body: nn.Module) -> None:
         setattr(body, "avgpool" if hasattr(body, "avgpool") else "global_pool", GeneralisedMean())
 
 
-class Crops(nn.Module):
-    """The mean of a network's features over images and their corners, at the size it sees. (n, k,
-    h, w) → (n, d)
+class Corners(nn.Module):
+    """The mean of a network's features over images and two of their corners. (n, k, h, w) → (n, d)
 
-    Where it has two sets of batch statistics, an image is seen by both, but a corner by one: with
-    two corners, opposite ones and both mirrored, four looks and not six; with all four, which are
-    no better (results/own-data), six.
+    Under two sets of batch statistics an image is seen by both, and each corner by one: four
+    forward passes and not six.
     """
 
-    def __init__(self, body: nn.Module, side: tuple[int, int], four: bool = True) -> None:
+    def __init__(self, body: nn.Module, side: tuple[int, int]) -> None:
         super().__init__()
-        self.body, self.side, self.four = body, side, four
+        self.body, self.side = body, side
 
     def forward(self, x: Tensor) -> Tensor:
-        first, second, third, last = corners(x, self.side)
-        if not isinstance(self.body, TwoNorms):
-            views = (x, first, second, third, last) if self.four else (x, second, third)
-            return torch.stack([self.body(view) for view in views]).mean(dim=0)
-        by_domain, by_own = (
-            ((x, second, third), (x, first, last)) if self.four else ((x, second), (x, third))
-        )
-        looks = [self.body.body(view) for view in by_domain]
-        with self.body.kept():
-            looks += [self.body.body(view) for view in by_own]
-        return torch.stack(looks).mean(dim=0)
+        top, bottom = corners(x, self.side)
+        body = self.body
+        if isinstance(body, DomainNorms) and body.both:
+            features = [body.by_domain(x), body.by_domain(top)]
+            features += [body.by_original(x), body.by_original(bottom)]
+        else:
+            features = [body(view) for view in (x, top, bottom)]
+        return torch.stack(features).mean(dim=0)
 
 
-def plain_name(name: str) -> str:
-    """A network's name without what says how it looks at images."""
-    return name.removeprefix(CORNERS).removeprefix(CROPS).removeprefix(NORMS).removeprefix(GEM)
+def build_backbone(
+    embedding: Embedding, shape: tuple[int, ...], keeps_norm: bool = False
+) -> tuple[nn.Module, int]:
+    """Build a backbone as an embedding describes it, and tell the width of its vectors.
 
-
-def backbone(spec: NetSpec, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
-    """Any torchvision model by name (`resnet50`), or timm's by `timm:NAME`; layers of ours may
-    follow: `resnet50+mlp`.
-
-    `resnet50.v1` is the original ResNet: stride 2 on the first 1x1 convolution of a stage, not on
-    the 3x3. `corners:resnet50` is the mean over an image and two of its corners, `crops:resnet50`
-    over all four, `norms:resnet50` that over two sets of batch statistics, if it has any, and
-    `gem:resnet50` pools by a generalised mean, if it is a ResNet.
+    Pooling, corners and batch statistics concern images; statistics of a domain concern networks
+    that have batch norms, and pooling concerns ResNets. `resnet50.v1` is the original ResNet:
+    stride 2 on the first 1x1 convolution of a stage, not on the 3x3.
     """
-    if WHOLE in spec.name:
-        return side_by_side(
-            spec.name.split(WHOLE),
-            lambda name: backbone(dataclasses.replace(spec, name=name), shape),
-        )
-    below, plus, above = spec.name.partition("+")
-    if plus:
-        if "|" not in above and above not in ("mlp", "bottleneck", "bare", "centred"):
-            raise UserError(
-                f"There is no network '{spec.name}'.",
-                "after a +: mlp, bottleneck, bare or centred.",
-            )
-        body, width = backbone(dataclasses.replace(spec, name=below), shape)
-        top, width = own_features(above, (width,))
-        return nn.Sequential(body, top), width
-    crop = spec.crop if len(shape) == 3 and 0 < spec.crop < min(shape[1:]) else 0
-    if spec.name.startswith((CORNERS, CROPS, NORMS, GEM)) and len(shape) == 3:
-        how, _, name = spec.name.partition(":")
-        body, width = backbone(dataclasses.replace(spec, name=name), shape)
-        if f"{how}:" in (CORNERS, CROPS):
-            return Crops(
-                body, (crop, crop) if crop else (shape[1], shape[2]), four=f"{how}:" == CROPS
-            ), width
-        if f"{how}:" == NORMS:
-            return TwoNorms(body) if isinstance(body, Backbone) and batch_norms(
-                body
-            ) else body, width
-        if isinstance(body, Backbone):
-            _pool_by_gem(body.body)
-        return body, width
-    if spec.name.startswith(OWN_PREFIX):
-        body, width = own_backbone(spec, shape)
+    if embedding.own:
+        body, width = own_backbone(embedding, shape, keeps_norm)
         _own_dropouts(body)
-        return body, width
-    if len(shape) != 3:
+    elif len(shape) == 3:
+        body, width = _published(
+            embedding, _crop(embedding, shape), _side(embedding, shape), keeps_norm
+        )
+    else:
         raise UserError(
-            f"The network {spec.name} takes images, found rows of {shape[0]} numbers.",
+            f"The network {embedding.backbone} takes images, found rows of {shape[0]} numbers.",
             "use mlp or bare.",
         )
-    return _published(spec, crop, (crop, crop) if crop else (shape[1], shape[2]))
+    if len(shape) != 3:
+        return body, width
+    if isinstance(body, Backbone):
+        if embedding.pooling == "gem":
+            _pool_by_gem(body.body)
+        if embedding.uses_domain and batch_norms(body):
+            body = DomainNorms(body, both=embedding.statistics == "both")
+    return Corners(body, _side(embedding, shape)) if embedding.corners else body, width
 
 
-def _published(spec: NetSpec, crop: int, size: tuple[int, int]) -> tuple[Backbone, int]:
+def _crop(embedding: Embedding, shape: tuple[int, ...]) -> int:
+    """Side of the crop of images of a shape; 0 where they are not cropped."""
+    return embedding.crop if 0 < embedding.crop < min(shape[1:]) else 0
+
+
+def _side(embedding: Embedding, shape: tuple[int, ...]) -> tuple[int, int]:
+    """Height and width that are left of images of a shape."""
+    crop = _crop(embedding, shape)
+    return (crop, crop) if crop else (shape[1], shape[2])
+
+
+def _published(
+    embedding: Embedding, crop: int, size: tuple[int, int], keeps_norm: bool
+) -> tuple[Backbone, int]:
     """A model of one of the libraries, for images of a size."""
-    library, _, model = spec.name.rpartition(":")
+    library, _, model = embedding.backbone.rpartition(":")
     form = _timm_form(model, size) if library == "timm" else None
-    body = _torchvision(model, spec) if form is None else _timm(model, spec, form)
+    body = _torchvision(model, embedding) if form is None else _timm(model, embedding, form)
     if form is None:
         own = getattr(body, "image_size", 0)  # which torchvision's transformers insist on
         size = (own, own) if own else size
-        form = _Form({}, size, _drop_classifier(body, spec.name), IMAGENET_MEAN, IMAGENET_STD)
-    if spec.weights not in ("none", "hub"):
-        load_weights(body, Path(spec.weights), spec.name)
+        form = _Form(
+            {}, size, _drop_classifier(body, embedding.backbone), IMAGENET_MEAN, IMAGENET_STD
+        )
+    if embedding.weights not in ("none", "hub"):
+        load_weights(body, Path(embedding.weights), embedding.backbone)
     _own_dropouts(body)
-    return Backbone(
-        body, Pixels(form.mean, form.std, channels=3), crop, form.size, spec.norm == "kept"
-    ), form.width
+    pixels = Pixels(form.mean, form.std, channels=3)
+    return Backbone(body, pixels, crop, form.size, keeps_norm), form.width
 
 
-def seen_side(spec: NetSpec) -> int:
+def seen_side(embedding: Embedding) -> int:
     """Side of the square that the network sees of a large picture: the crop, or its own size if it
     takes no other."""
-    library, _, model = plain_name(spec.name).rpartition(":")
-    return (
-        max(_timm_form(model, (spec.crop, spec.crop)).size)
-        if library == "timm" and spec.crop
-        else spec.crop
-    )
+    library, _, model = embedding.backbone.rpartition(":")
+    crop = embedding.crop
+    return max(_timm_form(model, (crop, crop)).size) if library == "timm" and crop else crop
 
 
-def _torchvision(model: str, spec: NetSpec) -> nn.Module:
+def _torchvision(model: str, embedding: Embedding) -> nn.Module:
     from torchvision import models
 
     name, _, variant = model.partition(".")
     known = models.list_models(module=models)
     bottleneck = name in ("resnet50", "resnet101", "resnet152")
     if name not in known or variant not in (("", "v1") if bottleneck else ("",)):
-        raise unknown("network", spec.name, [*OWN, *known])
-    weights = first_weights(name) if spec.weights == "hub" else None
-    with published(spec.name):
+        raise unknown("network", embedding.backbone, [*LAYERS, *known])
+    weights = first_weights(name) if embedding.weights == "hub" else None
+    with published(embedding.backbone):
         if weights is not None:
             check_published(
                 Path(torch.hub.get_dir(), "checkpoints", weights.url.rpartition("/")[2])
@@ -232,12 +215,12 @@ def _torchvision(model: str, spec: NetSpec) -> nn.Module:
     return body
 
 
-def which_weights(name: str) -> str:
+def which_weights(embedding: Embedding) -> str:
     """What tells a network's published weights apart from others that its library has, or will
     have."""
-    if plain_name(name).startswith(OWN_PREFIX):
+    if embedding.own:
         return ""  # it brings them, and its file is part of its name
-    library, _, model = plain_name(name).rpartition(":")
+    library, _, model = embedding.backbone.rpartition(":")
     return (
         f"timm {version('timm')}"
         if library == "timm"
@@ -320,14 +303,14 @@ def _dry_width(model: str, options: Mapping[str, Any], size: tuple[int, int], de
             return 0
 
 
-def _timm(model: str, spec: NetSpec, form: _Form) -> nn.Module:
+def _timm(model: str, embedding: Embedding, form: _Form) -> nn.Module:
     import timm
 
-    with published(spec.name):
-        for file in cached_by_timm(model) if spec.weights == "hub" else ():
+    with published(embedding.backbone):
+        for file in cached_by_timm(model) if embedding.weights == "hub" else ():
             check_published(file)
         body: nn.Module = timm.create_model(
-            model, pretrained=spec.weights == "hub", num_classes=0, **form.options
+            model, pretrained=embedding.weights == "hub", num_classes=0, **form.options
         )
     return body
 

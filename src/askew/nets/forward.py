@@ -7,6 +7,7 @@ import contextlib
 import copy
 import functools
 import math
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
@@ -18,8 +19,8 @@ from torch import Tensor, nn
 
 from askew.core.device import LANE_ROWS, PREDICT_NUMBERS, PREDICT_ROWS
 from askew.core.processor import processor
-from askew.nets.adabn import TwoNorms
-from askew.nets.backbones import Backbone
+from askew.nets.adabn import DomainNorms
+from askew.nets.backbones import FAST, Backbone
 
 Forward = Callable[[Tensor], Tensor]
 
@@ -83,43 +84,42 @@ def channels_last(network: nn.Module) -> None:
 
 
 @contextlib.contextmanager
-def fast_backbones(network: nn.Module, shape: tuple[int, ...], rows: int = 0) -> Iterator[None]:
-    """Meanwhile backbones compute in bfloat16, where the device multiplies in it natively.
+def fast_backbones(network: nn.Module, rows: int = 0) -> Iterator[None]:
+    """Meanwhile backbones compute in bfloat16 in this thread, where the device multiplies in it
+    natively.
 
-    On a CPU, batches of exactly `rows` images of the shape are computed by a graph of fused layers,
-    in bfloat16 or not, which takes seconds to make, and computes in about 60 % of the time
-    (ResNet-50, float32, AVX-512: 41 ms for 67).
+    On a CPU, batches of exactly `rows` images are computed by a graph of fused layers, in bfloat16
+    or not, which takes seconds to make, and computes in about 60 % of the time (ResNet-50, float32,
+    AVX-512: 41 ms for 67).
     """
-    found = [
-        module
+    ways = [
+        (module.body, True)
         for module in network.modules()
-        if isinstance(module, Backbone) and module.fast is None
+        if isinstance(module, DomainNorms) and module.both
     ]
-    twice = [
-        module
-        for module in network.modules()
-        if isinstance(module, TwoNorms) and module.body in found
-    ]
+    ways += [(module, False) for module in network.modules() if isinstance(module, Backbone)]
+    known = FAST.get()
+    made = {way: _quickened(*way, rows) for way in ways if way not in known}
+    FAST.set({**known, **{way: fast for way, fast in made.items() if fast is not None}})
     try:
-        for module in found:
-            _quicken(module, rows, shape)
-        for both in twice:
-            with both.kept():  # fused layers hold the statistics that they were made with
-                _quicken(both.body, rows, shape)
         yield
     finally:
-        for module in found:
-            module.fast = None
-        for both in twice:
-            both.kept_fast = None
+        FAST.set({way: fast for way, fast in FAST.get().items() if way not in made})
 
 
-def _quicken(module: Backbone, rows: int, shape: tuple[int, ...]) -> None:
+def _quickened(module: Backbone, original: bool, rows: int) -> Forward | None:
+    """What computes a backbone under one set of statistics; None where nothing is faster."""
     device = next(module.parameters()).device
+    body = module.by_statistics(original)
     precision = torch.bfloat16 if fast_bfloat16(device) else torch.float32
-    fused = _fused(module, (rows, *shape), precision) if rows and device.type == "cpu" else None
-    if fused is not None or precision is torch.bfloat16:
-        module.fast = functools.partial(_compute, module.body, fused, rows, precision)
+    on_cpu = rows and device.type == "cpu"
+    fused = None
+    if on_cpu:
+        with _FUSING:
+            fused = _fused(body, module.size, rows, precision)
+    if fused is None and precision is not torch.bfloat16:
+        return None
+    return functools.partial(_compute, body, fused, rows, precision)
 
 
 @functools.cache
@@ -128,6 +128,9 @@ def fast_bfloat16(device: torch.device) -> bool:
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     return device.type == "cpu" and processor().multiplies_bfloat16
+
+
+_FUSING = threading.Lock()  # fusion is a switch of the whole process
 
 
 def _compute(
@@ -140,22 +143,24 @@ def _compute(
     return f.float()
 
 
-def _fused(backbone: Backbone, shape: tuple[int, ...], precision: torch.dtype) -> Forward | None:
+def _fused(
+    body: nn.Module, size: tuple[int, int], rows: int, precision: torch.dtype
+) -> Forward | None:
     """The body as a frozen graph whose convolutions, norms and activations oneDNN fuses; None where
     it has none.
 
     It is kept only if it says the same as the body.
     """
-    x = torch.rand(shape[0], 3, *backbone.size).contiguous(memory_format=torch.channels_last)
+    x = torch.rand(rows, 3, *size).contiguous(memory_format=torch.channels_last)
     jit: Any = torch.jit  # whose functions have no types
     was_on = jit.onednn_fusion_enabled()
     try:
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")  # on tracing: what the graph says is compared below
             jit.enable_onednn_fusion(True)
-            body: Any = copy.deepcopy(backbone.body).eval().to(precision)
-            body = body.to(memory_format=torch.channels_last)
-            graph = jit.freeze(jit.trace(body, x.to(precision), check_trace=False))
+            copied: Any = copy.deepcopy(body).eval().to(precision)
+            copied = copied.to(memory_format=torch.channels_last)
+            graph = jit.freeze(jit.trace(copied, x.to(precision), check_trace=False))
 
             def forward(x: Tensor) -> Tensor:
                 f: Tensor = graph(x.contiguous(memory_format=torch.channels_last).to(precision))
@@ -163,7 +168,7 @@ def _fused(backbone: Backbone, shape: tuple[int, ...], precision: torch.dtype) -
 
             forward(x)
             forward(x)  # the second pass compiles it
-            wanted = _compute(backbone.body, None, 0, precision, x)
+            wanted = _compute(body, None, 0, precision, x)
             sound = (forward(x) - wanted).norm() <= _ALIKE[precision] * wanted.norm()
     except Exception:  # a model that cannot be traced is computed as it is
         return None

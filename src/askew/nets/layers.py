@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from askew.core import random
-from askew.nets.lanes import layers as lane_layers
+from askew.nets.vmap import layers as lane_layers
 
 
 class NormKeeper(nn.Module):
@@ -150,7 +150,7 @@ class Contrast(nn.Module):
         return (c - mean) / (std + 1e-3)
 
 
-# --- layers that lanes compute their own way (askew.nets.lanes.layers), once told that they are in
+# --- layers that lanes compute their own way (askew.nets.vmap.layers), once told that they are in
 # lanes ---
 
 

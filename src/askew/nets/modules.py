@@ -16,10 +16,9 @@ from torch import Tensor, nn
 
 from askew.core.errors import UserError
 from askew.core.plugins import content_hash, load_file, source_of
+from askew.nets.embedding import OWN_PREFIX, Embedding
 from askew.nets.layers import Crop, NormKeeper, Pixels
-from askew.nets.spec import NetSpec
 
-OWN_PREFIX = "own:"
 _EXAMPLE = (
     "a backbone of your own is `file.py:function`, a function without arguments that returns "
     "an nn.Module."
@@ -65,17 +64,20 @@ def backbone_name(backbone: str | nn.Module) -> str:
     return _register(module)
 
 
-def own_backbone(spec: NetSpec, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
+def own_backbone(
+    embedding: Embedding, shape: tuple[int, ...], keeps_norm: bool = False
+) -> tuple[nn.Module, int]:
     """A copy of a registered module, and the width of its features."""
-    if spec.name not in _KNOWN:
-        name = spec.name.removeprefix(OWN_PREFIX)
+    known = embedding.backbone
+    if known not in _KNOWN:
+        name = known.removeprefix(OWN_PREFIX)
         raise UserError(
             f"The backbone {name} is a network of somebody's own, whose code is needed "
             "(backbone=…, --backbone …).",
             _EXAMPLE,
         )
-    width = _width(spec.name, shape, spec.crop)
-    return _ready(copy.deepcopy(_KNOWN[spec.name]), shape, spec.crop, spec.norm == "kept"), width
+    width = _width(known, shape, embedding.crop)
+    return _ready(copy.deepcopy(_KNOWN[known]), shape, embedding.crop, keeps_norm), width
 
 
 def _register(module: nn.Module) -> str:

@@ -4,11 +4,10 @@ out)."""
 from __future__ import annotations
 
 import copy
-import dataclasses
 import functools
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -16,12 +15,12 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from askew.core import random
 from askew.core.errors import UserError
-from askew.nets.adabn import STATISTICS
-from askew.nets.backbones import backbone
+from askew.nets.adabn import SOURCE, STATISTICS, with_statistics
+from askew.nets.backbones import build_backbone
 from askew.nets.heads import CosineHead, LinearHead
 from askew.nets.layers import Centre, Crop, Dropout, Linear
-from askew.nets.small import is_own, own_features
-from askew.nets.spec import NetSpec
+from askew.nets.small import OWN
+from askew.nets.spec import ON_BACKBONE, NetworkSpec, unknown_layers
 
 TEACHER_LAYERS = 500
 """Added to the numbers of a teacher's dropout layers, which key their masks."""
@@ -72,7 +71,7 @@ class Net(nn.ModuleDict):
         )
         for norm in self._norms:
             for name in STATISTICS:
-                norm.register_buffer(f"source_{name}", getattr(norm, name).clone())
+                norm.register_buffer(f"{SOURCE}{name}", getattr(norm, name).clone())
         if teacher:
             self["teacher"] = Teacher(self["features"], self["head"])
             self._norms += (
@@ -81,10 +80,14 @@ class Net(nn.ModuleDict):
                 else []
             )
 
+    def of_domain(self, domain: Literal["source", "target"]) -> Net:
+        """Return a view of the network that predicts with a domain's statistics, in any thread."""
+        return with_statistics(self, SOURCE) if domain == "source" else self
+
     @contextmanager
     def source_statistics(self) -> Iterator[None]:
         """Meanwhile batch norms use, and in training move, the source's running statistics, if they
-        keep them apart."""
+        keep them apart. For training, in one thread alone; to predict, use `of_domain`."""
         self._swap_statistics()
         try:
             yield
@@ -114,7 +117,7 @@ class Net(nn.ModuleDict):
         for norm in self._norms:
             own = norm._buffers
             for name in STATISTICS:
-                own[name], own[f"source_{name}"] = own[f"source_{name}"], own[name]
+                own[name], own[f"{SOURCE}{name}"] = own[f"{SOURCE}{name}"], own[name]
 
     def averaged(self) -> list[tuple[str, str]]:
         """What the teacher averages: (its tensor's name, the student's)."""
@@ -167,25 +170,23 @@ class Net(nn.ModuleDict):
 
 
 @functools.cache
-def check(spec: NetSpec, shape: tuple[int, ...]) -> None:
+def check(spec: NetworkSpec, shape: tuple[int, ...]) -> None:
     """UserError if there is no such network, or it takes no such inputs or weights. Costs nothing:
     none are made."""
-    own = is_own(spec.name)
-    if spec.norm == "kept" and (own or spec.weights == "none"):
+    if spec.norm == "kept" and spec.weights == "none":
         raise UserError(
             f"The network {spec.name} starts from nothing, so it has no statistics to keep.",
             "-t norm=joint or split, or starting weights with -t weights=….",
         )
     with torch.device("meta"):
-        hub = spec.weights == "hub" and not own
-        build(dataclasses.replace(spec, weights="none") if hub else spec, shape, 2, 0)
+        build(spec.without_weights() if spec.weights == "hub" else spec, shape, 2, 0)
 
 
 @functools.cache
-def fetch_weights(spec: NetSpec, shape: tuple[int, ...]) -> None:
+def fetch_weights(spec: NetworkSpec, shape: tuple[int, ...]) -> None:
     """Download published weights that a network starts from, unless they are here; UserError if
     they cannot be had."""
-    if spec.weights == "hub" and not is_own(spec.name):
+    if spec.weights == "hub":
         build(spec, shape, 2, 0)
 
 
@@ -209,7 +210,17 @@ def keeps_source_statistics(weights: Iterable[str]) -> bool:
     return any(".source_running_" in name for name in weights)
 
 
-def new_head(spec: NetSpec, width: int, classes: int) -> nn.Module:
+def with_source_statistics(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Give a network with statistics of both domains together the same for each."""
+    own = dict(weights)
+    for name, value in weights.items():
+        stem, _, leaf = name.rpartition(".")
+        if leaf in STATISTICS:
+            own.setdefault(f"{stem}.{SOURCE}{leaf}", value)
+    return own
+
+
+def new_head(spec: NetworkSpec, width: int, classes: int) -> nn.Module:
     """A head as the spec names it, with fresh weights."""
     return (
         CosineHead(width, classes, spec.temperature)
@@ -218,17 +229,28 @@ def new_head(spec: NetSpec, width: int, classes: int) -> nn.Module:
     )
 
 
+def build_features(spec: NetworkSpec, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
+    """Build a backbone, layers, or layers on a backbone, and tell the width of its features."""
+    if spec.embedding is None:
+        if spec.layers not in OWN:
+            known = f"own networks: {', '.join(OWN)}."
+            raise UserError(f"There is no network '{spec.layers[:99]}'.", known)
+        return OWN[spec.layers](shape)
+    if spec.layers not in ("", *ON_BACKBONE):
+        raise unknown_layers(spec.name)
+    below, width = build_backbone(spec.embedding, shape, spec.norm == "kept")
+    if not spec.layers:
+        return below, width
+    above, width = OWN[spec.layers]((width,))
+    return nn.Sequential(below, above), width
+
+
 def build(
-    spec: NetSpec, shape: tuple[int, ...], classes: int, seed: int
+    spec: NetworkSpec, shape: tuple[int, ...], classes: int, seed: int
 ) -> tuple[dict[str, nn.Module], int]:
     """Features and head with weights drawn from the seed, and the width between them."""
-    own = is_own(spec.name)
-    if own and spec.weights != "none":
-        raise UserError(
-            f"The network {spec.name} has no starting weights to load.", "leave -t weights out."
-        )
     with random.seeded(random.key("net", seed)):
-        features, width = own_features(spec.name, shape) if own else backbone(spec, shape)
+        features, width = build_features(spec, shape)
         if (
             not spec.last_dropout
             and isinstance(features, nn.Sequential)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
 from askew.core.errors import UserError
 from askew.nets.layers import Centre, Contrast, UnitLength, conv, dense, plus_minus_one
@@ -91,71 +89,6 @@ OWN: Mapping[str, Callable[[tuple[int, ...]], tuple[nn.Module, int]]] = {
     "bare": bare,
     "centred": centred,
 }
-WITHOUT_WEIGHTS = ("bare", "centred")
-"""Those that leave everything to be learned to the head."""
-
-
-WHOLE = "||"
-"""Between networks that stand side by side with their backbones: `resnet50+mlp||resnet50+mlp`. In
-`resnet50+mlp|mlp`, one backbone bears both."""
-MOST_MEMBERS = 16
-"""Of an ensemble, so that nobody's model card makes a network that fills all memory."""
-
-
-class SideBySide(nn.Module):
-    """Several networks' features one after another, some scaled to unit length, as a cosine head
-    sees them."""
-
-    def __init__(self, members: Sequence[nn.Module], unit: Sequence[bool]) -> None:
-        super().__init__()
-        self.members, self.unit = nn.ModuleList(members), tuple(unit)
-
-    def forward(self, x: Tensor) -> Tensor:
-        parts = [member(x).flatten(1) for member in self.members]
-        return torch.cat(
-            [F.normalize(f, dim=1) if u else f for f, u in zip(parts, self.unit, strict=True)],
-            dim=1,
-        )
-
-
-def is_own(name: str) -> bool:
-    """Whether a network is one of ours, or several of ours side by side."""
-    return name in OWN or ("|" in name and "+" not in name and WHOLE not in name)
-
-
-def on_backbone(name: str) -> bool:
-    """Whether a network is layers of ours on one backbone: `resnet50+mlp`."""
-    return "+" in name and WHOLE not in name
-
-
-def own_features(name: str, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
-    """One of OWN, or several side by side: in `mlp|mlp.unit` the second has features of unit
-    length."""
-    if name in OWN:
-        return OWN[name](shape)
-    if any(part.removesuffix(".unit") not in OWN for part in name.split("|")):
-        raise UserError(f"There is no network '{name[:99]}'.", f"own networks: {', '.join(OWN)}.")
-    return side_by_side(name.split("|"), lambda part: OWN[part](shape))
-
-
-def side_by_side(
-    names: Sequence[str], make: Callable[[str], tuple[nn.Module, int]]
-) -> tuple[nn.Module, int]:
-    """The features of several networks, those of `NAME.unit` scaled to unit length, and their width
-    in all."""
-    if len(names) > MOST_MEMBERS:
-        raise UserError(
-            f"There is no network of {len(names)} members.",
-            f"an ensemble has at most {MOST_MEMBERS}.",
-        )
-    members, widths = zip(*(make(_scaled(name)) for name in names), strict=True)
-    return SideBySide(members, [name != _scaled(name) for name in names]), sum(widths)
-
-
-def _scaled(name: str) -> str:
-    """A network's name without what says that its features have unit length; in
-    `resnet50+mlp|mlp.unit` it is the last of those on the backbone that has."""
-    return name if "+" in name and "|" in name else name.removesuffix(".unit")
 
 
 def _expect(shape: tuple[int, ...], name: str, wanted: tuple[int | None, ...]) -> tuple[int, ...]:

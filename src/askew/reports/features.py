@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -16,7 +14,7 @@ from askew.core.errors import UserError
 from askew.core.files import read_tensors
 from askew.data.benchmarks import load_task, task_infos
 from askew.data.task import Task, TrainingData
-from askew.nets.spec import NetSpec
+from askew.nets.spec import read_network
 
 Counts = NDArray[np.int64]
 MOST = 1_000
@@ -69,13 +67,9 @@ def network_features(
             f"The run {folder.name} has no weights.",
             "its folder was copied without them; run it again.",
         )
-    known = {field.name for field in dataclasses.fields(NetSpec)}
-    # Starting weights do not matter here: those of the run replace all of them.
-    spec = {name: value for name, value in run["net"].items() if name in known}
-    spec |= {"weights": "none", "weights_hash": ""}
-    parts, width = build(
-        NetSpec(**spec), tuple(training_data.source.x.shape[1:]), len(training_data.classes), 0
-    )
+    spec = read_network(run["net"])
+    shape = tuple(training_data.source.x.shape[1:])
+    parts, width = build(spec, shape, len(training_data.classes), 0)
     weights, prefix = predicting_weights(read_tensors(file)[0]), "features."
     device = pick_device("auto")  # a large network takes minutes on a CPU
     net = Net(parts, width, split_norm=keeps_source_statistics(weights)).to(device).eval()
@@ -86,13 +80,13 @@ def network_features(
         )
     except RuntimeError:
         raise UserError(
-            f"The weights of the run {folder.name} do not fit its network {run['net']['name']}.",
+            f"The weights of the run {folder.name} do not fit its network {spec.name}.",
             "it was made by another version of askew; run it again.",
         ) from None
 
     def of(x: NDArray[Any], domain: Literal["source", "target"]) -> NDArray[np.float32]:
-        with net.source_statistics() if domain == "source" else nullcontext():
-            return forward_in_chunks(lambda rows: features(rows).flatten(1), x, device)
+        mine = net.of_domain(domain)["features"]
+        return forward_in_chunks(lambda rows: mine(rows).flatten(1), x, device)
 
     return of
 

@@ -19,9 +19,9 @@ from askew.data.task import TARGET_FLOOR, Sampler, Shift, TargetSampler, Task, T
 from askew.methods import SourceOnly, make_method, method_class
 from askew.methods.base import ClosedForm, Method
 from askew.nets.augment import Views, check_views
+from askew.nets.embedding import Embedding
 from askew.nets.network import check
-from askew.nets.small import WITHOUT_WEIGHTS
-from askew.nets.spec import NetSpec, file_hash
+from askew.nets.spec import WITHOUT_WEIGHTS, NetworkSpec, file_hash, parse_network
 from askew.runs.claims import run_label
 from askew.runs.recipes import merged_settings, read_settings, settings_name
 from askew.training.optim import Optim
@@ -208,14 +208,15 @@ def hash_of_answers(answers: NDArray[np.float32] | None) -> str:
     return "" if answers is None else Unlabeled(answers).fingerprint()[:16]
 
 
-def _net_spec(training: Training, network: str, method: Method) -> NetSpec:
+def _net_spec(training: Training, network: str, method: Method) -> NetworkSpec:
     is_file = training.weights not in ("none", "hub")
     if is_file and not Path(training.weights).is_file():
         raise UserError(
-            f"The weights file {training.weights} does not exist.", options(NetSpec)["weights"].help
+            f"The weights file {training.weights} does not exist.",
+            options(Embedding)["weights"].help,
         )
-    return NetSpec(
-        name=network if training.net == "task" else training.net,
+    return parse_network(
+        network if training.net == "task" else training.net,
         head=method.head if training.head == "method" else training.head,
         temperature=training.temperature,
         weights=training.weights,
@@ -235,7 +236,7 @@ def _part(cls: type[Part], training: Training) -> Part:
 
 
 def _stages(
-    method: Method, training: Training, net: NetSpec, data: TrainingData
+    method: Method, training: Training, net: NetworkSpec, data: TrainingData
 ) -> tuple[Stage, ...]:
     """Pre-training on the source, if any; source-only training, for a method that begins anew after
     it; the method. A method with its own runner is one stage."""
@@ -249,7 +250,9 @@ def _stages(
         stages.insert(0, Stage(SourceOnly(), *length))
     # A closed form replaces the head: without weights below it, nothing of a pre-training would be
     # left.
-    if training.pretrain and not (computed and net.name in WITHOUT_WEIGHTS):
+    if training.pretrain and not (
+        computed and net.embedding is None and net.layers in WITHOUT_WEIGHTS
+    ):
         rate, schedule = training.pretrain_rate, training.pretrain_schedule
         before = dataclasses.replace(
             optim,

@@ -186,10 +186,12 @@ def _committed(name: str) -> Settings:
 def _described(run: Mapping[str, Any], name: str) -> Any:
     """The value of a training setting in a run's description; none where that does not show it."""
     last = run["plan"][-1]
+    net = run.get("net", {})
     for place in (
         run.get("views", {"views": "none"}),
         last.get("optim", {}),
-        run.get("net", {}),
+        net,
+        net.get("embedding") or {},
         run,
         last,
     ):

@@ -16,7 +16,7 @@ from askew.data.domains import Rows, RowSubset
 from askew.data.task import Sampler, TrainingData
 from askew.methods.base import Batch, Method
 from askew.nets.augment import Views, make_view
-from askew.nets.kernels import draws
+from askew.nets.triton import draws
 
 RESIDENT_SHARE = 0.5
 """Of the device's free memory that training data may take; larger ones stay on the host."""

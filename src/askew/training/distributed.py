@@ -26,9 +26,9 @@ from torch.overrides import TorchFunctionMode
 from askew.core.errors import UserError
 from askew.data.task import TrainingData
 from askew.methods.base import ClosedForm
-from askew.nets.lanes.dense import Gradient
 from askew.nets.layers import Crop, Dropout
 from askew.nets.network import Net
+from askew.nets.vmap.dense import Gradient
 from askew.training.batches import DomainTensor, Feed
 from askew.training.run import Run
 from askew.training.snapshot import Checkpoint, Snapshot

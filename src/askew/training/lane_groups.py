@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from askew.core.options import options
 from askew.methods.base import ClosedForm, Method, State
 from askew.nets.network import Net
-from askew.nets.small import OWN
 from askew.training.batches import DomainTensor, Feed
 from askew.training.run import Run
 
@@ -40,10 +39,11 @@ def lane_shape(run: Run) -> str:
 def lanes_that_pay(run: Run, device: torch.device) -> int:
     """How many runs to train in one step: small networks leave most of a GPU idle, large ones and
     CPUs gain nothing."""
+    large = run.net.embedding is not None
     alone = bool(run.method.runner) or isinstance(run.method, ClosedForm)
-    if device.type != "cuda" or run.net.name not in OWN or alone:
+    if device.type != "cuda" or large or alone:
         return 1
-    return 16 if run.net.name == "digits-32" else 64
+    return 16 if run.net.layers == "digits-32" else 64
 
 
 class Call(nn.Module):

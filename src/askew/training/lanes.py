@@ -97,7 +97,7 @@ class Lanes(Loop[list[Snapshot | NotFinite]]):
             name: torch.tensor([float(getattr(run.method, name)) for run in runs], device=device)
             for name in float_options(self.method)
         }
-        self.optimiser = Optimiser(self.stage.optim, self.params, runs[0].net.name)
+        self.optimiser = Optimiser(self.stage.optim, self.params, runs[0].net.on_backbone)
         self.state: dict[str, Tensor] = {}
         self.state_sizes: dict[str, list[int]] = {}
         self.pseudo: list[Tensor] | None = None

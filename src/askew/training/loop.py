@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from askew.methods.base import Batch, Losses
-from askew.nets.lanes.dense import Gradient, factored_gradients
+from askew.nets.vmap.dense import Gradient, factored_gradients
 from askew.training.batches import with_views
 from askew.training.clocks import stopwatch
 from askew.training.optim import Averages, Optimiser

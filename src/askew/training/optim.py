@@ -17,9 +17,8 @@ from torch import Tensor
 
 from askew.core.device import wide
 from askew.core.options import Between
-from askew.nets.lanes.dense import Factors, Gradient
-from askew.nets.lanes.trust import trusted_update
-from askew.nets.small import on_backbone
+from askew.nets.triton.trust import trusted_update
+from askew.nets.vmap.dense import Factors, Gradient
 
 Tensors = list[Tensor]
 Averages = tuple[Tensor, Mapping[str, Tensor]]
@@ -127,10 +126,9 @@ def adam_(  # noqa: PLR0913
     )
 
 
-def _part(parameter: str, network: str) -> str:
-    """Which part of a network a parameter belongs to; in `resnet50+mlp`, the layers put on the
-    backbone are one."""
-    if on_backbone(network) and parameter.startswith("features.1."):
+def _part(parameter: str, on_backbone: bool) -> str:
+    """Which part of a network a parameter belongs to; layers on a backbone are a part."""
+    if on_backbone and parameter.startswith("features.1."):
         return "top"
     return parameter.partition(".")[0]
 
@@ -138,14 +136,14 @@ def _part(parameter: str, network: str) -> str:
 class Optimiser:
     """The slots (momentum, moments) of named parameters, and the step that uses them."""
 
-    def __init__(self, optim: Optim, params: dict[str, Tensor], network: str = "") -> None:
+    def __init__(self, optim: Optim, params: dict[str, Tensor], on_backbone: bool = False) -> None:
         self.optim = optim
         slots = 1 if optim.optimiser == "sgd" else 2
         self.params = params
         self.slots = [
             {name: torch.zeros_like(p) for name, p in params.items()} for _ in range(slots)
         ]
-        self.parts = {name: _part(name, network) for name in params}
+        self.parts = {name: _part(name, on_backbone) for name in params}
         device = next(iter(params.values())).device
         # Adam's bias correction counts a part's own steps, since phases may train parts in turn
         counts = {
@@ -225,7 +223,7 @@ class Optimiser:
                 continue
             if not trusted_update(weight, grad.left, len(slots), name in followers):
                 continue
-            from askew.nets.lanes.update_kernel import update
+            from askew.nets.triton.update_kernel import update
 
             if numbers is None:
                 done = () if count is None else (1 - o.momentum**count, 1 - BETA2**count)

@@ -13,8 +13,7 @@ from typing import Any, Literal
 from askew.data.task import TARGET_FLOOR, Sampler, TargetSampler
 from askew.methods.base import Method
 from askew.nets.augment import NO_VIEWS, Views
-from askew.nets.small import OWN
-from askew.nets.spec import NetSpec
+from askew.nets.spec import NetworkSpec
 from askew.training.optim import Optim
 
 
@@ -43,7 +42,7 @@ class Run:
     shift: str
     draw: int
     origin: str
-    net: NetSpec
+    net: NetworkSpec
     plan: tuple[Stage, ...]
     batch: int
     sampler: Sampler
@@ -89,10 +88,7 @@ class Run:
                 "revision": method.revision,
                 "options": {f.name: getattr(method, f.name) for f in dataclasses.fields(method)},
             }
-        if values["net"]["weights_hash"]:
-            values["net"]["weights"] = (
-                "file"  # a path says nothing about what is in it, its hash does
-            )
+        values["net"] = self.net.describe()
         # what has no effect must not split equal runs, and what came later must not rename earlier
         # ones
         values["views"] = self.views.describe()
@@ -108,8 +104,6 @@ class Run:
             del values["net"]["last_dropout"]
         if values["net"]["head"] != "cosine":
             del values["net"]["temperature"]
-        if self.net.name in OWN:
-            del values["net"]["crop"]
         return values
 
     @cached_property

@@ -18,7 +18,6 @@ from askew.data.task import TrainingData
 from askew.methods.base import Batch, ClosedForm, Losses, Method, new_net
 from askew.nets.forward import chunk_rows
 from askew.nets.network import Net
-from askew.nets.small import OWN
 from askew.training.batches import DomainTensor, Feed
 from askew.training.clocks import stopwatch
 from askew.training.loop import Loop, arithmetic
@@ -63,7 +62,7 @@ class Trainer(Loop[Snapshot]):
         self.params: dict[str, Tensor] = {
             n: p for n, p in net.named_parameters() if p.requires_grad
         }
-        self.optimiser = Optimiser(self.stage.optim, self.params, run.net.name)
+        self.optimiser = Optimiser(self.stage.optim, self.params, run.net.on_backbone)
         self.state: dict[str, Tensor] = {}
         self.pseudo: Tensor | None = None
         shape = (self.window, run.batch)
@@ -289,7 +288,7 @@ def begin(
     """A trainer of the run's last stage, ready to take its first step; `make` chooses its kind."""
     feed = Feed(training_data, device)
     net = run_net(run, training_data).to(device)
-    if run.net.name not in OWN:
+    if run.net.embedding is not None:
         net = net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     net.share_step_key()
     fresh = {name: value.clone() for name, value in net.state_dict().items()}

@@ -1,2 +1,0 @@
-"""Kernels of single networks, and what chooses between them and torch; those of lanes are in
-`askew.nets.lanes`."""

@@ -1,0 +1,1 @@
+"""Triton kernels, and the code that chooses between a kernel and torch's own layer."""
