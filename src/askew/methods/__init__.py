@@ -12,6 +12,7 @@ from typing import Any
 from askew.core.errors import UserError, unknown
 from askew.core.options import checked
 from askew.core.plugins import content_hash, load_file, load_plugin, plugins, source_of
+from askew.methods.auto import Auto
 from askew.methods.base import ClosedForm, Method
 from askew.methods.bbse import BBSE
 from askew.methods.bsp import BSP
@@ -38,7 +39,7 @@ from askew.methods.uan import UAN
 GROUPS: dict[str, tuple[type[Method], ...]] = {
     "paper": (SourceOnly, DAN, JAN, DANN, MCD, BSP, BBSE, PADA, ETN, UAN, FDANN, COAL),
     "further": (CDAN, MDD, MCC, FixMatch, SENTRY),
-    "ours": (PriorAwareTeacher, GuidedTeacher, Prototypes, DiscriminantAnalysis),
+    "ours": (Auto, PriorAwareTeacher, GuidedTeacher, Prototypes, DiscriminantAnalysis),
 }
 """The twelve that the COAL paper compares, others that were published, and our own."""
 PAPER = tuple(cls.id for cls in GROUPS["paper"])
@@ -73,6 +74,7 @@ __all__ = [
     "PAPER",
     "SENTRY",
     "UAN",
+    "Auto",
     "DiscriminantAnalysis",
     "FixMatch",
     "GuidedTeacher",
