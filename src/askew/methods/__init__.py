@@ -26,12 +26,14 @@ from askew.methods.fixmatch import FixMatch
 from askew.methods.guided import GuidedTeacher
 from askew.methods.jan import JAN
 from askew.methods.lda import DiscriminantAnalysis
+from askew.methods.logistic import BalancedLogistic
 from askew.methods.mcc import MCC
 from askew.methods.mcd import MCD
 from askew.methods.mdd import MDD
 from askew.methods.pada import PADA
 from askew.methods.prototypes import Prototypes
 from askew.methods.sentry import SENTRY
+from askew.methods.shares import ShareAware
 from askew.methods.source import SourceOnly
 from askew.methods.teacher import PriorAwareTeacher
 from askew.methods.uan import UAN
@@ -39,7 +41,15 @@ from askew.methods.uan import UAN
 GROUPS: dict[str, tuple[type[Method], ...]] = {
     "paper": (SourceOnly, DAN, JAN, DANN, MCD, BSP, BBSE, PADA, ETN, UAN, FDANN, COAL),
     "further": (CDAN, MDD, MCC, FixMatch, SENTRY),
-    "ours": (Auto, PriorAwareTeacher, GuidedTeacher, Prototypes, DiscriminantAnalysis),
+    "ours": (
+        Auto,
+        PriorAwareTeacher,
+        GuidedTeacher,
+        Prototypes,
+        DiscriminantAnalysis,
+        ShareAware,
+        BalancedLogistic,
+    ),
 }
 """The twelve that the COAL paper compares, others that were published, and our own."""
 PAPER = tuple(cls.id for cls in GROUPS["paper"])
@@ -75,11 +85,13 @@ __all__ = [
     "SENTRY",
     "UAN",
     "Auto",
+    "BalancedLogistic",
     "DiscriminantAnalysis",
     "FixMatch",
     "GuidedTeacher",
     "PriorAwareTeacher",
     "Prototypes",
+    "ShareAware",
     "SourceOnly",
     "is_file",
     "is_installed",

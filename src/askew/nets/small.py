@@ -74,6 +74,12 @@ def bare(shape: tuple[int, ...]) -> tuple[nn.Module, int]:
     return nn.Identity(), width
 
 
+def shifted(shape: tuple[int, ...]) -> tuple[nn.Module, int]:
+    """Rows less a centre of their domain."""
+    (width,) = _expect(shape, "shifted", (None,))
+    return nn.Sequential(Centre(width)), width
+
+
 def centred(shape: tuple[int, ...]) -> tuple[nn.Module, int]:
     """Rows of unit length, less the mean of their domain."""
     (width,) = _expect(shape, "centred", (None,))
@@ -88,6 +94,7 @@ OWN: Mapping[str, Callable[[tuple[int, ...]], tuple[nn.Module, int]]] = {
     "bottleneck": bottleneck,
     "bare": bare,
     "centred": centred,
+    "shifted": shifted,
 }
 
 
