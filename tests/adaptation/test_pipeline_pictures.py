@@ -51,7 +51,7 @@ from askew.nets.network import build
 from askew.nets.spec import parse_network
 from askew.runs.execute import Progress
 
-FROZEN = "corners:norms:gem:resnet18"
+FROZEN = "resnet18"
 ALIKE = 0.05 if fast_bfloat16(CPU) else 5e-3
 """How far probabilities may be apart: some processors predict in bfloat16, and kept outputs have
 half precision."""
@@ -96,7 +96,7 @@ def test_pictures_on_a_cpu_are_embedded_once_and_the_model_holds_the_backbone(
     )
     predictor(found).save(out / "model")
     model = load(out, "cpu")
-    assert model.card.net.name == "corners:norms:gem:resnet18+mlp"
+    assert model.card.net.name == "resnet18+mlp"
     probabilities = model.predict_proba([target / name for name in found.setup.data.target.names])
     np.testing.assert_allclose(probabilities, found.probabilities, atol=5e-3)
     monkeypatch.setattr(embeddings, "decode", lambda *args: pytest.fail("it was embedded already"))
