@@ -398,18 +398,13 @@ def test_a_quick_look_takes_some_pictures_and_one_method(
     assert setup.training == {**adapting.QUICK, "batch": 4, "round": 5}, (
         "what was asked for goes before what is quick"
     )
-    assert setup.backbone == parse_network("norms:gem:resnet18", crop=32), (
-        "nobody waits for corners"
-    )
+    wanted = Embedding(backbone="resnet18", crop=32, pooling="gem", statistics="both")
+    assert setup.backbone == wanted, "nobody waits for corners"
 
 
 @pytest.mark.parametrize(
-    ("most", "method", "name"),
-    [
-        (6, "coal", "corners:norms:gem:resnet18"),
-        (5, "coal", "norms:gem:resnet18"),
-        (6, "source", "corners:gem:resnet18"),
-    ],
+    ("most", "method", "corners", "statistics"),
+    [(6, "coal", True, "both"), (5, "coal", False, "both"), (6, "source", True, "original")],
 )
 def test_corners_are_seen_where_images_are_few_and_statistics_are_the_domains_where_it_is_adapted(
     tmp_path: Path,
@@ -417,7 +412,8 @@ def test_corners_are_seen_where_images_are_few_and_statistics_are_the_domains_wh
     small_backbone: None,
     most: int,
     method: str,
-    name: str,
+    corners: bool,
+    statistics: str,
 ) -> None:
     monkeypatch.setattr(adapting, "FEW_IMAGES", most)
     x = np.random.default_rng(0).integers(0, 255, (4, 40, 40, 3)).astype(np.uint8)
@@ -434,7 +430,8 @@ def test_corners_are_seen_where_images_are_few_and_statistics_are_the_domains_wh
     for number, request in enumerate((arrays, pictures)):
         backbone = finish(set_up(request, tmp_path / f"out {number}", CPU)).backbone
         assert backbone is not None
-        assert backbone.name == name
+        found = (backbone.backbone, backbone.pooling, backbone.corners, backbone.statistics)
+        assert found == ("resnet18", "gem", corners, statistics)
 
 
 def test_embeddings_are_what_the_network_says_of_each_picture(
@@ -445,8 +442,8 @@ def test_embeddings_are_what_the_network_says_of_each_picture(
         photographs(tmp_path / "t", ("red",), 4, 0),
     )
     data = adapting.load_custom_data(source, target)
-    spec = parse_network("resnet18", crop=32)
-    task = finish(embedded(data.task, embedders(spec, (3, 256, 256), CPU)))
+    embedding = Embedding(backbone="resnet18", crop=32)
+    task = finish(embedded(data.task, embedders(embedding, (3, 256, 256), CPU)))
     with torch.no_grad():
         network = frozen(spec, (3, 256, 256))
         for view in ("source", "source_val", "target"):
