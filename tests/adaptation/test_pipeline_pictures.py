@@ -445,7 +445,7 @@ def test_embeddings_are_what_the_network_says_of_each_picture(
     embedding = Embedding(backbone="resnet18", crop=32)
     task = finish(embedded(data.task, embedders(embedding, (3, 256, 256), CPU)))
     with torch.no_grad():
-        network = frozen(spec, (3, 256, 256))
+        network = frozen(embedding, (3, 256, 256))
         for view in ("source", "source_val", "target"):
             images, rows = (getattr(t.training_data, view).x for t in (data.task, task))
             for i in range(len(rows)):
