@@ -134,7 +134,7 @@ def test_a_frozen_backbone_stays_as_it_is_and_the_layers_above_it_adapt(tmp_path
 
 
 def test_statistics_of_the_domain_become_those_of_the_new_one(tmp_path: Path) -> None:
-    model = predictor("norms:resnet18+mlp", (3, 32, 32))
+    model = predictor("resnet18+mlp", (3, 32, 32), statistics="both")
     model.save(tmp_path / "model")
     x = small_images(6, 3, 32, 32)
     work = adapt_again(

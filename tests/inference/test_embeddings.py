@@ -174,6 +174,17 @@ def test_the_embed_command_writes_what_adapt_reads_and_does_nothing_twice(
     assert cli("embed", folder, "--backbone", "mini").code == 2
 
 
+def test_the_embed_command_takes_pooling_corners_and_statistics(
+    cli: Command, folder: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(Embedding.__init__.__kwdefaults__, "crop", 32)
+    plain = ("embed", folder, "--backbone", "shufflenet_v2_x0_5", "--weights", "none")
+    answer = cli(*plain, "--pooling", "gem", "--corners", "--statistics", "both")
+    assert answer.code == 0, answer.err
+    assert "by shufflenet_v2_x0_5, 4 views" in answer.err
+    assert_refused(cli(*plain[:3], "corners:resnet18"))
+
+
 def test_what_cannot_be_embedded_is_refused_before_weights_are_fetched(
     cli: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -99,6 +99,25 @@ def test_starting_weights_are_not_part_of_a_model() -> None:
     assert of.net.weights == "none"
 
 
+def test_a_model_holds_its_network_as_an_object() -> None:
+    written = json.loads(json.dumps(card("resnet18+mlp", (3, 32, 32), corners=True).as_json()))
+    assert (written["form"], "net" in written) == (2, False)
+    assert written["network"] == {
+        "layers": "mlp",
+        "embedding": {
+            "backbone": "resnet18",
+            "crop": 32,
+            "pooling": "average",
+            "corners": True,
+            "statistics": "original",
+        },
+        "head": "linear",
+        "temperature": 0.05,
+        "norm": "joint",
+        "last_dropout": True,
+    }
+
+
 def test_a_run_s_model_answers_as_the_run_did(mini_runs: Path) -> None:
     folder = finished_runs(mini_runs)[0]
     model = Predictor.of_run(folder, "cpu")

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from types import MethodType
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
-
-if TYPE_CHECKING:
-    from askew.nets.backbones import Backbone
 
 STATISTICS = ("running_mean", "running_var")
 """The running statistics of a batch norm."""
@@ -74,9 +71,11 @@ class DomainNorms(nn.Module):
     `estimate` the domain's are the original ones. (n, k, h, w) → (n, d)
     """
 
-    def __init__(self, body: Backbone, both: bool = True) -> None:
+    def __init__(self, body: nn.Module, both: bool = True) -> None:
+        """`body` is a `Backbone`, which takes `original` too."""
         super().__init__()
-        self.body, self.both = body, both
+        self.body: Any = body
+        self.both = both
         for norm in batch_norms(body) if both else ():
             for name in STATISTICS:
                 norm.register_buffer(f"{ORIGINAL}{name}", getattr(norm, name).clone())

@@ -172,6 +172,11 @@ def _published(
 ) -> tuple[Backbone, int]:
     """A model of one of the libraries, for images of a size."""
     library, _, model = embedding.backbone.rpartition(":")
+    if library not in ("", "timm"):
+        raise UserError(
+            f"There is no network '{embedding.backbone[:99]}'.",
+            "a torchvision model, or timm:NAME.",
+        )
     form = _timm_form(model, size) if library == "timm" else None
     body = _torchvision(model, embedding) if form is None else _timm(model, embedding, form)
     if form is None:
