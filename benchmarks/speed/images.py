@@ -208,8 +208,8 @@ class Steps:
     """A trainer's steps, one round after another, each with the draw of its batches."""
 
     def __init__(self, run: Run, data: TrainingData, feed: Feed, graph: bool) -> None:
-        # type: ignore[call-overload]
-        net = run_net(run, data).to(feed.device).to(memory_format=torch.channels_last)
+        net = run_net(run, data).to(feed.device)
+        net = net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         net.share_step_key()
         self.trainer = Trainer(run, 0, feed, net, graph)
         self.round = self.trainer.stage.round_steps

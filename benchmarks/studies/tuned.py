@@ -192,14 +192,14 @@ class Trainer:
         if method_class(method).takes_answers:
             given = np.load(file_of(self.answers, choice, self.tuned))
             task = replace(task, training_data=replace(task.training_data, answers=given))
-        hyper = tomllib.loads(options.replace("+", "\n"))
+        params = tomllib.loads(options.replace("+", "\n"))
         training = {"net": NETWORK, "weights": str(self.weights)} | tomllib.loads(self.training)
         request = RunRequest(
             choice.task,
             method,
             choice.seed,
             shift=choice.shift,
-            hyper=hyper,
+            params=params,
             training=training,
             recipe="today",
         )

@@ -108,7 +108,7 @@ def test_by_default_a_method_is_chosen_without_labels() -> None:
     assert set(model.method_.split(" + ")) <= set(model.scores_)
     assert (model.predict(XT) == YT).mean() > 0.8
     with pytest.raises(UserError, match="the method is auto"):
-        AdaptiveClassifier(hyper={"alpha": 1}).fit_domains(XS, YS, XT)
+        AdaptiveClassifier(params={"alpha": 1}).fit_domains(XS, YS, XT)
 
 
 def test_by_default_it_trains_as_long_as_adapt_does(task: Task) -> None:
@@ -190,14 +190,14 @@ def test_the_prior_is_chosen_when_it_predicts() -> None:
 
 
 def test_hyper_parameters_and_settings_reach_the_run() -> None:
-    model = short(hyper={"alpha": 0.5}, training=SHORT | {"batch": 8}).fit_domains(XS, YS, XT)
+    model = short(params={"alpha": 0.5}, training=SHORT | {"batch": 8}).fit_domains(XS, YS, XT)
     run = model.predictor_.card.made["run"]
     assert run["plan"][-1]["method"]["options"]["alpha"] == 0.5
     as_object = short(method=COAL(alpha=0.25)).fit_domains(XS, YS, XT)
     assert as_object.predictor_.card.made["run"]["plan"][-1]["method"]["options"]["alpha"] == 0.25
     assert run["batch"] == 8
     with pytest.raises(UserError, match="no option of method coal 'alfa'"):
-        short(hyper={"alfa": 1}).fit_domains(XS, YS, XT)
+        short(params={"alfa": 1}).fit_domains(XS, YS, XT)
     with pytest.raises(UserError, match="no method 'cole'"):
         short(method="cole").fit_domains(XS, YS, XT)
 

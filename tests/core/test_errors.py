@@ -79,7 +79,7 @@ MESSAGES: list[tuple[Callable[[], Any], str, str]] = [
     (
         lambda: pairs(["alpha"], "the method"),
         "An option of the method reads name=value, found 'alpha'.",
-        "for example: --option alpha=0.1",
+        "for example: --param alpha=0.1",
     ),
     (
         lambda: Shift.parse("degree:2"),

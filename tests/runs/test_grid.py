@@ -37,7 +37,7 @@ train = { pretrain = 20, rounds = 1, round = 10, batch = 16 }
 [variant.full]
 
 [variant.without-entropy]
-hyper = { minimax = false }
+params = { minimax = false }
 """
 
 
@@ -52,7 +52,7 @@ def test_a_grid_that_comes_with_askew_can_be_read_and_every_run_in_it_is_another
 ) -> None:
     requests = [request for _, request in read_grid(path).requests(BASE)]
     described = [
-        (w.task, w.method, w.seed, w.shift, w.recipe, *w.hyper.items(), *w.training.items())
+        (w.task, w.method, w.seed, w.shift, w.recipe, *w.params.items(), *w.training.items())
         for w in requests
     ]
     assert len(set(described)) == len(described) > 0
@@ -76,7 +76,7 @@ def test_the_grids_cover_the_paper_s_experiments() -> None:
     assert {w.shift for _, w in grids["degrees"]} == {
         f"degree:{d}" for d in ("0", "0.2", "0.4", "0.6", "0.8", "1")
     }
-    off = {name: tuple(w.hyper) for name, w in grids["ablation"]}
+    off = {name: tuple(w.params) for name, w in grids["ablation"]}
     assert off == {
         "full": (),
         "without-self-training": ("self_training",),

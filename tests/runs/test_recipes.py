@@ -140,8 +140,8 @@ def test_tuning_by_a_recipe_begins_from_its_hyper_parameters_and_writes_there_al
         "method": {"dann": {"weight": 0.2}, "teacher": {"recipe": "new"}},
         "recipe": {"new": {"method": {"dann": {"weight": 0.5}}}, "old": {}},
     }
-    assert trials("dann", settings, 1, "new")[0].hyper == {"weight": 0.5}
-    assert trials("dann", settings, 1, "old")[0].hyper == {"weight": 0.2}
+    assert trials("dann", settings, 1, "new")[0].params == {"weight": 0.5}
+    assert trials("dann", settings, 1, "old")[0].params == {"weight": 0.2}
     chosen = [
         Trial("dann", "searched", {"weight": 0.9}, "new"),
         Trial("teacher", "searched", {"weight": 9.0}),
@@ -212,10 +212,10 @@ def test_adapt_and_the_recipe_today_train_a_method_by_the_same_settings(
 ) -> None:
     of_benchmark, of_kind = read_settings(benchmark), read_settings(kind)
     for method in METHODS:
-        hyper, training = merged_settings(of_benchmark, "", method, "today")
+        params, training = merged_settings(of_benchmark, "", method, "today")
         for name in {"net", "weights"} & set(training):
             del training[name]
-        assert (hyper, training) == merged_settings(of_kind, "", method)
+        assert (params, training) == merged_settings(of_kind, "", method)
 
 
 def test_tables_have_the_settings_of_embeddings() -> None:

@@ -77,7 +77,7 @@ CASES: dict[str, tuple[object, ...]] = {
     ),
     "export program": ("export", GOLDEN / "adaptation", "-o", "model.pt2", "--to", "program"),
     "export onnx": ("export", GOLDEN / "adaptation", "-o", "model.onnx"),
-    "audit": ("audit", "out", "--draw", "5"),
+    "audit": ("audit", "out", "--sample", "5"),
     "figure": ("figure", "mix", "--tasks", "mini/syn-uci", "-o", "mix.svg"),
     "report": ("report", "runs"),
 }

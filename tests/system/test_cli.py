@@ -246,7 +246,7 @@ def test_a_method_from_a_file_is_explained_run_and_compared(cli: Command, tmp_pa
     found = json.loads(cli("methods", "mine.py:Mine", "--json").out)
     assert found["options"][0]["help"] == "Weight of the loss."
     one = json.loads(
-        cli("run", "mini/syn-uci", "-m", "mine.py:Mine", "-o", "weight=1", *TINY, "--json").out
+        cli("run", "mini/syn-uci", "-m", "mine.py:Mine", "-p", "weight=1", *TINY, "--json").out
     )
     both = [
         "bench",
@@ -331,7 +331,7 @@ def test_a_bench_checks_each_method_from_a_file_once_and_allows_a_weight_of_zero
         1,
         *TINY,
     )
-    assert cli(*ask, "-o", "weight=0").code == 0
+    assert cli(*ask, "-p", "weight=0").code == 0
     assert len(checked) == 1
 
 

@@ -40,7 +40,7 @@ OTHER = RunRequest(
     seed=3,
     draw=1,
     shift="natural",
-    hyper={"alpha": 0.5},
+    params={"alpha": 0.5},
     training={"rounds": 2, "target_sampler": "balanced", "norm": "split", "head": "linear"},
 )
 

@@ -69,7 +69,7 @@ def adapt(  # noqa: PLR0913
     out: Path | str | None = None,
     *,
     method: str | Method | type[Method] = "auto",
-    hyper: Mapping[str, Any] | None = None,
+    params: Mapping[str, Any] | None = None,
     search: int = 0,
     backbone: str | nn.Module = "",
     weights: str = "hub",
@@ -110,7 +110,7 @@ def adapt(  # noqa: PLR0913
         _given_labels(labels, inputs[1]),
         train_labels,
         _given_prior(target_prior),
-        hyper=own | dict(hyper or {}),
+        params=own | dict(params or {}),
         search=search,
         log=checked_trackers(log),
     )

@@ -233,7 +233,7 @@ _KINDS: dict[str, Any] = {
     **dict.fromkeys(("source", "target", "method", "backbone", "weights", "take"), str),
     **dict.fromkeys(("labels", "target_prior"), str | None),
     **dict.fromkeys(("quick", "skip_broken", "train_labels"), bool),
-    **dict.fromkeys(("training", "hyper"), dict),
+    **dict.fromkeys(("training", "params"), dict),
     "tuned": bool | None,
     "seed": int,
     "search": int,

@@ -30,7 +30,7 @@ class Candidate:
     name: str
     method: str
     training: Mapping[str, Any] = field(default_factory=dict)
-    hyper: Mapping[str, Any] = field(default_factory=dict)
+    params: Mapping[str, Any] = field(default_factory=dict)
     """Hyper-parameters of the method that differ from the settings."""
     taught: bool = False
     """Whether it is trained with labels of the target that the user gave."""
@@ -58,7 +58,7 @@ class Candidate:
         """Its run on a task of one's own."""
         training = self.trained_with(training, len(task.training_data.classes))
         request = RunRequest(
-            task.name, self.method, seed, shift="natural", hyper=self.hyper, training=training
+            task.name, self.method, seed, shift="natural", params=self.params, training=training
         )
         return plan_run(request, task, network)
 

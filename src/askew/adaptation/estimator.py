@@ -70,7 +70,7 @@ class AdaptiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     that `askew adapt`
         tries, and one of them is chosen without labels.
     net : the network by name: mlp or bare for rows; mini, digits-28, digits-32 or a torchvision
-    model for images. hyper : the method's hyper-parameters, by name.
+    model for images. params : the method's hyper-parameters, by name.
     training : training settings, by name, such as {"rounds": 10}; others are those of `askew
     adapt`. prior : the class prior to decide under: uniform, source, target (as estimated), seen
     (in training), or shares. random_state : seeds weights, batches and which tenth of the source is
@@ -98,7 +98,7 @@ class AdaptiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         method: str | Method = "auto",
         net: str = "mlp",
         *,
-        hyper: Mapping[str, Any] | None = None,
+        params: Mapping[str, Any] | None = None,
         training: Mapping[str, Any] | None = None,
         prior: Prior = "uniform",
         random_state: int | np.random.RandomState | None = 0,
@@ -106,7 +106,7 @@ class AdaptiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     ) -> None:
         self.method = method
         self.net = net
-        self.hyper = hyper
+        self.params = params
         self.training = training
         self.prior = prior
         self.random_state = random_state
@@ -214,8 +214,8 @@ class AdaptiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _candidates(self, kind: str) -> tuple[Candidate, ...]:
         if self.method != "auto":
             name, own = named(self.method)
-            return (Candidate(method_class(name).id, name, hyper=own | dict(self.hyper or {})),)
-        if self.hyper:
+            return (Candidate(method_class(name).id, name, params=own | dict(self.params or {})),)
+        if self.params:
             raise UserError(
                 "Hyper-parameters belong to one method, and the method is auto.",
                 "method='coal', say.",

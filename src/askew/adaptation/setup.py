@@ -85,7 +85,7 @@ class AdaptRequest:
     take: str = ""
     """The candidate to hand out, of those that an earlier adaptation trained; empty: the one that
     is chosen."""
-    hyper: Mapping[str, Any] = field(default_factory=dict)
+    params: Mapping[str, Any] = field(default_factory=dict)
     """Hyper-parameters of the method."""
     search: int = 0
     """How many settings of the others are tried, the best of them chosen without labels; 0 and 1:
@@ -99,7 +99,7 @@ class AdaptRequest:
     def candidates(self, kind: str) -> tuple[Candidate, ...]:
         """What is trained on data of that kind."""
         if self.method == "auto":
-            if self.hyper or self.search:
+            if self.params or self.search:
                 raise UserError(
                     "Hyper-parameters belong to one method, and the method is auto.",
                     "--method coal, say.",
@@ -107,20 +107,22 @@ class AdaptRequest:
             return (QUICK_AUTO if self.quick else AUTO)[kind]
         name = method_class(self.method).id
         make_method(
-            self.method, dict(self.hyper)
+            self.method, dict(self.params)
         )  # what is wrong in them is an error before any work
         return (SOURCE_ONLY,) if name == "source" else (SOURCE_ONLY, *self._settings_of(name))
 
     def _settings_of(self, name: str) -> Iterator[Candidate]:
         """The method as it is set, then with other hyper-parameters in the ranges that it
         declares."""
-        yield Candidate(name, self.method, hyper=self.hyper)
+        yield Candidate(name, self.method, params=self.params)
         for found in (
-            trials(self.method, {}, self.search, fixed=tuple(self.hyper)) if self.search > 1 else ()
+            trials(self.method, {}, self.search, fixed=tuple(self.params))
+            if self.search > 1
+            else ()
         ):
             if found.origin == "searched":
                 yield Candidate(
-                    f"{name} {found.label}", self.method, hyper={**self.hyper, **found.hyper}
+                    f"{name} {found.label}", self.method, params={**self.params, **found.params}
                 )
 
 

@@ -54,10 +54,11 @@ class MethodOptions:
     method: Annotated[
         str, typer.Option("--method", "-m", help="auto, a method by id, or file.py:Class.")
     ] = "auto"
-    option: Annotated[
+    param: Annotated[
         list[str],
         typer.Option(
-            "--option",
+            "-p",
+            "--param",
             metavar="NAME=VALUE",
             help="Hyper-parameter of the method; `askew methods METHOD` lists them.",
             rich_help_panel=TRAINING,
@@ -116,11 +117,11 @@ class NetworkOptions:
 
         at_least("--seed", self.seed, 0)
         at_least("--search", method.search, 0)
-        training, hyper = pairs(self.train, "training"), pairs(method.option, "the method")
+        training, params = pairs(self.train, "training"), pairs(method.param, "the method")
         network = (self.backbone, self.weights, fine_tune, self.quick)
         more = (self.seed, training, self.skip_broken, Columns(self.path_column, self.label_column))
         return AdaptRequest(
-            source, target, method.method, *network, *more, hyper=hyper, search=method.search
+            source, target, method.method, *network, *more, params=params, search=method.search
         )
 
 

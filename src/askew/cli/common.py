@@ -54,7 +54,7 @@ def names(text: str) -> list[str]:
 
 
 _EXAMPLES = {
-    "the method": "--option alpha=0.1",
+    "the method": "--param alpha=0.1",
     "training": "-t rounds=5",
     "Slurm": "--slurm partition=gpu",
 }

@@ -238,7 +238,7 @@ def show(
     sheet: Annotated[
         Path | None,
         typer.Option(
-            "-o", "--output", help="With --views: a .png, .svg or .pdf file; default: views.png."
+            "-o", "--out", help="With --views: a .png, .svg or .pdf file; default: views.png."
         ),
     ] = None,
     training: TrainingOptions,

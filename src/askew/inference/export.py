@@ -165,8 +165,8 @@ def _onnx(graph: Graph, card: ModelCard, file: Path, about: str) -> Forward:
 
 def _torchscript(graph: Graph, card: ModelCard, file: Path, about: str) -> Forward:
     with torch.inference_mode(False), torch.no_grad():
-        # type: ignore[no-untyped-call]
-        traced = torch.jit.trace(graph, _trials(card)[1], check_trace=False)
+        trial = _trials(card)[1]
+        traced = torch.jit.trace(graph, trial, check_trace=False)  # type: ignore[no-untyped-call]
         content = (
             io.BytesIO()
         )  # torch writes from C++, where a full disk is one RuntimeError among many

@@ -142,7 +142,7 @@ def run_findings(rows: Sequence[Row], unfinished: Sequence[Path]) -> list[Findin
             "batch. The estimate is that of "
             "the network before adaptation, which may also just miss those classes.",
             "compare with source-only; if classes are known to be absent, -t "
-            "target_sampler=natural, and -o aligned=false "
+            "target_sampler=natural, and -p aligned=false "
             "for the teacher.",
         ),
     )

@@ -29,7 +29,7 @@ def run(  # noqa: PLR0913
     seed: int = 0,
     draw: int = 0,
     shift: str = "",
-    hyper: Mapping[str, Any] | None = None,
+    params: Mapping[str, Any] | None = None,
     training: Mapping[str, Any] | None = None,
     data: Path | str | None = None,
     out: Path | str = "runs",
@@ -53,7 +53,7 @@ def run(  # noqa: PLR0913
         seed,
         draw,
         shift,
-        own | dict(hyper or {}),
+        own | dict(params or {}),
         training or {},
         data=None if data is None else Path(data),
     )
@@ -96,9 +96,9 @@ def bench(  # noqa: PLR0913
     ] or whole.tasks
     more = (training or {}, None, None if data is None else Path(data), recipe)
     requests = [
-        RunRequest(task, name, seed, draw, shift, hyper, *more)
+        RunRequest(task, name, seed, draw, shift, params, *more)
         for task in asked
-        for name, hyper in _distinct(methods or whole.methods, jobs)
+        for name, params in _distinct(methods or whole.methods, jobs)
         for seed in range(check_seeds(seeds))
     ]
     how = _execution(out, device, log)

@@ -99,7 +99,7 @@ class RunRequest:
     """Which images are drawn from the two domains; tables use 0."""
     shift: str = ""
     """Label shift; empty: the one that the task was published with."""
-    hyper: Mapping[str, Any] = field(default_factory=dict)
+    params: Mapping[str, Any] = field(default_factory=dict)
     """Hyper-parameters of the method that differ from the settings."""
     training: Mapping[str, Any] = field(default_factory=dict)
     """Training settings that differ."""
@@ -152,7 +152,7 @@ class Planned:
 def prepare(request: RunRequest) -> Planned:
     """Plan the run that a request and the benchmark's settings describe, and load its task.
 
-    >>> planned = askew.prepare(askew.RunRequest("mini/syn-uci", "coal", hyper={"alpha": 0.3}))
+    >>> planned = askew.prepare(askew.RunRequest("mini/syn-uci", "coal", params={"alpha": 0.3}))
     >>> planned.run.method.alpha, planned.task.origin == planned.run.origin
     (0.3, True)
     """
@@ -168,10 +168,10 @@ def plan_run(request: RunRequest, task: Task, network: str) -> Run:
     stands for."""
     short = request.task.partition("/")[2]
     settings = read_settings(settings_name(request.task), request.settings)
-    hyper, training = merged_settings(
+    params, training = merged_settings(
         settings, short, method_class(request.method).id, request.recipe
     )
-    method = make_method(request.method, hyper | dict(request.hyper))
+    method = make_method(request.method, params | dict(request.params))
     chosen = Training(**checked(Training, training | dict(request.training), "training"))
     net = _net_spec(chosen, network, method)
     shape, views = tuple(task.training_data.source.x.shape[1:]), _part(Views, chosen)

@@ -22,11 +22,11 @@ TYPES: dict[str, tuple[type, str]] = {
     "seeds": (int, "a whole number"),
     "shift": (str, "text"),
     "train": (dict, "a table"),
-    "hyper": (dict, "a table"),
+    "params": (dict, "a table"),
     "recipe": (str, "text"),
     "variant": (dict, "a table"),
 }
-VARIANT_ENTRIES = ("tasks", "methods", "shift", "train", "hyper", "recipe")
+VARIANT_ENTRIES = ("tasks", "methods", "shift", "train", "params", "recipe")
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Variant:
     shift: str
     """Empty: the one that a task was published with."""
     train: Mapping[str, Any] = field(default_factory=dict)
-    hyper: Mapping[str, Any] = field(default_factory=dict)
+    params: Mapping[str, Any] = field(default_factory=dict)
     recipe: str = ""
     """Of the benchmark's settings; empty: each method's own."""
 
@@ -67,7 +67,7 @@ class Grid:
                     method=method,
                     seed=seed,
                     shift=base.shift or variant.shift or task_infos()[task].shift,
-                    hyper={**variant.hyper, **base.hyper},
+                    params={**variant.params, **base.params},
                     training={**variant.train, **base.training},
                     recipe=base.recipe or variant.recipe,
                 ),
@@ -196,8 +196,8 @@ def _variant(name: str, grid: Mapping[str, Any], variant: Mapping[str, Any]) -> 
     methods = both.get("methods", PAPER)
     for method in methods:
         known_method(method)
-    train, hyper = (
-        {**grid.get(entry, {}), **variant.get(entry, {})} for entry in ("train", "hyper")
+    train, params = (
+        {**grid.get(entry, {}), **variant.get(entry, {})} for entry in ("train", "params")
     )
     return Variant(
         name,
@@ -205,6 +205,6 @@ def _variant(name: str, grid: Mapping[str, Any], variant: Mapping[str, Any]) -> 
         tuple(methods),
         both.get("shift", ""),
         train,
-        hyper,
+        params,
         both.get("recipe", ""),
     )

@@ -188,8 +188,8 @@ class Loop(ABC, Generic[Seen]):
         taken back."""
         live = self.live()
         kept = {name: value.clone() for name, value in live.items()}
-        # type: ignore[no-untyped-call]
-        here, stream = torch.cuda.current_stream(), torch.cuda.Stream()
+        here = torch.cuda.current_stream()
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(here)
         with torch.cuda.stream(stream):
             for _ in range(3):

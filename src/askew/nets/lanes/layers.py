@@ -207,8 +207,8 @@ def norm_relu_pool(norm: _BatchNorm, x: Tensor | Pending, pool: Pool = NO_POOL) 
     own, how = (norm.weight, norm.bias, mean, var), (momentum, norm.eps, pool, norm.training)
     out: Tensor
     if isinstance(x, Pending):
-        # type: ignore[no-untyped-call]
-        out = _ConvNormReluPool.apply(x.x, x.weight, x.bias, *own, x.padding, *how)
+        conv = (x.x, x.weight, x.bias)
+        out = _ConvNormReluPool.apply(*conv, *own, x.padding, *how)  # type: ignore[no-untyped-call]
     else:
         out = _NormReluPool.apply(x, *own, *how)  # type: ignore[no-untyped-call]
     return out
