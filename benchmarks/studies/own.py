@@ -234,7 +234,7 @@ def trained(
 
 def finished(run: Run, task: Task, runs: Path) -> Path:
     """The folder of a run, which is trained unless that was done before."""
-    how = Execution(open_root(runs), torch.device("cpu"))
+    how = Execution(root=open_root(runs), device=torch.device("cpu"))
     for _ in execute(run, task, how):
         pass
     return how.root / run.key

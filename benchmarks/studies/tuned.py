@@ -195,9 +195,9 @@ class Trainer:
         params = tomllib.loads(options.replace("+", "\n"))
         training = {"net": NETWORK, "weights": str(self.weights)} | tomllib.loads(self.training)
         request = RunRequest(
-            choice.task,
-            method,
-            choice.seed,
+            task=choice.task,
+            method=method,
+            seed=choice.seed,
             shift=choice.shift,
             params=params,
             training=training,
@@ -205,7 +205,7 @@ class Trainer:
         )
         run, how = (
             plan_run(request, task, NETWORK),
-            Execution(open_root(self.root), torch.device(self.device)),
+            Execution(root=open_root(self.root), device=torch.device(self.device)),
         )
         for _ in execute(run, task, how):
             pass

@@ -117,7 +117,7 @@ def test_a_finished_run_is_not_run_again(task: Task, make_run: Any, tmp_path: Pa
     run = make_run(COAL())
     finish(run, task, tmp_path)
     before = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*")}
-    assert list(execute(run, task, Execution(tmp_path, CPU))) == []
+    assert list(execute(run, task, Execution(root=tmp_path, device=CPU))) == []
     assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*")} == before
 
 

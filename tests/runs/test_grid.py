@@ -15,7 +15,7 @@ from askew.runs.grid import read_grid, whole_benchmark
 
 ROOT = Path(__file__).parents[2]
 GRIDS = sorted((ROOT / "benchmarks" / "grids").glob("*.toml"))
-BASE = RunRequest("", "", shift="")
+BASE = RunRequest(task="", method="", shift="")
 BEYOND = {
     "teacher-parts",
     "teacher-shifts",
@@ -90,11 +90,11 @@ def test_what_a_user_asks_for_comes_before_the_grid() -> None:
     (request,) = [
         w
         for _, w in grid.narrowed(["usps-mnist"], ["dan"], 1).requests(
-            RunRequest("", "", shift="bs-bt")
+            RunRequest(task="", method="", shift="bs-bt")
         )
     ][:1]
     assert (request.task, request.method, request.shift) == ("digits/usps-mnist", "dan", "bs-bt")
-    changed = grid.requests(RunRequest("", "", training={"sampler": "natural"}))
+    changed = grid.requests(RunRequest(task="", method="", training={"sampler": "natural"}))
     assert {w.training["sampler"] for _, w in changed} == {"natural"}
     with pytest.raises(UserError, match="There is no task of this grid 'syn-mnist'"):
         grid.narrowed(["syn-mnist"], [], 0)

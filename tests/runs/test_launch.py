@@ -56,14 +56,17 @@ with_proc = pytest.mark.skipif(
 
 def request(method: str = "source", seed: int = 0, **training: Any) -> RunRequest:
     return RunRequest(
-        "mini/syn-uci", method, seed, training=TRAINING | {"head": "cosine"} | training
+        task="mini/syn-uci",
+        method=method,
+        seed=seed,
+        training=TRAINING | {"head": "cosine"} | training,
     )
 
 
 @pytest.fixture
 def how(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Execution:
     monkeypatch.setattr(jobs_module, "PAUSE", 0.01)  # before it looks again whether a run is free
-    return Execution(open_root(tmp_path / "runs"), torch.device("cpu"))
+    return Execution(root=open_root(tmp_path / "runs"), device=torch.device("cpu"))
 
 
 # --- a command that is alive ---

@@ -24,7 +24,7 @@ OWN_DRAW = {"mdd", "fixmatch", "sentry", "teacher"}
 
 def described(method: str, recipe: str = "", **training: Any) -> dict[str, Any]:
     return prepare(
-        RunRequest("mini/syn-uci", method, recipe=recipe, training=training)
+        RunRequest(task="mini/syn-uci", method=method, recipe=recipe, training=training)
     ).run.describe()
 
 
@@ -114,7 +114,11 @@ def test_a_recipe_that_is_not_there_is_refused(cli: Command, tmp_path: Path) -> 
     )
     (tmp_path / "my.toml").write_text("[train]\nlr = 0.1\n")
     with pytest.raises(UserError, match="There is no recipe of these settings 'today'"):
-        prepare(RunRequest("mini/syn-uci", "coal", settings=tmp_path / "my.toml", recipe="today"))
+        prepare(
+            RunRequest(
+                task="mini/syn-uci", method="coal", settings=tmp_path / "my.toml", recipe="today"
+            )
+        )
 
 
 def test_a_recipe_that_is_no_table_is_refused(tmp_path: Path) -> None:
@@ -128,11 +132,13 @@ def test_a_variant_of_a_grid_may_name_its_recipe_and_the_user_s_comes_first(tmp_
         'benchmark = "mini"\n[variant.old]\n[variant.new]\nrecipe = "today"\n'
     )
     grid = read_grid(tmp_path / "my.toml")
-    assert {(name, r.recipe) for name, r in grid.requests(RunRequest("", ""))} == {
+    assert {(name, r.recipe) for name, r in grid.requests(RunRequest(task="", method=""))} == {
         ("old", ""),
         ("new", "today"),
     }
-    assert {r.recipe for _, r in grid.requests(RunRequest("", "", recipe="paper"))} == {"paper"}
+    assert {r.recipe for _, r in grid.requests(RunRequest(task="", method="", recipe="paper"))} == {
+        "paper"
+    }
 
 
 def test_tuning_by_a_recipe_begins_from_its_hyper_parameters_and_writes_there_alone() -> None:

@@ -26,4 +26,10 @@ def training_data_of(
     classes: tuple[str, ...] = ("a", "b", "c"),
 ) -> TrainingData:
     """Training data of four labelled domains, the last two without their labels."""
-    return TrainingData(source, source_val, target.unlabeled(), test.unlabeled(), classes)
+    return TrainingData(
+        source=source,
+        source_val=source_val,
+        target=target.unlabeled(),
+        test_images=test.unlabeled(),
+        classes=classes,
+    )

@@ -52,7 +52,7 @@ def test_a_program_starts_and_explains_itself(
 
 @pytest.mark.parametrize("path", GRIDS, ids=lambda p: p.stem)
 def test_every_run_of_a_grid_has_options_that_exist(path: Path) -> None:
-    for _, request in read_grid(path).requests(RunRequest("", "", 0)):
+    for _, request in read_grid(path).requests(RunRequest(task="", method="", seed=0)):
         make_method(request.method, request.params)
         checked(Training, request.training, "training")
 

@@ -316,7 +316,7 @@ def test_a_bench_checks_each_method_from_a_file_once_and_allows_a_weight_of_zero
         checked.append(method)
         check_method(method, strict=strict)
 
-    monkeypatch.setattr("askew.testing.check_method", check)
+    monkeypatch.setattr("askew.runs.launch.jobs.check_method", check)
     (tmp_path / "mine.py").write_text(MINE)
     ask = (
         "bench",

@@ -18,7 +18,7 @@ WRONG: dict[str, tuple[tuple[Any, ...], str]] = {
     "method file missing": ((*RUN, "-m", "my.py:M"), "The method file my.py does not exist."),
     "unknown option": ((*RUN, "-p", "alhpa=1"), "There is no option of method coal 'alhpa'."),
     "option without value": (
-        (*RUN, "-o", "alpha"),
+        (*RUN, "-p", "alpha"),
         "An option of the method reads name=value, found 'alpha'.",
     ),
     "ill-typed option": (

@@ -91,8 +91,10 @@ def run_of(
         origin=net,
         net=NetSpec(name=net, head=chosen.head, **spec),
         plan=(
-            Stage(SourceOnly(), 1, 5, optim),
-            Stage(chosen, rounds, 1, optim, restart=chosen.restarts),
+            Stage(method=SourceOnly(), rounds=1, round_steps=5, optim=optim),
+            Stage(
+                method=chosen, rounds=rounds, round_steps=1, optim=optim, restart=chosen.restarts
+            ),
         ),
         batch=batch,
         sampler="balanced",

@@ -58,7 +58,12 @@ class Candidate:
         """Its run on a task of one's own."""
         training = self.trained_with(training, len(task.training_data.classes))
         request = RunRequest(
-            task.name, self.method, seed, shift="natural", params=self.params, training=training
+            task=task.name,
+            method=self.method,
+            seed=seed,
+            shift="natural",
+            params=self.params,
+            training=training,
         )
         return plan_run(request, task, network)
 

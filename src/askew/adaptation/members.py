@@ -80,7 +80,7 @@ def train(
         )
         if not RunFolder(out / "runs" / run.key).done:
             fetch_weights(run.net, tuple(setup.task.training_data.source.x.shape[1:]))
-    how = Execution(open_root(out / "runs"), device, log=request.log)
+    how = Execution(root=open_root(out / "runs"), device=device, log=request.log)
     done, failed = [], {}
     for candidate, run in runs:
         needed = candidate.method == SOURCE_ONLY.method

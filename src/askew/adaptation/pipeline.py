@@ -294,13 +294,21 @@ def _verdicts(
 ) -> Generator[Progress, None, dict[str, Verdict]]:
     """On each candidate but source-only."""
     verdicts, steps = {}, len(trained) + 1
-    yield Progress("choice", "choosing without labels", 0, steps, {})
+    yield Progress(key="choice", label="choosing without labels", step=0, steps=steps, losses={})
     for i, (t, verdict) in enumerate(
         zip(trained[1:], judge_transfers(networks), strict=True), start=1
     ):
         verdicts[t.candidate.name] = verdict
-        yield Progress("choice", "choosing without labels", i, steps, {})
-    yield Progress("choice", "estimating the label distribution", steps - 1, steps, {})
+        yield Progress(
+            key="choice", label="choosing without labels", step=i, steps=steps, losses={}
+        )
+    yield Progress(
+        key="choice",
+        label="estimating the label distribution",
+        step=steps - 1,
+        steps=steps,
+        losses={},
+    )
     return verdicts
 
 

@@ -58,16 +58,16 @@ def _request(
 
     options, settings = pairs(params, "the method"), pairs(training.train, "training")
     return RunRequest(
-        "",
-        "",
-        0,
-        task.draw,
-        task.shift,
-        options,
-        settings,
-        training.settings,
-        task.data,
-        training.recipe,
+        task="",
+        method="",
+        seed=0,
+        draw=task.draw,
+        shift=task.shift,
+        params=options,
+        training=settings,
+        settings=training.settings,
+        data=task.data,
+        recipe=training.recipe,
     )
 
 

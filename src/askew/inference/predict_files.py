@@ -228,7 +228,8 @@ def shard_inputs(shard: Shard, card: ModelCard) -> Iterator[Input]:
 
 def _row_of(x: Row, row: int, card: ModelCard) -> Row:
     """One row of an array, as the model takes it."""
-    return as_input(x[row : row + 1], card)[0]
+    found: Row = as_input(x[row : row + 1], card)[0]
+    return found
 
 
 def _array(file: Path) -> Row:

@@ -48,13 +48,13 @@ def run(  # noqa: PLR0913
     """
     name, own = named(method)
     request = RunRequest(
-        task,
-        name,
-        seed,
-        draw,
-        shift,
-        own | dict(params or {}),
-        training or {},
+        task=task,
+        method=name,
+        seed=seed,
+        draw=draw,
+        shift=shift,
+        params=own | dict(params or {}),
+        training=training or {},
         data=None if data is None else Path(data),
     )
     how = _execution(out, device, log)
@@ -94,9 +94,19 @@ def bench(  # noqa: PLR0913
     asked = [
         known_task(f"{benchmark}/{task.removeprefix(f'{benchmark}/')}") for task in tasks
     ] or whole.tasks
-    more = (training or {}, None, None if data is None else Path(data), recipe)
+    folder = None if data is None else Path(data)
     requests = [
-        RunRequest(task, name, seed, draw, shift, params, *more)
+        RunRequest(
+            task=task,
+            method=name,
+            seed=seed,
+            draw=draw,
+            shift=shift,
+            params=params,
+            training=training or {},
+            data=folder,
+            recipe=recipe,
+        )
         for task in asked
         for name, params in _distinct(methods or whole.methods, jobs)
         for seed in range(check_seeds(seeds))

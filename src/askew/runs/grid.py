@@ -29,7 +29,7 @@ TYPES: dict[str, tuple[type, str]] = {
 VARIANT_ENTRIES = ("tasks", "methods", "shift", "train", "params", "recipe")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Variant:
     """One configuration of the methods; what it leaves out is the grid's."""
 
@@ -123,7 +123,12 @@ def whole_benchmark(name: str, recipes: Sequence[str] = ()) -> Grid:
     that are compared."""
     tasks, methods = _tasks_of(name), COMPARED if recipes else PAPER
     return Grid(
-        name, 3, tuple(Variant("", tasks, methods, "", recipe=recipe) for recipe in recipes or [""])
+        name,
+        3,
+        tuple(
+            Variant(name="", tasks=tasks, methods=methods, shift="", recipe=recipe)
+            for recipe in recipes or [""]
+        ),
     )
 
 
@@ -200,11 +205,11 @@ def _variant(name: str, grid: Mapping[str, Any], variant: Mapping[str, Any]) -> 
         {**grid.get(entry, {}), **variant.get(entry, {})} for entry in ("train", "params")
     )
     return Variant(
-        name,
-        tuple(tasks),
-        tuple(methods),
-        both.get("shift", ""),
-        train,
-        params,
-        both.get("recipe", ""),
+        name=name,
+        tasks=tuple(tasks),
+        methods=tuple(methods),
+        shift=both.get("shift", ""),
+        train=train,
+        params=params,
+        recipe=both.get("recipe", ""),
     )

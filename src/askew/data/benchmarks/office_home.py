@@ -14,14 +14,17 @@ from askew.data.benchmarks.image_trees import DataSet, load_pair
 from askew.data.task import Info, Shift, Task
 
 OFFICE_HOME = DataSet(
-    "office-home",
-    ("office_home", "OfficeHomeDataset_10072016"),
-    {"rw": ("Real World",), "pr": ("Product",), "cl": ("Clipart",)},
-    65,
+    name="office-home",
+    folders=("office_home", "OfficeHomeDataset_10072016"),
+    domains={"rw": ("Real World",), "pr": ("Product",), "cl": ("Clipart",)},
+    classes=65,
     lists=True,
 )
 
-TASKS = {f"{s}-{t}": Info(s, t, "resnet50") for s, t in permutations(("rw", "pr", "cl"), 2)}
+TASKS = {
+    f"{s}-{t}": Info(source=s, target=t, network="resnet50")
+    for s, t in permutations(("rw", "pr", "cl"), 2)
+}
 
 
 def load(name: str, shift: Shift, draw: int, data: Path | None) -> Task:
