@@ -157,7 +157,7 @@ def test_a_task_s_settings_override_those_of_all_and_a_method_s_those_of_all_met
 
 
 @pytest.mark.parametrize("method", ["lda", "prototypes", "subspace"])
-def test_what_is_computed_takes_one_step_after_the_pre_training_however_long_others_train(
+def test_a_closed_form_takes_one_step_after_the_pre_training(
     method: str,
 ) -> None:
     runs = [

@@ -40,7 +40,7 @@ def test_a_stage_of_two_parts_counts_on_and_other_stages_stay_as_they_are() -> N
     ]
 
 
-def test_time_left_counts_every_training_and_those_of_another_kind_by_their_own_times(
+def test_time_left_counts_each_kind_of_training_by_its_own_times(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two slow trainings of a minute, then three quick ones of two seconds."""

@@ -92,7 +92,7 @@ def test_the_digits_of_today_are_what_the_teacher_was_reported_with() -> None:
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_a_run_s_recipe_is_found_from_its_description_even_where_some_settings_were_changed(
+def test_a_run_s_recipe_is_found_even_where_some_settings_were_changed(
     recipe: str,
 ) -> None:
     for method in COMPARED:
@@ -202,7 +202,7 @@ def test_a_dry_run_counts_what_is_missing_and_writes_nothing(cli: Command, tmp_p
     assert not list(tmp_path.iterdir())
 
 
-def test_the_methods_that_are_compared_are_all_that_learn_by_gradients_from_the_data_alone() -> (
+def test_compared_methods_are_those_that_learn_by_gradients_from_the_data_alone() -> (
     None
 ):
     assert set(METHODS) - set(COMPARED) == {"lda", "prototypes", "subspace", "guided"}

@@ -201,7 +201,7 @@ def test_what_pada_weighed_already_is_not_weighed_again(
     )  # the sampler gave a third of each
 
 
-def test_bbse_on_the_command_line_is_trained_on_the_prior_that_the_source_only_network_estimated(
+def test_bbse_is_trained_on_the_prior_that_the_source_only_network_estimated(
     cli: Command, tmp_path: Path
 ) -> None:
     longer = ("-t", "pretrain=20", "-t", "round=10")  # it has to know some classes

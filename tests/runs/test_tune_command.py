@@ -270,7 +270,7 @@ WRONG: dict[str, tuple[tuple[Any, ...], str]] = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_a_wrong_command_is_answered_in_a_sentence_with_a_hint_and_nothing_is_written(
+def test_a_wrong_command_gets_a_sentence_with_a_hint_and_writes_nothing(
     cli: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:
     monkeypatch.delenv("ASKEW_DATA", raising=False)
