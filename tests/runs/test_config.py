@@ -157,9 +157,7 @@ def test_a_task_s_settings_override_those_of_all_and_a_method_s_those_of_all_met
 
 
 @pytest.mark.parametrize("method", ["lda", "prototypes", "subspace"])
-def test_a_closed_form_takes_one_step_after_the_pre_training(
-    method: str,
-) -> None:
+def test_a_closed_form_takes_one_step_after_the_pre_training(method: str) -> None:
     runs = [
         prepare(
             RunRequest(task="mini/syn-uci", method=method, training={"pretrain": 20, "round": n})

@@ -92,9 +92,7 @@ def test_the_digits_of_today_are_what_the_teacher_was_reported_with() -> None:
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_a_run_s_recipe_is_found_even_where_some_settings_were_changed(
-    recipe: str,
-) -> None:
+def test_a_run_s_recipe_is_found_even_where_some_settings_were_changed(recipe: str) -> None:
     for method in COMPARED:
         assert nearest_recipe(described(method, recipe)) == recipe
         assert (
@@ -202,9 +200,7 @@ def test_a_dry_run_counts_what_is_missing_and_writes_nothing(cli: Command, tmp_p
     assert not list(tmp_path.iterdir())
 
 
-def test_compared_methods_are_those_that_learn_by_gradients_from_the_data_alone() -> (
-    None
-):
+def test_compared_methods_are_those_that_learn_by_gradients_from_the_data_alone() -> None:
     assert set(METHODS) - set(COMPARED) == {"lda", "prototypes", "subspace", "guided"}
     assert [m for m in COMPARED if METHODS[m]().compares_views] == ["fixmatch", "sentry", "teacher"]
     assert recipes_of(read_settings("digits")) == RECIPES

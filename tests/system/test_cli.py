@@ -102,7 +102,7 @@ def test_a_dataclass_of_options_becomes_one_option_per_field(
 def test_a_bar_goes_when_its_run_ends_and_with_it_those_that_are_full() -> None:
     bars = RunBars(Progress(disable=True))
     for key, step in (("pre-training", 10), ("run", 3), ("other", 2)):
-        bars.show(Step(key, key, step, 10, {"label": 0.5}))
+        bars.show(Step(key=key, label=key, step=step, steps=10, losses={"label": 0.5}))
     bars.remove("run")
     assert list(bars.ids) == ["other"]
     assert [task.description for task in bars.bars.tasks] == ["other"]
