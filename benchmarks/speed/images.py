@@ -146,7 +146,11 @@ def training_data(x: Rows) -> TrainingData:
     few = np.arange(8)
     target = halves[1].unlabeled()
     return TrainingData(
-        halves[0], halves[0].take(few), target, halves[1].take(few).unlabeled(), CLASSES
+        source=halves[0],
+        source_val=halves[0].take(few),
+        target=target,
+        test_images=halves[1].take(few).unlabeled(),
+        classes=CLASSES,
     )
 
 
@@ -194,7 +198,7 @@ def planned(args: argparse.Namespace, batch: int, data: TrainingData) -> Run:
     """One stage of a run whose rounds are as long as a time that is taken."""
     settings = {"batch": batch, "precision": args.precision, "pretrain": 0, "norm": "joint"}
     length = {"rounds": args.repeats + 1, "round": args.steps}
-    request = RunRequest("own/images", args.method, training=settings | length)
+    request = RunRequest(task="own/images", method=args.method, training=settings | length)
     run = plan_run(request, Task(request.task, data, None), args.net)
     if not run.method.teacher:
         return run
@@ -208,7 +212,8 @@ class Steps:
     """A trainer's steps, one round after another, each with the draw of its batches."""
 
     def __init__(self, run: Run, data: TrainingData, feed: Feed, graph: bool) -> None:
-        net = run_net(run, data).to(feed.device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        net = run_net(run, data).to(feed.device)
+        net = net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         net.share_step_key()
         self.trainer = Trainer(run, 0, feed, net, graph)
         self.round = self.trainer.stage.round_steps

@@ -24,7 +24,8 @@ STEPS, REPEATS = 100, 7
 
 
 def ours(kind: str, params: Mapping[str, Tensor], grads: list[Tensor]) -> Callable[[], object]:
-    optimiser = Optimiser(Optim(optimiser=kind), {n: p.detach() for n, p in params.items()})  # type: ignore[arg-type]
+    optim = Optim(optimiser=kind)  # type: ignore[arg-type]
+    optimiser = Optimiser(optim, {n: p.detach() for n, p in params.items()})
     names, t = list(params), torch.tensor(0.5)
     return lambda: optimiser.step(names, grads, t)
 

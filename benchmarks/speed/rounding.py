@@ -42,7 +42,9 @@ def main() -> None:
     for method in args.methods.split(","):
         for steps in map(int, args.steps.split(",")):
             training = {"round": steps, "rounds": 1, "pretrain": 0, "precision": "float32"}
-            planned = prepare(RunRequest(args.task, method, data=args.data, training=training))
+            planned = prepare(
+                RunRequest(task=args.task, method=method, data=args.data, training=training)
+            )
             run, task = planned.run, planned.task
             begun = run_net(run, task.training_data).state_dict()
             ended = [trained(run, task.training_data, device, changed(begun, by)) for by in CHANGES]

@@ -138,10 +138,12 @@ def measure_ray(runs: int, seconds: float) -> None:
     backend: Any = _Backend(where)
     backend.task = backend.ray.remote(num_cpus=1, max_retries=0)(nap)
     with TemporaryDirectory() as scratch:
-        how = Execution(open_root(Path(scratch) / "runs"), torch.device("cpu"))
+        how = Execution(root=open_root(Path(scratch) / "runs"), device=torch.device("cpu"))
         for count in (2 * slots, runs):
             groups = [
-                JobGroup([Job({f"{i:016x}": RunRequest("mini/syn-uci", "coal")}, False)])
+                JobGroup(
+                    [Job({f"{i:016x}": RunRequest(task="mini/syn-uci", method="coal")}, False)]
+                )
                 for i in range(count)
             ]
             began = time.monotonic()

@@ -67,7 +67,7 @@ def planned(task: str, method: str, args: argparse.Namespace) -> tuple[Run, Trai
     training: dict[str, Any] = {"round": max(args.steps, ROUND), "pretrain": 0}
     if args.precision:
         training["precision"] = args.precision
-    request = RunRequest(task, method, data=args.data, training=training)
+    request = RunRequest(task=task, method=method, data=args.data, training=training)
     if not args.random:
         planned = prepare(request)
         run, loaded = planned.run, planned.task
@@ -81,7 +81,13 @@ def planned(task: str, method: str, args: argparse.Namespace) -> tuple[Run, Trai
     ]
     source, held_out, target, test = images
     names = tuple(map(str, range(10)))
-    data = TrainingData(source, held_out, target.unlabeled(), test.unlabeled(), names)
+    data = TrainingData(
+        source=source,
+        source_val=held_out,
+        target=target.unlabeled(),
+        test_images=test.unlabeled(),
+        classes=names,
+    )
     return plan_run(request, Task(task, data, None), network), data
 
 

@@ -63,7 +63,7 @@ from askew.inference.predictor import Predictor
 
 CPU = torch.device("cpu")
 PER_CLASS = (0, 1, 3, 10)
-MME = Candidate("MME", "coal", hyper={"self_training": False})
+MME = Candidate("MME", "coal", params={"self_training": False})
 """Minimax entropy with labels of both domains (Saito et al. 2019) is COAL without self-training. As
 there, the target's labels are half of all."""
 LENGTH = {"digits": {"pretrain": 60, "rounds": 4, "round": 45}}

@@ -65,7 +65,14 @@ def layout(values: Values, tasks: Iterable[str]) -> Layout:
         )
         for recipe, method in names
     ]
-    return Layout("digits, rs-ut", "digits", columns, tuple(lines), averaged=True, notes=())
+    return Layout(
+        title="digits, rs-ut",
+        benchmark="digits",
+        columns=columns,
+        lines=tuple(lines),
+        averaged=True,
+        notes=(),
+    )
 
 
 def main() -> None:

@@ -20,7 +20,7 @@ where it was interrupted, and prints the tables. Its parts:
 
 `embed` writes an array per domain, and one per draw of it; `sensors` makes two domains that are not
 pictures. `try` trains every method that `askew adapt` does, with every variant of the file ([NAME]
-with train, hyper of each method, backbone, the methods, and candidates to do without, over the
+with train, params of each method, backbone, the methods, and candidates to do without, over the
 committed settings), and scores it with the target labels: to choose settings on the development
 pairs, which no table reports, and to report the four others. With `--auto` also what is handed out
 without labels and, unless candidates are left out, what users are told of it, and peers:
@@ -227,14 +227,14 @@ def trained(
     candidate: Candidate, variant: Mapping[str, Any], setup: Setup, seed: int, runs: Path
 ) -> DomainOutputs:
     """Train one method, unless that was done before, and return its outputs."""
-    candidate = replace(candidate, hyper=variant.get("hyper", {}).get(candidate.method, {}))
+    candidate = replace(candidate, params=variant.get("params", {}).get(candidate.method, {}))
     run = candidate.run(setup.task, setup.network, setup.training, seed)
     return read_outputs(finished(run, setup.task, runs))
 
 
 def finished(run: Run, task: Task, runs: Path) -> Path:
     """The folder of a run, which is trained unless that was done before."""
-    how = Execution(open_root(runs), torch.device("cpu"))
+    how = Execution(root=open_root(runs), device=torch.device("cpu"))
     for _ in execute(run, task, how):
         pass
     return how.root / run.key

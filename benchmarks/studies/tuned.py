@@ -194,20 +194,20 @@ class Trainer:
         if method_class(method).takes_answers:
             given = np.load(file_of(self.answers, choice, self.tuned))
             task = replace(task, training_data=replace(task.training_data, answers=given))
-        hyper = tomllib.loads(options.replace("+", "\n"))
+        params = tomllib.loads(options.replace("+", "\n"))
         training = {"net": NETWORK, "weights": str(self.weights)} | tomllib.loads(self.training)
         request = RunRequest(
-            choice.task,
-            method,
-            choice.seed,
+            task=choice.task,
+            method=method,
+            seed=choice.seed,
             shift=choice.shift,
-            hyper=hyper,
+            params=params,
             training=training,
             recipe="today",
         )
         run, how = (
             plan_run(request, task, NETWORK),
-            Execution(open_root(self.root), torch.device(self.device)),
+            Execution(root=open_root(self.root), device=torch.device(self.device)),
         )
         for _ in execute(run, task, how):
             pass

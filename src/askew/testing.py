@@ -123,7 +123,11 @@ def _training_data(seed: int) -> TrainingData:
         np.eye(CLASSES, WIDTH)[y] + 0.3 * noise + np.array([0, 0, 0.5, 0.5])[:, None, None]
     ).astype(np.float32)
     return TrainingData(
-        Labeled(x[0], y), Labeled(x[1], y), Unlabeled(x[2]), Unlabeled(x[3]), tuple("abc")
+        source=Labeled(x[0], y),
+        source_val=Labeled(x[1], y),
+        target=Unlabeled(x[2]),
+        test_images=Unlabeled(x[3]),
+        classes=tuple("abc"),
     )
 
 
@@ -282,19 +286,19 @@ def _check_lanes(method: Method, lanes: list[_Lane]) -> None:
 def _check_training(method: Method) -> None:
     """Four steps, twice: the same seed gives the same losses and weights."""
     training_data, cpu = _training_data(0), torch.device("cpu")
-    plan = (Stage(method, rounds=2, round_steps=2, optim=Optim()),)
+    plan = (Stage(method=method, rounds=2, round_steps=2, optim=Optim()),)
     net = NetworkSpec(layers="mlp", head=method.head)
     run = Run(
-        "check",
-        "natural",
-        0,
-        training_data.origin,
-        net,
-        plan,
-        8,
-        "balanced",
-        "natural",
-        "float32",
+        task="check",
+        shift="natural",
+        draw=0,
+        origin=training_data.origin,
+        net=net,
+        plan=plan,
+        batch=8,
+        sampler="balanced",
+        target_sampler="natural",
+        precision="float32",
         seed=0,
         threads=1,
     )

@@ -86,7 +86,7 @@ def test_the_command_gives_the_same_as_the_function(
     np.savez(tmp_path / "s.npz", x=XS, y=YS)
     np.save(tmp_path / "t.npy", XT)
     training = [word for name, value in LENGTH.items() for word in ("-t", f"{name}={value}")]
-    alpha = [f"--option={name}={value}" for name, value in vars(COAL(alpha=0.2)).items()]
+    alpha = [f"--param={name}={value}" for name, value in vars(COAL(alpha=0.2)).items()]
     answer = cli(
         "adapt",
         "s.npz",
@@ -191,7 +191,7 @@ def test_a_diagnosis_names_what_differs(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_hyper_parameters_are_chosen_without_labels_when_asked() -> None:
     found = askew.adapt(
-        (XS, YS), XT, method="coal", hyper={"alpha": 0.3}, search=3, training=LENGTH, device="cpu"
+        (XS, YS), XT, method="coal", params={"alpha": 0.3}, search=3, training=LENGTH, device="cpu"
     )
     tried = [t.run.method for t in found.found.trained[1:]]
     assert len(set(tried)) == 3
@@ -200,7 +200,7 @@ def test_hyper_parameters_are_chosen_without_labels_when_asked() -> None:
     )
     assert found.found.chosen > 0
     with pytest.raises(UserError, match="the method is auto"):
-        askew.adapt((XS, YS), XT, hyper={"alpha": 0.3})
+        askew.adapt((XS, YS), XT, params={"alpha": 0.3})
 
 
 class Colours(nn.Module):

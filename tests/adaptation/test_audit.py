@@ -245,13 +245,13 @@ def test_a_longer_sheet_begins_with_the_images_of_a_shorter_one_and_shows_no_ans
 def test_a_sheet_that_is_there_is_not_written_over(cli: Command, out: Path, tmp_path: Path) -> None:
     sheet = labels(tmp_path / "mine.csv", ALL[:3])
     before = sheet.read_bytes()
-    assert_refused(cli("audit", str(out), "--draw", "5", "-o", str(sheet)))
+    assert_refused(cli("audit", str(out), "--sample", "5", "-o", str(sheet)))
     assert sheet.read_bytes() == before
 
 
 def test_a_sheet_filled_in_halfway_is_scored(cli: Command, out: Path, tmp_path: Path) -> None:
     sheet = tmp_path / "sheet.csv"
-    assert cli("audit", str(out), "--draw", "60", "-o", str(sheet)).code == 0
+    assert cli("audit", str(out), "--sample", "60", "-o", str(sheet)).code == 0
     rows = list(csv.reader(sheet.read_text().splitlines()))
     labels(
         sheet,
@@ -313,8 +313,8 @@ def test_what_cannot_be_audited_is_refused_in_a_sentence(
     for words, why in (
         ((out,), "no labels to evaluate on"),
         ((tmp_path,), "has no predictions.csv as `askew adapt` writes it"),
-        ((out, good, "--draw", "3"), "cannot be used with LABELS"),
-        ((out, "--draw", "-1"), "--draw"),
+        ((out, good, "--sample", "3"), "cannot be used with LABELS"),
+        ((out, "--sample", "-1"), "--sample"),
         ((tmp_path, good), "not a finished adaptation"),
         ((out, tmp_path / "missing.csv"), "do not exist"),
         ((out, misspelt), "did you mean 'ant'"),

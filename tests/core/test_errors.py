@@ -79,7 +79,7 @@ MESSAGES: list[tuple[Callable[[], Any], str, str]] = [
     (
         lambda: pairs(["alpha"], "the method"),
         "An option of the method reads name=value, found 'alpha'.",
-        "for example: --option alpha=0.1",
+        "for example: --param alpha=0.1",
     ),
     (
         lambda: Shift.parse("degree:2"),
@@ -129,13 +129,25 @@ def test_the_message_says_what_was_found_and_what_to_do(
 def test_a_class_without_images_is_a_warning_in_the_library() -> None:
     x, y = np.zeros((4, 2), np.float32), np.array([0, 0, 2, 2])
     with pytest.warns(EmptyClassWarning, match=r"^The source has no image of class b\.$"):
-        TrainingData(Labeled(x, y), Labeled(x, y), Unlabeled(x), Unlabeled(x), ("a", "b", "c"))
+        TrainingData(
+            source=Labeled(x, y),
+            source_val=Labeled(x, y),
+            target=Unlabeled(x),
+            test_images=Unlabeled(x),
+            classes=("a", "b", "c"),
+        )
 
 
 def test_a_study_without_target_images_is_refused() -> None:
     x, y = np.zeros((2, 2), np.float32), np.array([0, 1])
     with pytest.raises(UserError, match="The target of this task is empty"):
-        TrainingData(Labeled(x, y), Labeled(x, y), Unlabeled(x[:0]), Unlabeled(x), ("a", "b"))
+        TrainingData(
+            source=Labeled(x, y),
+            source_val=Labeled(x, y),
+            target=Unlabeled(x[:0]),
+            test_images=Unlabeled(x),
+            classes=("a", "b"),
+        )
 
 
 # --- a method of one's own ---

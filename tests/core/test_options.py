@@ -66,7 +66,14 @@ def test_help_texts_are_the_strings_below_the_fields_in_the_source() -> None:
 
 def test_an_option_knows_its_type_default_limits_and_search_range() -> None:
     alpha = options(Settings)["alpha"]
-    assert alpha == Option("alpha", float, 0.5, alpha.help, Between(0, 2), Search(0.1, 1, log=True))
+    assert alpha == Option(
+        name="alpha",
+        type=float,
+        default=0.5,
+        help=alpha.help,
+        limits=Between(0, 2),
+        search=Search(0.1, 1, log=True),
+    )
     steps = options(Settings)["steps"]
     assert (steps.type, steps.default, steps.limits, steps.search) == (int, 20, Between(1), None)
     assert options(Settings)["names"].default is None, "a factory is no default to show"

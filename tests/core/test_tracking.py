@@ -56,7 +56,7 @@ def nothing_heard() -> Iterator[None]:
 
 
 def trained(run: Run, task: Task, root: Path, *log: Any, **how: Any) -> RunFolder:
-    for _ in execute(run, task, Execution(open_root(root), CPU, log=log, **how)):
+    for _ in execute(run, task, Execution(root=open_root(root), device=CPU, log=log, **how)):
         pass
     return RunFolder(root / run.key)
 
@@ -115,7 +115,9 @@ def test_an_interrupted_run_goes_on_where_its_tracker_was(
 ) -> None:
     run = make_run(pretrain=0)
     steps = execute(
-        run, task, Execution(open_root(tmp_path), CPU, checkpoint_every=0.0, log=(Heard,))
+        run,
+        task,
+        Execution(root=open_root(tmp_path), device=CPU, checkpoint_every=0.0, log=(Heard,)),
     )
     while next(steps).step < 20:
         pass

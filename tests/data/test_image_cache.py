@@ -90,7 +90,7 @@ def test_a_picture_that_changed_is_decoded_again_and_the_others_are_not(
     assert counted == ["a/0.png"]
 
 
-def test_what_identifies_pictures_is_their_pixels_not_where_or_when_they_were_decoded(
+def test_pictures_are_identified_by_their_pixels_alone(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = Unlabeled(pictures("set", root, NAMES).x).fingerprint()

@@ -320,7 +320,13 @@ def test_the_origin_tells_every_image_label_and_class_name() -> None:
     other_x, other_y = x.copy(), y.copy()
     other_x[5, 1] = 1
     other_y[[0, 1]] = 1, 0
-    plain = TrainingData(Labeled(x, y), Labeled(x, y), Unlabeled(x), Unlabeled(x), CLASSES)
+    plain = TrainingData(
+        source=Labeled(x, y),
+        source_val=Labeled(x, y),
+        target=Unlabeled(x),
+        test_images=Unlabeled(x),
+        classes=CLASSES,
+    )
     changes: list[dict[str, Any]] = [
         {"source": Labeled(other_x, y)},
         {"source": Labeled(x, other_y)},
@@ -376,11 +382,21 @@ def test_a_class_without_source_images_is_warned_of_by_name() -> None:
     with pytest.warns(
         EmptyClassWarning, match=r"The source has no image of class b, c\."
     ) as caught:
-        TrainingData(Labeled(x.x, np.array([0, 0])), Labeled(x.x, np.array([0, 0])), x, x, CLASSES)
+        TrainingData(
+            source=Labeled(x.x, np.array([0, 0])),
+            source_val=Labeled(x.x, np.array([0, 0])),
+            target=x,
+            test_images=x,
+            classes=CLASSES,
+        )
     assert caught[0].filename == __file__
     with pytest.warns(EmptyClassWarning, match=r"of class b, c, d, e, f, …\.$"):
         TrainingData(
-            Labeled(x.x, np.array([0, 0])), Labeled(x.x, np.array([0, 0])), x, x, tuple("abcdefgh")
+            source=Labeled(x.x, np.array([0, 0])),
+            source_val=Labeled(x.x, np.array([0, 0])),
+            target=x,
+            test_images=x,
+            classes=tuple("abcdefgh"),
         )
 
 
@@ -389,7 +405,9 @@ def test_a_target_or_exam_without_images_is_refused(part: str) -> None:
     rows, none = (Unlabeled(np.zeros((n, 1), dtype=np.float32)) for n in (3, 0))
     parts = {"target": rows, "test_images": rows} | {part: none}
     with pytest.raises(UserError, match=f"The {part.replace('_', ' ')} of this task is empty"):
-        TrainingData(numbered([1, 1, 1]), numbered([1, 1, 1]), **parts, classes=CLASSES)
+        TrainingData(
+            source=numbered([1, 1, 1]), source_val=numbered([1, 1, 1]), **parts, classes=CLASSES
+        )
 
 
 def test_a_source_without_images_is_refused() -> None:
@@ -398,7 +416,13 @@ def test_a_source_without_images_is_refused() -> None:
         pytest.warns(EmptyClassWarning),
         pytest.raises(UserError, match="The source of this task is empty"),
     ):
-        TrainingData(numbered([0, 0, 0]), numbered([1, 1, 1]), rows, rows, CLASSES)
+        TrainingData(
+            source=numbered([0, 0, 0]),
+            source_val=numbered([1, 1, 1]),
+            target=rows,
+            test_images=rows,
+            classes=CLASSES,
+        )
 
 
 @pytest.mark.parametrize(

@@ -203,12 +203,16 @@ def test_a_journal_has_a_line_per_stage_and_knows_what_is_left(tmp_path: Path) -
     journal, lefts = Journal(tmp_path, trainings=2), []
 
     def work() -> Generator[Progress, None, None]:
-        yield Progress("embeddings", "embeddings by a network", 0, 2, {})
+        yield Progress(
+            key="embeddings", label="embeddings by a network", step=0, steps=2, losses={}
+        )
         open_root(tmp_path / "runs")
-        yield Progress("embeddings", "embeddings by a network", 2, 2, {})
-        yield Progress("1", "source", 0, 10, {})
-        yield Progress("1", "source", 10, 10, {})
-        yield Progress("2", "coal", 5, 10, {})
+        yield Progress(
+            key="embeddings", label="embeddings by a network", step=2, steps=2, losses={}
+        )
+        yield Progress(key="1", label="source", step=0, steps=10, losses={})
+        yield Progress(key="1", label="source", step=10, steps=10, losses={})
+        yield Progress(key="2", label="coal", step=5, steps=10, losses={})
         raise KeyboardInterrupt
 
     with suppress(KeyboardInterrupt):

@@ -27,16 +27,16 @@ class Plain(Method):
 
 
 def test_an_object_is_asked_for_by_its_id_and_all_of_its_hyper_parameters() -> None:
-    name, hyper = named(COAL(alpha=0.3))
+    name, params = named(COAL(alpha=0.3))
     assert name == "coal"
-    assert make_method(name, hyper) == COAL(alpha=0.3)
+    assert make_method(name, params) == COAL(alpha=0.3)
     assert named("dann") == ("dann", {})
     assert named(COAL) == ("coal", {})
 
 
 def test_a_class_of_one_s_own_is_found_by_its_id_and_known_by_its_code() -> None:
-    name, hyper = named(Plain(weight=2.0))
-    assert make_method(name, hyper) == Plain(weight=2.0)
+    name, params = named(Plain(weight=2.0))
+    assert make_method(name, params) == Plain(weight=2.0)
     assert method_class("plain") is Plain
     first = Plain.revision
 

@@ -300,7 +300,7 @@ def test_a_finished_run_loads_as_a_plain_model_that_predicts_what_the_run_did(
         task.training_data,
         open_root(tmp_path / "r"),
     )
-    list(execute(run, task, Execution(root, CPU)))
+    list(execute(run, task, Execution(root=root, device=CPU)))
     outputs = read_tensors(root / run.key / "outputs.safetensors")[0]
     of_run = Predictor.of_run(root / run.key, "cpu")
     of_run.save(tmp_path / "model")

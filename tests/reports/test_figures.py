@@ -126,7 +126,7 @@ def test_the_command_draws_the_views_of_the_settings_or_those_that_it_is_given(
     assert answer.code == 0, answer.err
     assert json.loads(answer.out) == {
         "figure": "views.png",
-        "views": prepare(RunRequest("mini/syn-uci", "teacher")).run.views.describe(),
+        "views": prepare(RunRequest(task="mini/syn-uci", method="teacher")).run.views.describe(),
     }
     assert drawn(tmp_path / "views.png")
     weak = ("-t", "views=affine", "-t", "rotation=5")

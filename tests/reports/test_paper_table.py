@@ -165,9 +165,7 @@ def test_degrees_of_label_shift_are_columns_and_not_averaged(root: Path) -> None
     ]
 
 
-def test_the_best_of_our_numbers_is_bold_in_markdown_and_names_cannot_break_the_table(
-    root: Path,
-) -> None:
+def test_the_best_number_is_bold_in_markdown_and_names_cannot_break_the_table(root: Path) -> None:
     fill(root, {"source": 85, "a|b<i>*": 90}, TASKS[:1])
     text = formats.markdown(tables(root))
     rows = [line for line in text.splitlines() if line.startswith("| ")]

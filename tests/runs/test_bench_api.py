@@ -45,7 +45,7 @@ def test_a_benchmark_takes_objects_and_gives_a_table(tmp_path: Path) -> None:
     }
     found = askew.bench("mini", ["source", Sharp(weight=0.2)], **call)
     table = found.table
-    assert table[["method", "hyper", "seed"]].values.tolist() == [
+    assert table[["method", "params", "seed"]].values.tolist() == [
         ["source", "", 0],
         ["source", "", 1],
         ["sharp", "weight=0.2", 0],
@@ -75,7 +75,7 @@ def test_under_natural_shift_the_papers_test_split_is_the_whole_one(tmp_path: Pa
 
 def test_an_object_s_hyper_parameters_are_those_of_the_run(tmp_path: Path) -> None:
     same: Any = {"training": TRAINING, "out": tmp_path, "device": "cpu"}
-    by_name = askew.run("mini/syn-uci", "coal", hyper=vars(COAL(alpha=0.3)), **same)
+    by_name = askew.run("mini/syn-uci", "coal", params=vars(COAL(alpha=0.3)), **same)
     assert askew.run("mini/syn-uci", COAL(alpha=0.3), **same) == by_name
 
 

@@ -29,7 +29,7 @@ def test_a_seed_or_draw_that_is_no_whole_number_is_refused(name: str, value: Any
     with pytest.raises(
         UserError, match=f"^The {name} must be (a whole number|0 or more|less than)"
     ):
-        RunRequest("mini/syn-uci", "coal", **{name: value})
+        RunRequest(task="mini/syn-uci", method="coal", **{name: value})
 
 
 @pytest.mark.parametrize("seed", [float("nan"), "x", None, -1])
@@ -40,13 +40,18 @@ def test_the_python_call_refuses_such_a_seed_and_writes_nothing(tmp_path: Path, 
 
 
 def test_a_seed_of_numpy_names_the_run_that_python_s_names() -> None:
-    request = RunRequest("mini/syn-uci", "source", seed=np.int64(3), draw=np.uint8(1))
+    request = RunRequest(task="mini/syn-uci", method="source", seed=np.int64(3), draw=np.uint8(1))
     assert (type(request.seed), type(request.draw)) == (int, int)
-    assert prepare(request).run.key == prepare(RunRequest("mini/syn-uci", "source", 3, 1)).run.key
+    assert (
+        prepare(request).run.key
+        == prepare(RunRequest(task="mini/syn-uci", method="source", seed=3, draw=1)).run.key
+    )
 
 
 def test_a_request_is_named_by_task_method_and_seed() -> None:
-    assert RunRequest("mini/syn-uci", "coal", 2).label == "mini/syn-uci coal seed 2"
+    assert (
+        RunRequest(task="mini/syn-uci", method="coal", seed=2).label == "mini/syn-uci coal seed 2"
+    )
 
 
 @pytest.mark.parametrize(
@@ -94,17 +99,20 @@ def test_numbers_without_sense_are_refused_at_once_and_leave_nothing(
 
 def test_an_upper_limit_comes_with_its_reason() -> None:
     with pytest.raises(UserError) as caught:
-        prepare(RunRequest("mini/syn-uci", "source", training={"rounds": 1e21}))
+        prepare(RunRequest(task="mini/syn-uci", method="source", training={"rounds": 1e21}))
     assert caught.value.hint.endswith("A fast GPU takes two weeks for as many steps.")
     with pytest.raises(UserError) as caught:
-        prepare(RunRequest("mini/syn-uci", "source", training={"rounds": 0}))
+        prepare(RunRequest(task="mini/syn-uci", method="source", training={"rounds": 0}))
     assert "two weeks" not in caught.value.hint
 
 
 def test_the_most_seeds_are_still_taken() -> None:
     assert whole_benchmark("mini").narrowed([], [], MOST_SEEDS).seeds == MOST_SEEDS
     trial = Trial("source", "settings", {})
-    assert len(requests_of(trial, ["mini/syn-uci"], MOST_SEEDS, RunRequest("", ""))) == MOST_SEEDS
+    assert (
+        len(requests_of(trial, ["mini/syn-uci"], MOST_SEEDS, RunRequest(task="", method="")))
+        == MOST_SEEDS
+    )
     with pytest.raises(UserError, match="The number of trials"):
         trials("coal", {}, 10**9)
 
@@ -134,22 +142,26 @@ def test_a_task_s_settings_override_those_of_all_and_a_method_s_those_of_all_met
 ) -> None:
     (tmp_path / "my.toml").write_text(SETTINGS)
     run = prepare(
-        RunRequest("mini/syn-uci", "coal", settings=tmp_path / "my.toml", training={"round": 7})
+        RunRequest(
+            task="mini/syn-uci", method="coal", settings=tmp_path / "my.toml", training={"round": 7}
+        )
     ).run
     stage = run.plan[-1]
     assert (run.batch, stage.optim.lr, stage.rounds, stage.round_steps) == (20, 3.0, 4, 7)
     options = run.describe()["plan"][-1]["method"]["options"]
     assert (options["alpha"], options["k0"]) == (0.3, 0.2)
-    other = prepare(RunRequest("mini/uci-syn", "coal", settings=tmp_path / "my.toml")).run
+    other = prepare(
+        RunRequest(task="mini/uci-syn", method="coal", settings=tmp_path / "my.toml")
+    ).run
     assert (other.batch, other.plan[-1].optim.lr, other.plan[-1].rounds) == (20, 2.0, 1)
 
 
 @pytest.mark.parametrize("method", ["lda", "prototypes"])
-def test_what_is_computed_takes_one_step_after_the_pre_training_however_long_others_train(
-    method: str,
-) -> None:
+def test_a_closed_form_takes_one_step_after_the_pre_training(method: str) -> None:
     runs = [
-        prepare(RunRequest("mini/syn-uci", method, training={"pretrain": 20, "round": n})).run
+        prepare(
+            RunRequest(task="mini/syn-uci", method=method, training={"pretrain": 20, "round": n})
+        ).run
         for n in (2, 7)
     ]
     assert [stage.steps for stage in runs[0].plan] == [20, 1]
@@ -166,7 +178,9 @@ def test_what_is_computed_from_rows_as_they_are_has_no_pre_training(
     task = make_unlabeled_task("own/embeddings", source, Unlabeled(source.x), ("a", "b"))
 
     def steps(name: str, **more: Any) -> list[int]:
-        request = RunRequest("own/embeddings", name, shift="natural", training=training | more)
+        request = RunRequest(
+            task="own/embeddings", method=name, shift="natural", training=training | more
+        )
         return [stage.steps for stage in plan_run(request, task, "mlp").plan]
 
     assert steps(method) == [1]
@@ -180,7 +194,7 @@ def test_a_run_s_description_tells_which_run_it_continues() -> None:
         "coal",
         "teacher",
     ):  # the teacher draws the target evenly, which its pre-training does not
-        run = prepare(RunRequest("mini/syn-uci", method)).run
+        run = prepare(RunRequest(task="mini/syn-uci", method=method)).run
         assert run.before is not None
         assert key_before(json.loads(json.dumps(run.describe()))) == run.before.key
         assert key_before(run.before.describe()) is None

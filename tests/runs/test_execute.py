@@ -118,7 +118,7 @@ def test_a_finished_run_is_not_run_again(task: Task, make_run: Any, tmp_path: Pa
     run = make_run(COAL())
     finish(run, task, tmp_path)
     before = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*")}
-    assert list(execute(run, task, Execution(tmp_path, CPU))) == []
+    assert list(execute(run, task, Execution(root=tmp_path, device=CPU))) == []
     assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*")} == before
 
 
@@ -361,7 +361,7 @@ def test_a_loss_that_turns_nan_keeps_the_last_good_checkpoint(
         assert not RunFolder(tmp_path / run.key).done
 
 
-def test_a_disk_without_room_ends_in_a_sentence_and_the_run_goes_on_when_there_is_room(
+def test_a_full_disk_ends_in_a_sentence_and_the_run_resumes_when_there_is_room(
     task: Task, make_run: Any, tmp_path: Path
 ) -> None:
     run = make_run(COAL(), rounds=2)

@@ -15,7 +15,7 @@ from askew.runs.grid import read_grid, whole_benchmark
 
 ROOT = Path(__file__).parents[2]
 GRIDS = sorted((ROOT / "benchmarks" / "grids").glob("*.toml"))
-BASE = RunRequest("", "", shift="")
+BASE = RunRequest(task="", method="", shift="")
 BEYOND = {
     "teacher-parts",
     "teacher-shifts",
@@ -37,7 +37,7 @@ train = { pretrain = 20, rounds = 1, round = 10, batch = 16 }
 [variant.full]
 
 [variant.without-entropy]
-hyper = { minimax = false }
+params = { minimax = false }
 """
 
 
@@ -52,7 +52,7 @@ def test_a_grid_that_comes_with_askew_can_be_read_and_every_run_in_it_is_another
 ) -> None:
     requests = [request for _, request in read_grid(path).requests(BASE)]
     described = [
-        (w.task, w.method, w.seed, w.shift, w.recipe, *w.hyper.items(), *w.training.items())
+        (w.task, w.method, w.seed, w.shift, w.recipe, *w.params.items(), *w.training.items())
         for w in requests
     ]
     assert len(set(described)) == len(described) > 0
@@ -76,7 +76,7 @@ def test_the_grids_cover_the_paper_s_experiments() -> None:
     assert {w.shift for _, w in grids["degrees"]} == {
         f"degree:{d}" for d in ("0", "0.2", "0.4", "0.6", "0.8", "1")
     }
-    off = {name: tuple(w.hyper) for name, w in grids["ablation"]}
+    off = {name: tuple(w.params) for name, w in grids["ablation"]}
     assert off == {
         "full": (),
         "without-self-training": ("self_training",),
@@ -90,11 +90,11 @@ def test_what_a_user_asks_for_comes_before_the_grid() -> None:
     (request,) = [
         w
         for _, w in grid.narrowed(["usps-mnist"], ["dan"], 1).requests(
-            RunRequest("", "", shift="bs-bt")
+            RunRequest(task="", method="", shift="bs-bt")
         )
     ][:1]
     assert (request.task, request.method, request.shift) == ("digits/usps-mnist", "dan", "bs-bt")
-    changed = grid.requests(RunRequest("", "", training={"sampler": "natural"}))
+    changed = grid.requests(RunRequest(task="", method="", training={"sampler": "natural"}))
     assert {w.training["sampler"] for _, w in changed} == {"natural"}
     with pytest.raises(UserError, match="There is no task of this grid 'syn-mnist'"):
         grid.narrowed(["syn-mnist"], [], 0)

@@ -13,9 +13,9 @@ from askew.runs.journal import Journal, part_of
 
 
 def work(n: int) -> Generator[Progress, None, str]:
-    yield Progress("reading", "reading", 0, n, {})
+    yield Progress(key="reading", label="reading", step=0, steps=n, losses={})
     for i in range(n + 1):
-        yield Progress("embeddings", "embedding", i, n, {})
+        yield Progress(key="embeddings", label="embedding", step=i, steps=n, losses={})
     return f"{n} embedded"
 
 
@@ -40,7 +40,7 @@ def test_a_stage_of_two_parts_counts_on_and_other_stages_stay_as_they_are() -> N
     ]
 
 
-def test_time_left_counts_every_training_and_those_of_another_kind_by_their_own_times(
+def test_time_left_counts_each_kind_of_training_by_its_own_times(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two slow trainings of a minute, then three quick ones of two seconds."""
@@ -49,12 +49,12 @@ def test_time_left_counts_every_training_and_those_of_another_kind_by_their_own_
     journal = Journal(tmp_path, trainings=9)
 
     def trained(key: str, seconds: float) -> Generator[Progress, None, None]:
-        yield Progress(key, key, 0, 1, {})
+        yield Progress(key=key, label=key, step=0, steps=1, losses={})
         now[0] += seconds
-        yield Progress(key, key, 1, 1, {})
+        yield Progress(key=key, label=key, step=1, steps=1, losses={})
 
     def all_of_them() -> Generator[Progress, None, None]:
-        yield Progress("reading", "reading", 1, 1, {})
+        yield Progress(key="reading", label="reading", step=1, steps=1, losses={})
         journal.expect(2, later=3)
         for key, seconds in (("a", 60), ("b", 60)):
             yield from trained(key, seconds)

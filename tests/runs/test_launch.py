@@ -56,14 +56,17 @@ with_proc = pytest.mark.skipif(
 
 def request(method: str = "source", seed: int = 0, **training: Any) -> RunRequest:
     return RunRequest(
-        "mini/syn-uci", method, seed, training=TRAINING | {"head": "cosine"} | training
+        task="mini/syn-uci",
+        method=method,
+        seed=seed,
+        training=TRAINING | {"head": "cosine"} | training,
     )
 
 
 @pytest.fixture
 def how(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Execution:
     monkeypatch.setattr(jobs_module, "PAUSE", 0.01)  # before it looks again whether a run is free
-    return Execution(open_root(tmp_path / "runs"), torch.device("cpu"))
+    return Execution(root=open_root(tmp_path / "runs"), device=torch.device("cpu"))
 
 
 # --- a command that is alive ---
@@ -315,7 +318,7 @@ def test_status_follows_a_grid_from_plan_to_end(how: Execution) -> None:
 
 @with_proc
 @pytest.mark.usefixtures("all_test_images")
-def test_a_command_that_is_killed_takes_its_workers_along_and_ends_as_an_undisturbed_one_when_started_again(
+def test_a_killed_command_ends_its_workers_and_resumes_to_the_same_results(
     command: str, cli: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ask = (

@@ -26,7 +26,9 @@ from askew.runs.root import open_root
 from askew.runs.store import RunFolder
 
 REQUEST = RunRequest(
-    "mini/syn-uci", "coal", training={"pretrain": 20, "rounds": 2, "round": 20, "batch": 16}
+    task="mini/syn-uci",
+    method="coal",
+    training={"pretrain": 20, "rounds": 2, "round": 20, "batch": 16},
 )
 ERRORS = (errno.ENOSPC, errno.EIO, errno.EROFS, errno.ESTALE, errno.EDQUOT)
 
@@ -62,7 +64,7 @@ def failing_write(number: int, error: int, when: str) -> Iterator[list[int]]:
 
 def start(root: Path) -> list[str]:
     """The grid of one run, started as a user does; the keys that it finished."""
-    how = Execution(open_root(root), torch.device("cpu"), checkpoint_every=0)
+    how = Execution(root=open_root(root), device=torch.device("cpu"), checkpoint_every=0)
     plan = plan_jobs([REQUEST], how)
     shared, rest = plan.pretrainings, plan.runs
     return [

@@ -40,13 +40,15 @@ from askew.runs.root import open_root
 from askew.runs.store import RunFolder
 
 REQUEST = RunRequest(
-    "mini/syn-uci", "source", training={"pretrain": 0, "rounds": 2, "round": 10, "batch": 16}
+    task="mini/syn-uci",
+    method="source",
+    training={"pretrain": 0, "rounds": 2, "round": 10, "batch": 16},
 )
 
 
 @pytest.fixture
 def how(tmp_path: Path) -> Execution:
-    return Execution(open_root(tmp_path / "runs"), torch.device("cpu"))
+    return Execution(root=open_root(tmp_path / "runs"), device=torch.device("cpu"))
 
 
 @pytest.fixture(autouse=True)
@@ -151,7 +153,9 @@ def test_progress_is_read_from_the_folders(how: Execution) -> None:
 
     events = list(drive(groups(2), how, Slow(all_finished)))
     held.release()
-    assert events[0] == Progress("key0", "mini/syn-uci coal seed 0", 7, 20, {})
+    assert events[0] == Progress(
+        key="key0", label="mini/syn-uci coal seed 0", step=7, steps=20, losses={}
+    )
     assert {event.key for event in events if isinstance(event, Progress)} == {"key0"}
 
 

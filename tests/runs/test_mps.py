@@ -144,10 +144,13 @@ def test_processes_on_a_gpu_share_it_to_their_end_and_nobody_else_starts_a_daemo
     monkeypatch.setattr(local, "spawn_worker", stopped)
     monkeypatch.setattr(local, "run_job", stopped)
     jobs = [
-        Job({str(seed): RunRequest("mini/syn-uci", "source", seed)}, pretraining=False)
+        Job(
+            {str(seed): RunRequest(task="mini/syn-uci", method="source", seed=seed)},
+            pretraining=False,
+        )
         for seed in range(2)
     ]
     with pytest.raises(end), closing(Local(workers, mps=Mps())) as launcher:
-        list(launcher(jobs, Execution(home / "runs", torch.device(device))))
+        list(launcher(jobs, Execution(root=home / "runs", device=torch.device(device))))
     assert joined == [bool(expected)]
     assert ([call[0] for call in calls(home)] if expected else list(home.glob("calls"))) == expected

@@ -52,9 +52,7 @@ def test_the_parts_of_a_grids_time_add_up_to_the_wall_clock(
     assert (profile["waiting"] > 0) == (jobs == 2)
 
 
-def test_a_profile_is_a_line_for_each_part_beside_the_table_and_none_unless_it_is_asked_for(
-    cli: Command,
-) -> None:
+def test_a_profile_has_a_line_for_each_part_and_is_printed_on_request_only(cli: Command) -> None:
     stopwatch.restart(time.monotonic() - 100)
     answer = cli("run", "mini/syn-uci", *TINY, "--profile")
     assert "%  start-up" not in answer.out

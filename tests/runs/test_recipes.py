@@ -24,7 +24,7 @@ OWN_DRAW = {"mdd", "fixmatch", "sentry", "teacher"}
 
 def described(method: str, recipe: str = "", **training: Any) -> dict[str, Any]:
     return prepare(
-        RunRequest("mini/syn-uci", method, recipe=recipe, training=training)
+        RunRequest(task="mini/syn-uci", method=method, recipe=recipe, training=training)
     ).run.describe()
 
 
@@ -92,9 +92,7 @@ def test_the_digits_of_today_are_what_the_teacher_was_reported_with() -> None:
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_a_run_s_recipe_is_found_from_its_description_even_where_some_settings_were_changed(
-    recipe: str,
-) -> None:
+def test_a_run_s_recipe_is_found_even_where_some_settings_were_changed(recipe: str) -> None:
     for method in COMPARED:
         assert nearest_recipe(described(method, recipe)) == recipe
         assert (
@@ -114,7 +112,11 @@ def test_a_recipe_that_is_not_there_is_refused(cli: Command, tmp_path: Path) -> 
     )
     (tmp_path / "my.toml").write_text("[train]\nlr = 0.1\n")
     with pytest.raises(UserError, match="There is no recipe of these settings 'today'"):
-        prepare(RunRequest("mini/syn-uci", "coal", settings=tmp_path / "my.toml", recipe="today"))
+        prepare(
+            RunRequest(
+                task="mini/syn-uci", method="coal", settings=tmp_path / "my.toml", recipe="today"
+            )
+        )
 
 
 def test_a_recipe_that_is_no_table_is_refused(tmp_path: Path) -> None:
@@ -128,11 +130,13 @@ def test_a_variant_of_a_grid_may_name_its_recipe_and_the_user_s_comes_first(tmp_
         'benchmark = "mini"\n[variant.old]\n[variant.new]\nrecipe = "today"\n'
     )
     grid = read_grid(tmp_path / "my.toml")
-    assert {(name, r.recipe) for name, r in grid.requests(RunRequest("", ""))} == {
+    assert {(name, r.recipe) for name, r in grid.requests(RunRequest(task="", method=""))} == {
         ("old", ""),
         ("new", "today"),
     }
-    assert {r.recipe for _, r in grid.requests(RunRequest("", "", recipe="paper"))} == {"paper"}
+    assert {r.recipe for _, r in grid.requests(RunRequest(task="", method="", recipe="paper"))} == {
+        "paper"
+    }
 
 
 def test_tuning_by_a_recipe_begins_from_its_hyper_parameters_and_writes_there_alone() -> None:
@@ -140,8 +144,8 @@ def test_tuning_by_a_recipe_begins_from_its_hyper_parameters_and_writes_there_al
         "method": {"dann": {"weight": 0.2}, "teacher": {"recipe": "new"}},
         "recipe": {"new": {"method": {"dann": {"weight": 0.5}}}, "old": {}},
     }
-    assert trials("dann", settings, 1, "new")[0].hyper == {"weight": 0.5}
-    assert trials("dann", settings, 1, "old")[0].hyper == {"weight": 0.2}
+    assert trials("dann", settings, 1, "new")[0].params == {"weight": 0.5}
+    assert trials("dann", settings, 1, "old")[0].params == {"weight": 0.2}
     chosen = [
         Trial("dann", "searched", {"weight": 0.9}, "new"),
         Trial("teacher", "searched", {"weight": 9.0}),
@@ -196,10 +200,9 @@ def test_a_dry_run_counts_what_is_missing_and_writes_nothing(cli: Command, tmp_p
     assert not list(tmp_path.iterdir())
 
 
-def test_the_methods_that_are_compared_are_all_that_learn_by_gradients_from_the_data_alone() -> (
-    None
-):
-    assert set(METHODS) - set(COMPARED) == {"lda", "prototypes", "guided"}
+def test_compared_methods_are_those_that_learn_by_gradients_from_the_data_alone() -> None:
+    others = {"lda", "prototypes", "shares", "logistic", "guided", "auto"}
+    assert set(METHODS) - set(COMPARED) == others
     assert [m for m in COMPARED if METHODS[m]().compares_views] == ["fixmatch", "sentry", "teacher"]
     assert recipes_of(read_settings("digits")) == RECIPES
 
@@ -212,10 +215,10 @@ def test_adapt_and_the_recipe_today_train_a_method_by_the_same_settings(
 ) -> None:
     of_benchmark, of_kind = read_settings(benchmark), read_settings(kind)
     for method in METHODS:
-        hyper, training = merged_settings(of_benchmark, "", method, "today")
+        params, training = merged_settings(of_benchmark, "", method, "today")
         for name in {"net", "weights"} & set(training):
             del training[name]
-        assert (hyper, training) == merged_settings(of_kind, "", method)
+        assert (params, training) == merged_settings(of_kind, "", method)
 
 
 def test_tables_have_the_settings_of_embeddings() -> None:

@@ -47,7 +47,11 @@ def skewed() -> Task:
     share = (1.0, 0.3, 0.1)
     test, target = few_of(rows(6000, 0, 3), share), few_of(rows(6000, 0, 2), share)
     training_data = TrainingData(
-        rows(300, 0, 0), rows(3000, 0, 1), target.unlabeled(), test.unlabeled(), ("a", "b", "c")
+        source=rows(300, 0, 0),
+        source_val=rows(3000, 0, 1),
+        target=target.unlabeled(),
+        test_images=test.unlabeled(),
+        classes=("a", "b", "c"),
     )
     return Task("toy", training_data, TestLabels(test.y, None, ("a", "b", "c")))
 
@@ -197,7 +201,7 @@ def test_what_pada_weighed_already_is_not_weighed_again(
     )  # the sampler gave a third of each
 
 
-def test_bbse_on_the_command_line_is_trained_on_the_prior_that_the_source_only_network_estimated(
+def test_bbse_is_trained_on_the_prior_that_the_source_only_network_estimated(
     cli: Command, tmp_path: Path
 ) -> None:
     longer = ("-t", "pretrain=20", "-t", "round=10")  # it has to know some classes

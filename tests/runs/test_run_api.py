@@ -41,7 +41,9 @@ def test_a_result_names_its_folder_and_is_read_when_it_is_asked_for_again(tmp_pa
 
 
 def test_hyper_parameters_and_training_reach_the_run(tmp_path: Path) -> None:
-    request = askew.RunRequest("mini/syn-uci", "coal", hyper={"alpha": 0.3}, training=TRAINING)
+    request = askew.RunRequest(
+        task="mini/syn-uci", method="coal", params={"alpha": 0.3}, training=TRAINING
+    )
     planned = askew.prepare(request)
     run, task = planned.run, planned.task
     assert run.method == COAL(alpha=0.3)

@@ -45,7 +45,7 @@ class Means(askew.Method):
 def run_means(run: Run, task: Task, how: Execution) -> Iterator[Progress]:
     """Score each image by its distance to the classes' mean images."""
     CALLS.append(run.key)
-    yield Progress(run.key, "anything", 1, 2, {"distance": 1.0})
+    yield Progress(key=run.key, label="anything", step=1, steps=2, losses={"distance": 1.0})
     data = task.training_data
     classes = len(data.classes)
 
@@ -66,7 +66,7 @@ def run_means(run: Run, task: Task, how: Execution) -> Iterator[Progress]:
 
 def run_nothing(run: Run, task: Task, how: Execution) -> Iterator[Progress]:
     """Write no results."""
-    yield Progress(run.key, "", 1, 1, {})
+    yield Progress(key=run.key, label="", step=1, steps=1, losses={})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,17 +125,17 @@ def test_a_runner_has_no_pretraining_and_no_lanes(tmp_path: Path) -> None:
     method = NearestMean()
     askew.check_method(method)
     name = askew.methods.named(method)[0]
-    requests = [RunRequest("mini/syn-uci", name, seed=seed) for seed in (0, 1)]
-    plan = plan_jobs(requests, Execution(tmp_path, CPU, lanes=4))
+    requests = [RunRequest(task="mini/syn-uci", method=name, seed=seed) for seed in (0, 1)]
+    plan = plan_jobs(requests, Execution(root=tmp_path, device=CPU, lanes=4))
     assert not plan.pretrainings
     assert [len(job.runs) for job in plan.runs] == [1, 1]
 
 
 def test_settings_and_recipe_are_part_of_a_runner_s_key() -> None:
     name = askew.methods.named(NearestMean())[0]
-    plain = prepare(RunRequest("mini/syn-uci", name)).run
-    asked = prepare(RunRequest("mini/syn-uci", name, training={"pretrain": "7"})).run
-    recipe = prepare(RunRequest("mini/syn-uci", name, recipe="today")).run
+    plain = prepare(RunRequest(task="mini/syn-uci", method=name)).run
+    asked = prepare(RunRequest(task="mini/syn-uci", method=name, training={"pretrain": "7"})).run
+    recipe = prepare(RunRequest(task="mini/syn-uci", method=name, recipe="today")).run
     assert asked.overrides == (("pretrain", 7),)
     assert recipe.recipe == "today"
     assert len({plain.key, asked.key, recipe.key}) == 3

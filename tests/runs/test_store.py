@@ -50,9 +50,7 @@ def test_a_file_is_refused_as_a_folder_of_runs(tmp_path: Path) -> None:
         open_root(tmp_path / "file" / "runs")
 
 
-def test_a_folder_whose_first_process_died_before_marking_it_is_still_ours_and_is_swept(
-    tmp_path: Path,
-) -> None:
+def test_a_folder_whose_first_process_died_before_marking_it_is_swept(tmp_path: Path) -> None:
     left_by_dead_process(tmp_path / MARKER)
     assert open_root(tmp_path) == tmp_path
     assert names(tmp_path) == [MARKER]
@@ -150,9 +148,7 @@ def test_a_folder_is_held_by_one_at_a_time(tmp_path: Path) -> None:
     assert names(folder.path) == [".lock"]
 
 
-def test_claiming_a_folder_sweeps_what_a_killed_process_left_half_written_and_beginning_anew_why_it_failed(
-    tmp_path: Path,
-) -> None:
+def test_claiming_a_folder_sweeps_what_a_killed_process_left_half_written(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     folder.save_checkpoint(1, {"w": torch.zeros(1)}, [])
     folder.fail("no idea")

@@ -103,7 +103,7 @@ def own(tmp_path: Path) -> Callable[[str], str]:
 def test_the_present_settings_come_first_then_the_defaults_then_points_of_the_search() -> None:
     found = trials("dann", {"method": {"dann": {"weight": 0.2}}}, 5)
     assert [t.origin for t in found] == ["settings", "default", "searched", "searched", "searched"]
-    assert [dict(t.hyper) for t in found[:2]] == [{"weight": 0.2}, {"weight": 1.0}]
+    assert [dict(t.params) for t in found[:2]] == [{"weight": 0.2}, {"weight": 1.0}]
     assert found[0].label == "weight=0.2"
     assert {t.method for t in found} == {"dann"}
 
@@ -119,12 +119,12 @@ def test_settings_that_are_the_defaults_are_tried_once() -> None:
 def test_a_whole_number_in_the_settings_is_the_same_point_as_the_default() -> None:
     found = trials("dann", {"method": {"dann": {"weight": 1}}}, 2)
     assert [t.origin for t in found] == ["settings", "searched"]
-    assert isinstance(found[0].hyper["weight"], float)
+    assert isinstance(found[0].params["weight"], float)
 
 
 def test_what_is_not_searched_is_in_no_trial() -> None:
     settings = {"method": {"dann": {"weight": 0.2, "hidden": 64, "train": {"lr": 0.1}}}}
-    assert all(set(t.hyper) == {"weight"} for t in trials("dann", settings, 4))
+    assert all(set(t.params) == {"weight"} for t in trials("dann", settings, 4))
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -134,8 +134,8 @@ def test_every_listed_method_is_tried_within_its_ranges_and_no_point_twice(metho
     assert 1 <= len(found) <= 12
     assert len({t.label for t in found}) == len(found)
     for trial in found:
-        assert list(trial.hyper) == list(searched)
-        for name, value in trial.hyper.items():
+        assert list(trial.params) == list(searched)
+        for name, value in trial.params.items():
             assert type(value) is searched[name].type
             search = searched[name].search
             assert search is not None
@@ -146,7 +146,7 @@ def test_every_listed_method_is_tried_within_its_ranges_and_no_point_twice(metho
 def test_a_log_range_is_searched_evenly_in_its_logarithm_and_a_linear_one_as_it_is(
     own: Any,
 ) -> None:
-    found = [t.hyper for t in trials(own("Ranges"), {}, 65) if t.origin == "searched"]
+    found = [t.params for t in trials(own("Ranges"), {}, 65) if t.origin == "searched"]
     assert len(found) == 64
     for name, low, high, scale in (("size", 0.01, 100, math.log), ("share", 0, 1, float)):
         shares = sorted((scale(h[name]) - scale(low)) / (scale(high) - scale(low)) for h in found)
@@ -155,7 +155,7 @@ def test_a_log_range_is_searched_evenly_in_its_logarithm_and_a_linear_one_as_it_
 
 
 def test_whole_numbers_and_switches_stay_such_and_reach_every_value(own: Any) -> None:
-    found = [t.hyper for t in trials(own("Ranges"), {}, 65)]
+    found = [t.params for t in trials(own("Ranges"), {}, 65)]
     assert {h["count"] for h in found} == {1, 2, 3, 4}
     assert {h["switch"] for h in found} == {True, False}
     assert all(
@@ -167,12 +167,12 @@ def test_whole_numbers_and_switches_stay_such_and_reach_every_value(own: Any) ->
 
 
 def test_a_point_rounded_to_two_digits_stays_in_its_range(own: Any) -> None:
-    assert all(0.124 <= t.hyper["size"] <= 0.126 for t in trials(own("Narrow"), {}, 8))
+    assert all(0.124 <= t.params["size"] <= 0.126 for t in trials(own("Narrow"), {}, 8))
 
 
 def test_a_method_without_ranges_has_one_trial_and_one_with_two_points_has_two(own: Any) -> None:
     (only,) = trials("source", {}, 8)
-    assert (only.hyper, only.label) == ({}, "")
+    assert (only.params, only.label) == ({}, "")
     assert [t.label for t in trials(own("Switch"), {}, 8)] == ["switch=False", "switch=True"]
 
 
@@ -386,7 +386,7 @@ def test_tuning_elsewhere_is_refused(tasks: list[str], draw: int, sentence: str,
 
 def peak(trial: Trial, at: float) -> Result:
     """A score that is highest where alpha is `at`."""
-    return Result(trial, {"t": (100 - 100 * abs(trial.hyper["alpha"] - at),)})
+    return Result(trial, {"t": (100 - 100 * abs(trial.params["alpha"] - at),)})
 
 
 def test_tpe_draws_near_what_scored_well_and_begins_with_settings_and_defaults() -> None:
@@ -399,8 +399,8 @@ def test_tpe_draws_near_what_scored_well_and_begins_with_settings_and_defaults()
     assert len(seen) == 24
     assert seen[0] == planned[0]
     assert {trial.origin for trial in seen[1:]} == {"searched"}
-    late = [abs(trial.hyper["alpha"] - 0.9) for trial in seen[-8:]]
-    early = [abs(trial.hyper["alpha"] - 0.9) for trial in seen[:8]]
+    late = [abs(trial.params["alpha"] - 0.9) for trial in seen[-8:]]
+    early = [abs(trial.params["alpha"] - 0.9) for trial in seen[:8]]
     assert sum(late) < sum(early)
     again = TPE(planned)
     first = again.ask()

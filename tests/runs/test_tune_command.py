@@ -82,7 +82,7 @@ def test_the_json_names_every_trial_its_scores_and_the_chosen(first: tuple[Path,
         list(t["scores"]) == ["mini/syn-uci"] and t["scores"]["mini/syn-uci"] == [t["mean"]]
         for t in found
     )
-    assert found[2]["hyper"] == {}
+    assert found[2]["params"] == {}
     assert found[2]["chosen"]
     assert [t["chosen"] for t in found[:2]] == [
         found[0]["mean"] >= found[1]["mean"],
@@ -96,7 +96,7 @@ def test_the_json_names_every_trial_its_scores_and_the_chosen(first: tuple[Path,
         for path in (folder / "runs").glob("*/scores.json")
         if not (path.parent / "pretraining").exists()
     }
-    assert {t["hyper"].get("weight"): t["mean"] for t in found} == {
+    assert {t["params"].get("weight"): t["mean"] for t in found} == {
         weight: scores["whole"]["per_class_mean"] for weight, scores in scored.items()
     }
 
@@ -105,10 +105,10 @@ def test_the_file_holds_the_chosen_and_the_settings_that_it_began_from(
     first: tuple[Path, Answer],
 ) -> None:
     folder, answer = first
-    (chosen,) = [t for t in json.loads(answer.out) if t["chosen"] and t["hyper"]]
+    (chosen,) = [t for t in json.loads(answer.out) if t["chosen"] and t["params"]]
     written = read_settings("mini", folder / "tuned.toml")
     before = read_settings("mini")
-    assert written == before | {"method": before.get("method", {}) | {"dann": chosen["hyper"]}}
+    assert written == before | {"method": before.get("method", {}) | {"dann": chosen["params"]}}
     text = (folder / "tuned.toml").read_text()
     assert f"# Written by: askew {' '.join(map(str, ASK))} --json\n" in text
     assert f"# dann: {chosen['mean']:.2f} ({chosen['origin']}; 2 trials)\n" in text
@@ -134,7 +134,7 @@ def test_the_table_marks_the_chosen(first: tuple[Path, Answer], home: Path, cli:
     assert files(home / "runs") == before
     lines = [" ".join(line.split()) for line in answer.out.splitlines()]
     for trial in json.loads(first[1].out):
-        label = " ".join(f"{name}={value}" for name, value in trial["hyper"].items())
+        label = " ".join(f"{name}={value}" for name, value in trial["params"].items())
         words = (
             trial["method"],
             trial["origin"],
@@ -153,7 +153,7 @@ def test_one_trial_more_trains_that_alone(home: Path, cli: Command) -> None:
     assert after | before == after
     (new,) = {name.partition("/")[0] for name in after.keys() - before.keys() if "/" in name}
     assert (
-        run_of(home, new)["plan"][-1]["method"]["options"]["weight"] == found[2]["hyper"]["weight"]
+        run_of(home, new)["plan"][-1]["method"]["options"]["weight"] == found[2]["params"]["weight"]
     )
 
 
@@ -184,14 +184,14 @@ def test_a_better_point_is_found_for_a_method_from_a_file_and_used_by_a_bench(
     answer = cli(*TUNE, *fresh, "--trials", 2, "--write", "mine.toml", "--json")
     assert answer.code == 0, answer.err
     idle, other = json.loads(answer.out)
-    assert (idle["hyper"], idle["chosen"], other["chosen"]) == ({"weight": 0.0}, False, True)
+    assert (idle["params"], idle["chosen"], other["chosen"]) == ({"weight": 0.0}, False, True)
     assert idle["mean"] < other["mean"]
-    assert 1 <= other["hyper"]["weight"] <= 2
-    assert tomllib.loads((home / "mine.toml").read_text())["method"]["idle"] == other["hyper"]
+    assert 1 <= other["params"]["weight"] <= 2
+    assert tomllib.loads((home / "mine.toml").read_text())["method"]["idle"] == other["params"]
     before = done(home)
     cli(*BENCH, "--methods", *fresh[1:], "--settings", "mine.toml")
     (name,) = done(home).keys() - before.keys()
-    assert run_of(home, name.partition("/")[0])["plan"][-1]["method"]["options"] == other["hyper"]
+    assert run_of(home, name.partition("/")[0])["plan"][-1]["method"]["options"] == other["params"]
 
 
 def test_tuned_settings_are_what_the_next_tuning_begins_from(home: Path, cli: Command) -> None:
@@ -199,7 +199,7 @@ def test_tuned_settings_are_what_the_next_tuning_begins_from(home: Path, cli: Co
     found = json.loads(
         cli(*TUNE, "-m", "dann", "--trials", 1, "--settings", "mine.toml", "--json").out
     )
-    assert [(t["origin"], t["hyper"], t["chosen"]) for t in found] == [
+    assert [(t["origin"], t["params"], t["chosen"]) for t in found] == [
         ("settings", {"weight": 0.5}, True)
     ]
     assert tomllib.loads((home / "tuned.toml").read_text()) == tomllib.loads(
@@ -270,7 +270,7 @@ WRONG: dict[str, tuple[tuple[Any, ...], str]] = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_a_wrong_command_is_answered_in_a_sentence_with_a_hint_and_nothing_is_written(
+def test_a_wrong_command_gets_a_sentence_with_a_hint_and_writes_nothing(
     cli: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:
     monkeypatch.delenv("ASKEW_DATA", raising=False)

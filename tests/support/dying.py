@@ -28,7 +28,9 @@ CPU = torch.device("cpu")
 
 
 def finish(run: Run, task: Task, root: Path, **how: Any) -> RunFolder:
-    for _ in execute(run, task, Execution(root, CPU, **{"checkpoint_every": 0.0} | how)):
+    for _ in execute(
+        run, task, Execution(root=root, device=CPU, **{"checkpoint_every": 0.0} | how)
+    ):
         pass
     return RunFolder(root / run.key)
 

@@ -68,7 +68,7 @@ CASES: dict[str, tuple[object, ...]] = {
     ),
     "export safetensors": ("export", GOLDEN / "adaptation", "-o", "model", "--to", "safetensors"),
     "export onnx": ("export", GOLDEN / "adaptation", "-o", "model.onnx"),
-    "audit": ("audit", "out", "--draw", "5"),
+    "audit": ("audit", "out", "--sample", "5"),
     "figure": ("figure", "mix", "--tasks", "mini/syn-uci", "-o", "mix.svg"),
     "report": ("report", "runs"),
 }

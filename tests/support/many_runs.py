@@ -42,7 +42,9 @@ def make_runs(root: Path, count: int, classes: int) -> Path:
     """A folder of `count` finished runs: all methods, 24 tasks, 5 seeds, and shift degrees until
     there are enough."""
     open_root(root)
-    records = {id: prepare(RunRequest("mini/syn-uci", id)).run.describe() for id in METHODS}
+    records = {
+        id: prepare(RunRequest(task="mini/syn-uci", method=id)).run.describe() for id in METHODS
+    }
     everything = list(itertools.product(range(5), TASKS, METHODS))
     with mock.patch.object(os, "fsync", return_value=None):  # a power cut may lose them
         for number in range(count):

@@ -26,7 +26,13 @@ def training_data_of(
     classes: tuple[str, ...] = ("a", "b", "c"),
 ) -> TrainingData:
     """Training data of four labelled domains, the last two without their labels."""
-    return TrainingData(source, source_val, target.unlabeled(), test.unlabeled(), classes)
+    return TrainingData(
+        source=source,
+        source_val=source_val,
+        target=target.unlabeled(),
+        test_images=test.unlabeled(),
+        classes=classes,
+    )
 
 
 def wide_task(classes: int) -> Task:
@@ -34,4 +40,4 @@ def wide_task(classes: int) -> Task:
     x = np.random.default_rng(0).normal(size=(2 * classes, 8)).astype(np.float32)
     names = tuple(f"class {k}" for k in range(classes))
     y = np.arange(2 * classes) % classes
-    return make_unlabeled_task("own/rows", Labeled(x, y), Unlabeled(x), names)
+    return make_unlabeled_task("own/tables", Labeled(x, y), Unlabeled(x), names)

@@ -11,10 +11,10 @@ from askew.methods.base import ClosedForm, Method
 TRAINED = [id for id, cls in METHODS.items() if not issubclass(cls, ClosedForm)]
 
 
-def small(id: str, **hyper: Any) -> Method:
+def small(id: str, **params: Any) -> Method:
     """A method with a narrow critic, where it has one: width costs time and changes nothing in how
     it is trained."""
     cls = METHODS[id]
     return cls(
-        **({"hidden": 16} if "hidden" in {field.name for field in fields(cls)} else {}) | hyper
+        **({"hidden": 16} if "hidden" in {field.name for field in fields(cls)} else {}) | params
     )

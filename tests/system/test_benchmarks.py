@@ -52,8 +52,8 @@ def test_a_program_starts_and_explains_itself(
 
 @pytest.mark.parametrize("path", GRIDS, ids=lambda p: p.stem)
 def test_every_run_of_a_grid_has_options_that_exist(path: Path) -> None:
-    for _, request in read_grid(path).requests(RunRequest("", "", 0)):
-        make_method(request.method, request.hyper)
+    for _, request in read_grid(path).requests(RunRequest(task="", method="", seed=0)):
+        make_method(request.method, request.params)
         checked(Training, request.training, "training")
 
 
@@ -68,7 +68,7 @@ def test_a_reported_sweep_names_every_setting_that_it_was_run_with(name: str) ->
     for variant in read_grid(FOLDER / "grids" / "development" / f"{name}.toml").variants:
         assert {"rounds", "schedule", "temperature", "precision"} <= variant.train.keys()
         if "coal" in variant.methods:
-            assert {"alpha", "k0", "k_step", "k_max"} <= variant.hyper.keys(), variant.name
+            assert {"alpha", "k0", "k_step", "k_max"} <= variant.params.keys(), variant.name
 
 
 @pytest.mark.usefixtures("all_candidates")
@@ -96,7 +96,7 @@ def test_settings_for_embeddings_are_tried_on_pairs_that_nothing_reports(
     assert rows["x"].shape == (12, 512)
     assert sorted(set(rows["y"].tolist())) == ["cat", "dog"]
     short = "train = { pretrain = 2, rounds = 1, round = 2, batch = 2 }"
-    strong, less = "hyper = { coal = { alpha = 0.3 } }", 'without = ["mcc"]'
+    strong, less = "params = { coal = { alpha = 0.3 } }", 'without = ["mcc"]'
     variants = tomllib.loads(
         f"[base]\n{short}\n[strong]\n{strong}\n{short}\n[less]\n{less}\n{short}\n"
     )

@@ -102,7 +102,7 @@ def test_a_dataclass_of_options_becomes_one_option_per_field(
 def test_a_bar_goes_when_its_run_ends_and_with_it_those_that_are_full() -> None:
     bars = RunBars(Progress(disable=True))
     for key, step in (("pre-training", 10), ("run", 3), ("other", 2)):
-        bars.show(Step(key, key, step, 10, {"label": 0.5}))
+        bars.show(Step(key=key, label=key, step=step, steps=10, losses={"label": 0.5}))
     bars.remove("run")
     assert list(bars.ids) == ["other"]
     assert [task.description for task in bars.bars.tasks] == ["other"]
@@ -246,7 +246,7 @@ def test_a_method_from_a_file_is_explained_run_and_compared(cli: Command, tmp_pa
     found = json.loads(cli("methods", "mine.py:Mine", "--json").out)
     assert found["options"][0]["help"] == "Weight of the loss."
     one = json.loads(
-        cli("run", "mini/syn-uci", "-m", "mine.py:Mine", "-o", "weight=1", *TINY, "--json").out
+        cli("run", "mini/syn-uci", "-m", "mine.py:Mine", "-p", "weight=1", *TINY, "--json").out
     )
     both = [
         "bench",
@@ -316,7 +316,7 @@ def test_a_bench_checks_each_method_from_a_file_once_and_allows_a_weight_of_zero
         checked.append(method)
         check_method(method, strict=strict)
 
-    monkeypatch.setattr("askew.testing.check_method", check)
+    monkeypatch.setattr("askew.runs.launch.jobs.check_method", check)
     (tmp_path / "mine.py").write_text(MINE)
     ask = (
         "bench",
@@ -331,7 +331,7 @@ def test_a_bench_checks_each_method_from_a_file_once_and_allows_a_weight_of_zero
         1,
         *TINY,
     )
-    assert cli(*ask, "-o", "weight=0").code == 0
+    assert cli(*ask, "-p", "weight=0").code == 0
     assert len(checked) == 1
 
 

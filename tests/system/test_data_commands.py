@@ -131,7 +131,12 @@ def test_a_check_decodes_on_request_and_names_what_is_broken(cli: Command, tmp_p
 def test_a_data_set_is_as_good_as_the_worst_part_that_is_needed() -> None:
     def of(*states: str) -> str:
         # type: ignore[arg-type]
-        return overall([Part("", "", 1, 1, s, needed=not s.startswith("(")) for s in states])
+        return overall(
+            [
+                Part(name="", where="", found=1, published=1, state=s, needed=not s.startswith("("))
+                for s in states
+            ]
+        )
 
     assert of("complete", "enough") == "enough"
     assert of("complete", "missing") == "short"

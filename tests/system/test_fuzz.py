@@ -62,7 +62,8 @@ def test_a_grid_is_read_or_refused_in_a_sentence(file: Path, content: bytes) -> 
         grid = read_grid(file)
         assert isinstance(grid, Grid)
         assert all(
-            isinstance(request, RunRequest) for _, request in grid.requests(RunRequest("", ""))
+            isinstance(request, RunRequest)
+            for _, request in grid.requests(RunRequest(task="", method=""))
         )
 
 

@@ -212,7 +212,7 @@ TARGETS = {
         {"a.npy": npy(), "a.npz": npz(np.savez), "compressed.npz": npz(np.savez_compressed)},
     ),
     "grids": Target(
-        lambda file: read_grid(file).requests(RunRequest("", "")),
+        lambda file: read_grid(file).requests(RunRequest(task="", method="")),
         {p.name: p.read_bytes() for p in (ROOT / "benchmarks" / "grids").glob("*.toml")},
     ),
     "settings": Target(

@@ -35,12 +35,12 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 KEYS: dict[str, str] = json.loads((GOLDEN / "run_keys.json").read_text())
 BATCHES: dict[str, Any] = json.loads((GOLDEN / "batches.json").read_text())
 OTHER = RunRequest(
-    "mini/syn-uci",
-    "coal",
+    task="mini/syn-uci",
+    method="coal",
     seed=3,
     draw=1,
     shift="natural",
-    hyper={"alpha": 0.5},
+    params={"alpha": 0.5},
     training={"rounds": 2, "target_sampler": "balanced", "norm": "split", "head": "linear"},
 )
 
@@ -49,7 +49,7 @@ OTHER = RunRequest(
 @pytest.mark.parametrize("name", KEYS)
 def test_a_run_has_the_key_that_it_always_had(name: str) -> None:
     task, method, seed, *other = name.split()
-    request = OTHER if other else RunRequest(task, method, int(seed))
+    request = OTHER if other else RunRequest(task=task, method=method, seed=int(seed))
     assert prepare(request).run.key == KEYS[name]
 
 
@@ -58,13 +58,16 @@ def test_a_seed_draws_the_batches_and_dropout_masks_that_it_always_drew(sampler:
     y = np.array([0] * 7 + [1] * 5 + [2] * 3)
     x = np.arange(60, dtype=np.float32).reshape(15, 4)
     data = TrainingData(
-        Labeled(x, y),
-        Labeled(x[:3], y[:3]),
-        Labeled(x[:11], y[:11]).unlabeled(),
-        Labeled(x[:2], y[:2]).unlabeled(),
-        ("a", "b", "c"),
+        source=Labeled(x, y),
+        source_val=Labeled(x[:3], y[:3]),
+        target=Labeled(x[:11], y[:11]).unlabeled(),
+        test_images=Labeled(x[:2], y[:2]).unlabeled(),
+        classes=("a", "b", "c"),
     )
-    stages = (Stage(SourceOnly(), 1, 4, Optim()), Stage(COAL(), 3, 4, Optim()))
+    stages = (
+        Stage(method=SourceOnly(), rounds=1, round_steps=4, optim=Optim()),
+        Stage(method=COAL(), rounds=3, round_steps=4, optim=Optim()),
+    )
     run = Run(
         task="toy",
         shift="natural",

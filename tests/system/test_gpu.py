@@ -51,7 +51,11 @@ def test_a_captured_graph_trains_to_the_same_weights_as_plain_steps(
     method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     planned = prepare(
-        RunRequest("digits/usps-uci", method, training={"round": 10, "rounds": 2, "pretrain": 0})
+        RunRequest(
+            task="digits/usps-uci",
+            method=method,
+            training={"round": 10, "rounds": 2, "pretrain": 0},
+        )
     )
     run, task = planned.run, planned.task
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
@@ -83,7 +87,8 @@ def test_a_lane_trains_to_the_same_weights_as_a_run_by_itself(
     be told; hence its few."""
     training = {"round": steps // 2, "rounds": 2, "pretrain": 0, "precision": "float32"}
     prepared = [
-        prepare(RunRequest(f"digits/{task}", method, seed, training=training)) for seed in (0, 1)
+        prepare(RunRequest(task=f"digits/{task}", method=method, seed=seed, training=training))
+        for seed in (0, 1)
     ]
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
@@ -109,7 +114,8 @@ def test_lanes_in_bfloat16_learn_what_a_run_by_itself_learns(task: str) -> None:
     """Rounded differently from the first step on, so losses are compared, after 200 steps."""
     training = {"round": 100, "rounds": 2, "pretrain": 0, "precision": "bf16"}
     prepared = [
-        prepare(RunRequest(f"digits/{task}", "coal", seed, training=training)) for seed in (0, 1)
+        prepare(RunRequest(task=f"digits/{task}", method="coal", seed=seed, training=training))
+        for seed in (0, 1)
     ]
     device = torch.device("cuda")
     data = prepared[0].task.training_data
@@ -136,7 +142,11 @@ class Waits(SourceOnly):
 @pytest.mark.real_data
 def test_a_step_that_cannot_be_captured_is_taken_plainly_and_says_why() -> None:
     planned = prepare(
-        RunRequest("digits/usps-uci", "source", training={"round": 5, "rounds": 1, "pretrain": 0})
+        RunRequest(
+            task="digits/usps-uci",
+            method="source",
+            training={"round": 5, "rounds": 1, "pretrain": 0},
+        )
     )
     run, task = planned.run, planned.task
     waits = replace(run, plan=(replace(run.plan[-1], method=Waits()),))
@@ -153,7 +163,7 @@ def test_a_step_that_cannot_be_captured_is_taken_plainly_and_says_why() -> None:
 
 @pytest.mark.real_data
 def test_batches_and_dropout_are_the_same_on_the_gpu_and_on_the_cpu() -> None:
-    task = prepare(RunRequest("digits/usps-uci", "coal")).task
+    task = prepare(RunRequest(task="digits/usps-uci", method="coal")).task
     tables = {}
     for name in ("cpu", "cuda"):
         feed = Feed(task.training_data, torch.device(name))
@@ -190,8 +200,13 @@ def taught(net: str, data: TrainingData, seed: int, rounds: int = 2, round_steps
     all counts."""
     optim = Optim(optimiser="adam", lr=0.001, features_lr=0.001, weight_decay=0.0)
     stages = (
-        Stage(SourceOnly(), 1, 20, optim),
-        Stage(make_method("teacher", {"threshold": 0.5}), rounds, round_steps, optim),
+        Stage(method=SourceOnly(), rounds=1, round_steps=20, optim=optim),
+        Stage(
+            method=make_method("teacher", {"threshold": 0.5}),
+            rounds=rounds,
+            round_steps=round_steps,
+            optim=optim,
+        ),
     )
     return Run(
         task="patterns",

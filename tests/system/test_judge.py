@@ -196,9 +196,9 @@ def test_a_guided_teacher_is_named_by_the_answers_that_it_began_with(
     from askew.runs.execute import Execution, execute
     from askew.runs.root import open_root
 
-    how = Execution(open_root(tmp_path / "runs"), torch.device("cpu"))
+    how = Execution(root=open_root(tmp_path / "runs"), device=torch.device("cpu"))
     short = {"pretrain": 2, "rounds": 1, "round": 2, "batch": 8}
-    planned = prepare(RunRequest("mini/syn-uci", "source", training=short))
+    planned = prepare(RunRequest(task="mini/syn-uci", method="source", training=short))
     source, task = planned.run, planned.task
     keys = [source.key]
     list(execute(source, task, how))
@@ -208,7 +208,7 @@ def test_a_guided_teacher_is_named_by_the_answers_that_it_began_with(
         np.save(tmp_path / f"choice{kind}.npy", answers)
         guided = replace(task, training_data=replace(task.training_data, answers=answers))
         run = plan_run(
-            RunRequest("mini/syn-uci", "guided", shift=source.shift, training=short),
+            RunRequest(task="mini/syn-uci", method="guided", shift=source.shift, training=short),
             guided,
             source.net.name,
         )

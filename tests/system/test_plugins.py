@@ -25,7 +25,7 @@ from askew.runs.recipes import read_settings
 
 cls = method_class("entmin")
 askew.check_method(cls())
-result = askew.run("rings/plain-noisy", method="entmin", hyper={"weight": 0.05}, device="cpu", log=["journal"])
+result = askew.run("rings/plain-noisy", method="entmin", params={"weight": 0.05}, device="cpu", log=["journal"])
 try:
     askew.run("rings/plain-noisy", method="lost")
 except askew.UserError as error:

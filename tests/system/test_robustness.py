@@ -39,7 +39,13 @@ def only(images: Labeled, *classes: int) -> Labeled:
 def made_of(source: Labeled, source_val: Labeled, target: Unlabeled) -> TrainingData:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", EmptyClassWarning)
-        return TrainingData(source, source_val, target, rows(12, 0.5, 3).unlabeled(), CLASSES)
+        return TrainingData(
+            source=source,
+            source_val=source_val,
+            target=target,
+            test_images=rows(12, 0.5, 3).unlabeled(),
+            classes=CLASSES,
+        )
 
 
 def plain() -> TrainingData:
@@ -71,7 +77,10 @@ def run_of(method: Method, head: str, **how: Any) -> Run:
     # type: ignore[arg-type]
     net = parse_network(how.pop("net", "mlp"), head=head, norm=how.pop("norm", "joint"))
     optim = Optim(lr=0.05, features_lr=0.05)
-    plan = (Stage(SourceOnly(), 1, 3, optim), Stage(method, 2, 2, optim, restart=method.restarts))
+    plan = (
+        Stage(method=SourceOnly(), rounds=1, round_steps=3, optim=optim),
+        Stage(method=method, rounds=2, round_steps=2, optim=optim, restart=method.restarts),
+    )
     settings: dict[str, Any] = {"batch": 6, "sampler": "balanced", "target_sampler": "natural"}
     return Run(
         task="toy",

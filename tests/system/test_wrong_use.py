@@ -120,7 +120,7 @@ NO_SEED = [float("nan"), 1.5, "x", "0", None, -1, 2**64, [0]]
     "ask",
     [
         lambda seed: askew.run("mini/syn-uci", seed=seed),
-        lambda seed: RunRequest("mini/syn-uci", "coal", draw=seed),
+        lambda seed: RunRequest(task="mini/syn-uci", method="coal", draw=seed),
         lambda seed: AdaptRequest(Path("a"), Path("b"), seed=seed),
         lambda seed: askew.load_task("mini/syn-uci", draw=seed),
     ],

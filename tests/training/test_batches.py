@@ -43,11 +43,11 @@ def training_data() -> TrainingData:
     x = np.arange(40, dtype=np.float32).reshape(-1, 1)
     y = np.array([0, 0, 0, 0, 0, 0, 1, 1, 2, 2])
     return TrainingData(
-        Labeled(x[:10], y),
-        Labeled(x[10:13], y[7:]),
-        Unlabeled(x[20:27]),
-        Unlabeled(x[30:35]),
-        tuple("abc"),
+        source=Labeled(x[:10], y),
+        source_val=Labeled(x[10:13], y[7:]),
+        target=Unlabeled(x[20:27]),
+        test_images=Unlabeled(x[30:35]),
+        classes=tuple("abc"),
     )
 
 

@@ -78,11 +78,11 @@ def run_of(
     views: str = "none",
     target_sampler: str = "natural",
     optimiser: str = "sgd",
-    hyper: dict[str, Any] | None = None,
+    params: dict[str, Any] | None = None,
     **spec: Any,
 ) -> Run:
     """Steps with a refresh before each."""
-    chosen = small(method, **hyper or {})
+    chosen = small(method, **params or {})
     optim = Optim(optimiser=optimiser, lr=lr, features_lr=lr)  # type: ignore[arg-type]
     return Run(
         task="toy",
@@ -91,8 +91,10 @@ def run_of(
         origin=net,
         net=parse_network(net, head=chosen.head, **spec),
         plan=(
-            Stage(SourceOnly(), 1, 5, optim),
-            Stage(chosen, rounds, 1, optim, restart=chosen.restarts),
+            Stage(method=SourceOnly(), rounds=1, round_steps=5, optim=optim),
+            Stage(
+                method=chosen, rounds=rounds, round_steps=1, optim=optim, restart=chosen.restarts
+            ),
         ),
         batch=batch,
         sampler="balanced",
@@ -112,7 +114,7 @@ def taught(net: str, views: str) -> Run:
         "optimiser": "adam",
         "lr": 0.001,
     }
-    return run_of("teacher", net, 9, views=views, hyper={"threshold": 0.4}, **how)
+    return run_of("teacher", net, 9, views=views, params={"threshold": 0.4}, **how)
 
 
 PICTURES = run_of("coal", "mini", batch=9)

@@ -61,7 +61,11 @@ def noise_of(*shape: int) -> TrainingData:
     x = [rng.integers(0, 256, (n, *shape), dtype=np.uint8) for n in (24, 6, 24, 6)]
     y = np.arange(24) % 3
     return TrainingData(
-        Labeled(x[0], y), Labeled(x[1], y[:6]), Unlabeled(x[2]), Unlabeled(x[3]), ("a", "b", "c")
+        source=Labeled(x[0], y),
+        source_val=Labeled(x[1], y[:6]),
+        target=Unlabeled(x[2]),
+        test_images=Unlabeled(x[3]),
+        classes=("a", "b", "c"),
     )
 
 
@@ -87,7 +91,9 @@ def run_of(
     method = small(id, **hyper)
     rate = 0.01 if optimiser == "sgd" else 0.001
     optim = Optim(optimiser=optimiser, lr=rate, features_lr=rate)  # type: ignore[arg-type]
-    stage = Stage(method, 2, round_steps, optim, restart=method.restarts)
+    stage = Stage(
+        method=method, rounds=2, round_steps=round_steps, optim=optim, restart=method.restarts
+    )
     return Run(
         task="toy",
         shift="natural",
@@ -108,7 +114,9 @@ def run_of(
 def started(run: Run) -> Checkpoint:
     """The weights from which both ways go: those of a network that has learnt a little from the
     source."""
-    stage = Stage(SourceOnly(), 1, 10, Optim(lr=0.01, features_lr=0.01))
+    stage = Stage(
+        method=SourceOnly(), rounds=1, round_steps=10, optim=Optim(lr=0.01, features_lr=0.01)
+    )
     return _source_only(dataclasses.replace(run, plan=(stage,), target_sampler="natural"))
 
 
@@ -286,7 +294,7 @@ def task() -> Task:
 
 
 def with_source_before(run: Run) -> Run:
-    first = Stage(SourceOnly(), 1, 10, run.plan[0].optim)
+    first = Stage(method=SourceOnly(), rounds=1, round_steps=10, optim=run.plan[0].optim)
     return dataclasses.replace(run, plan=(first, *run.plan))
 
 
@@ -294,10 +302,10 @@ def test_every_lane_ends_as_an_ordinary_folder_and_none_is_trained_twice(
     task: Task, tmp_path: Path
 ) -> None:
     runs = [with_source_before(run_of(HERE, seed, round_steps=10)) for seed in (0, 1)]
-    how = Execution(open_root(tmp_path / "lanes"), CPU, checkpoint_every=0.0)
+    how = Execution(root=open_root(tmp_path / "lanes"), device=CPU, checkpoint_every=0.0)
     list(execute_lanes([(run, task) for run in runs], how))
     for run in runs:
-        list(execute(run, task, Execution(open_root(tmp_path / "alone"), CPU)))
+        list(execute(run, task, Execution(root=open_root(tmp_path / "alone"), device=CPU)))
         lane, alone = (RunFolder(tmp_path / name / run.key) for name in ("lanes", "alone"))
         assert {p.name for p in lane.path.iterdir()} == {p.name for p in alone.path.iterdir()}
         assert [e["step"] for e in lane.trace()] == [e["step"] for e in alone.trace()]
@@ -311,7 +319,7 @@ def test_every_lane_ends_as_an_ordinary_folder_and_none_is_trained_twice(
 def test_lanes_that_stopped_at_different_steps_all_end(task: Task, tmp_path: Path) -> None:
     """A grid may be interrupted twice, with other lanes together each time."""
     runs = [run_of(HERE, seed, round_steps=10) for seed in (0, 1, 2)]
-    how = Execution(tmp_path, CPU, checkpoint_every=0.0)
+    how = Execution(root=tmp_path, device=CPU, checkpoint_every=0.0)
     for _, event in zip(
         range(3), execute_lanes([(runs[0], task), (runs[1], task)], how), strict=False
     ):
@@ -324,7 +332,9 @@ def test_lanes_that_stopped_at_different_steps_all_end(task: Task, tmp_path: Pat
 
 def test_a_broken_lane_is_named_and_the_others_are_kept(task: Task, tmp_path: Path) -> None:
     runs = [run_of(HERE, 0, "dan", weight=1e38), run_of(HERE, 1, "dan")]
-    events = list(execute_lanes([(run, task) for run in runs], Execution(tmp_path, CPU)))
+    events = list(
+        execute_lanes([(run, task) for run in runs], Execution(root=tmp_path, device=CPU))
+    )
     (broken,) = [event for event in events if isinstance(event, Broken)]
     assert broken.key == runs[0].key
     assert "is not finite" in str(broken.error)

@@ -182,12 +182,20 @@ def test_a_run_stopped_anywhere_ends_as_an_undisturbed_one(
     monkeypatch.setattr(loop, "CPU_CHUNK", 4)
     source = make_run(SourceOnly(), rounds=2)
     run = dataclasses.replace(
-        source, plan=(*source.plan, Stage(BBSE(), 2, 10, source.plan[-1].optim, restart=True))
+        source,
+        plan=(
+            *source.plan,
+            Stage(
+                method=BBSE(), rounds=2, round_steps=10, optim=source.plan[-1].optim, restart=True
+            ),
+        ),
     )
     finish(run, task, tmp_path / "calm")
     lives: list[int] = []
     while not RunFolder(tmp_path / "rough" / run.key).done:
-        progress = execute(run, task, Execution(tmp_path / "rough", CPU, checkpoint_every=0.0))
+        progress = execute(
+            run, task, Execution(root=tmp_path / "rough", device=CPU, checkpoint_every=0.0)
+        )
         lives += [p.step for p in islice(progress, 3) if p.key == run.key][:1]
         progress.close()  # type: ignore[attr-defined]
     assert lives == [0, 0, 8, 14, 18]  # where each life of the last stage began
@@ -198,7 +206,7 @@ def test_a_run_stopped_anywhere_ends_as_an_undisturbed_one(
 
 
 def planned(method: str, **training: Any) -> Run:
-    return prepare(RunRequest("mini/syn-uci", method, training=training)).run
+    return prepare(RunRequest(task="mini/syn-uci", method=method, training=training)).run
 
 
 def test_bbse_is_planned_as_pre_training_then_source_only_then_a_restart() -> None:

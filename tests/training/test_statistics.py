@@ -51,7 +51,10 @@ def run_of(
         draw=0,
         origin=DATA.origin,
         net=NetworkSpec(layers="mlp", norm=norm),  # type: ignore[arg-type]
-        plan=(Stage(SourceOnly(), 1, 10, optim), Stage(method, 1, steps, optim)),
+        plan=(
+            Stage(method=SourceOnly(), rounds=1, round_steps=10, optim=optim),
+            Stage(method=method, rounds=1, round_steps=steps, optim=optim),
+        ),
         batch=60,
         sampler="natural",
         target_sampler="natural",
@@ -212,7 +215,7 @@ def test_in_lanes_too(method: Method) -> None:
 def test_a_saved_model_predicts_either_domain_with_its_statistics(tmp_path: Path) -> None:
     run = run_of(DANN(hidden=16), steps=10)
     root = open_root(tmp_path / "runs")
-    list(execute(run, TASK, Execution(root, CPU)))
+    list(execute(run, TASK, Execution(root=root, device=CPU)))
     model = Predictor.of_run(root / run.key, "cpu")
     model.save(tmp_path / "model")
     for found in (model, load(tmp_path / "model", "cpu")):
@@ -232,7 +235,7 @@ def test_a_saved_model_predicts_either_domain_with_its_statistics(tmp_path: Path
 def test_a_model_with_one_set_predicts_both_domains_with_it(tmp_path: Path) -> None:
     run = dataclasses.replace(run_of(SourceOnly()), plan=run_of(SourceOnly()).plan[:1])
     root = open_root(tmp_path / "runs")
-    list(execute(run, TASK, Execution(root, CPU)))
+    list(execute(run, TASK, Execution(root=root, device=CPU)))
     model = Predictor.of_run(root / run.key, "cpu")
     np.testing.assert_array_equal(
         model.logits(DATA.target.x), model.logits(DATA.target.x, domain="source")
@@ -243,7 +246,7 @@ def test_a_model_with_one_set_predicts_both_domains_with_it(tmp_path: Path) -> N
 def test_a_map_of_features_shows_each_domain_with_its_statistics(tmp_path: Path, norm: str) -> None:
     run = run_of(DANN(hidden=16), norm, steps=10)
     root = open_root(tmp_path / "runs")
-    list(execute(run, TASK, Execution(root, CPU)))
+    list(execute(run, TASK, Execution(root=root, device=CPU)))
     features = network_features(root / run.key, run.describe(), DATA)
     head = read_tensors(root / run.key / "weights.safetensors")[0]
     for x, domain in ((DATA.source.x, "source"), (DATA.target.x, "target")):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pytest
@@ -78,14 +78,17 @@ class End(NamedTuple):
 # The same for every method: small steps of Adam with β₁ = 0.5, as FDANN's authors train it. Under
 # SGD its critic is soon so sure that its gradient vanishes, and does not come back.
 OPTIM = Optim(optimiser="adam", lr=6e-4, features_lr=6e-4, momentum=0.5, schedule="cosine")
-LENGTH = (6, 13, OPTIM)
+LENGTH: Any = {"rounds": 6, "round_steps": 13, "optim": OPTIM}
 
 
 def run_of(method: Method, head: Literal["linear", "cosine"] | None = None) -> Run:
     """Planned as `recipe.prepare` does it."""
-    plan = [Stage(SourceOnly(), 1, 60, OPTIM), Stage(method, *LENGTH, restart=method.restarts)]
+    plan = [
+        Stage(method=SourceOnly(), rounds=1, round_steps=60, optim=OPTIM),
+        Stage(method=method, restart=method.restarts, **LENGTH),
+    ]
     if method.restarts:
-        plan.insert(1, Stage(SourceOnly(), *LENGTH))
+        plan.insert(1, Stage(method=SourceOnly(), **LENGTH))
     return Run(
         task="toy",
         shift="natural",

@@ -161,7 +161,10 @@ def run_of(method: Method, net: str = "mlp", views: Views = NO_VIEWS, **more: An
         draw=0,
         origin=net,
         net=parse_network(net, norm="split"),
-        plan=(Stage(SourceOnly(), 1, 2, optim), Stage(method, 2, 4, optim)),
+        plan=(
+            Stage(method=SourceOnly(), rounds=1, round_steps=2, optim=optim),
+            Stage(method=method, rounds=2, round_steps=4, optim=optim),
+        ),
         batch=6,
         sampler="balanced",
         precision="float32",
@@ -298,7 +301,7 @@ def test_pre_training_is_shared_by_runs_that_draw_the_target_in_other_ways() -> 
 def test_views_that_do_not_fit_the_task_are_refused_before_training() -> None:
     task = Task("toy", DATA["mini"], TestLabels(np.arange(9) % 3, None, ("a", "b", "c")))
     for views, refused in (("rows", True), ("affine", False)):
-        request = RunRequest("mini/toy", "source", training={"views": views})
+        request = RunRequest(task="mini/toy", method="source", training={"views": views})
         with (
             pytest.raises(UserError, match="rows are for rows of features")
             if refused

@@ -178,7 +178,7 @@ def adapt_steps(
     else:
         outcome = yield from auto(session, inputs, candidates)
     outcome = take(outcome, request.take) if request.take else outcome
-    yield Progress("choice", "estimating class shares", 0, 1, {})
+    yield Progress(key="choice", label="estimating class shares", step=0, steps=1, losses={})
     found = assess(session, inputs, outcome)
     return replace(found, seconds=time.monotonic() - began, request=request)
 
@@ -284,9 +284,9 @@ def diagnose_steps(
             f"{few(training_data.classes)}.",
             "name the source that it was trained on, or one with the same classes.",
         )
-    yield Progress("model", "applying the model", 0, 2, {})
+    yield Progress(key="model", label="applying the model", step=0, steps=2, losses={})
     source_val = predictor.logits(training_data.source_val.x, domain="source")
-    yield Progress("model", "applying the model", 1, 2, {})
+    yield Progress(key="model", label="applying the model", step=1, steps=2, losses={})
     target = predictor.logits(training_data.target.x)
     outputs = DomainOutputs.of(
         source_val, training_data.source_val.y, target, predictor.card.training_prior

@@ -130,11 +130,11 @@ def judge(
     scored = score_networks([one.outputs for one in teachers], target_shares)
     scored += [score_another(scored, one.outputs) for one in networks[len(teachers) :]]
     verdicts, steps = {}, len(networks)
-    yield Progress("choice", "judging without labels", 0, steps, {})
+    yield Progress(key="choice", label="judging without labels", step=0, steps=steps, losses={})
     found = judge_transfers(scored, resamples=session.resamples)
     for i, (one, verdict) in enumerate(zip(networks[1:], found, strict=True), start=1):
         verdicts[one.name] = verdict
-        yield Progress("choice", "judging without labels", i, steps, {})
+        yield Progress(key="choice", label="judging without labels", step=i, steps=steps, losses={})
     return scored, verdicts
 
 
@@ -180,7 +180,7 @@ def named_candidates(
         found.append(Candidate(name=name, method=method, params=own, images_per_class=room))
         for trial in trials(method, {}, search, fixed=tuple(own)) if search > 1 else ():
             if trial.origin == "searched":
-                label, params_of = f"{name} {trial.label}", {**own, **trial.hyper}
+                label, params_of = f"{name} {trial.label}", {**own, **trial.params}
                 found.append(Candidate(name=label, method=method, params=params_of))
     return found
 

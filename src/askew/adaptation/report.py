@@ -120,7 +120,7 @@ def _evidence(found: Adaptation) -> Table | None:
             SCORES[e.score].title,
             number(e.before, 3),
             number(e.after, 3),
-            Cell(f"{e.low:+.3f} to {e.high:+.3f}", f"{e.low:.4f}"),
+            Cell(text=f"{e.low:+.3f} to {e.high:+.3f}", key=f"{e.low:.4f}"),
             e.votes,
         ]
         for e in found.verdict.evidence
@@ -274,7 +274,7 @@ def _gallery(found: Adaptation, rows: Rows) -> Table | list[dict[str, str]]:
             for i, name, predicted, p in zip(rows, names, classes, confidence, strict=True)
         ]
     lines: list[Cells] = [
-        [n, k, Cell(f"{100 * p:.0f} %", f"{p:.4f}")]
+        [n, k, Cell(text=f"{100 * p:.0f} %", key=f"{p:.4f}")]
         for n, k, p in zip(names, classes, confidence, strict=True)
     ]
     return Table("Rows of the target", ["row", "predicted class", "probability"], lines)

@@ -51,11 +51,11 @@ class Candidate:
         room = min(self.images_per_class * len(task.training_data.classes), LARGEST_BATCH)
         batch = {"batch": room} if room > USUAL_BATCH else {}
         request = RunRequest(
-            task.name,
-            self.method,
-            seed,
+            task=task.name,
+            method=self.method,
+            seed=seed,
             shift="natural",
-            hyper=self.params,
+            params=self.params,
             training=batch | dict(training_set.training) | dict(self.training),
         )
         return plan_run(request, task, training_set.network)
@@ -165,7 +165,7 @@ class Session:
                     "run `askew adapt` again with the same -o.",
                 )
             fetch_weights(run.net, tuple(task.training_data.source.x.shape[1:]))
-        how = Execution(open_root(self.folder), self.device, log=self.log)
+        how = Execution(root=open_root(self.folder), device=self.device, log=self.log)
         for step in execute(run, task, how):
             yield replace(step, label=candidate.name) if step.key == run.key else step
 

@@ -186,7 +186,13 @@ def _train(
     for step in range(steps):
         if step % settings.round == 0:
             labels, q = _refresh(net, above, rows, shift, settings.trust)
-            yield Progress("source-free", "adapting without source", step, steps, {})
+            yield Progress(
+                key="source-free",
+                label="adapting without source",
+                step=step,
+                steps=steps,
+                losses={},
+            )
         net.train()
         net.set_step_key(step_keys[step].to(model.device))
         index = order[step * settings.batch : (step + 1) * settings.batch]

@@ -31,11 +31,11 @@ def audit(
         ),
     ] = None,
     draw: Annotated[
-        int, typer.Option("--draw", help="Sample this many target images at random to label.")
+        int, typer.Option("--sample", help="Sample this many target images at random to label.")
     ] = 0,
     disagree: Annotated[
         bool,
-        typer.Option("--disagree", help="With --draw: three of four where the methods disagree."),
+        typer.Option("--disagree", help="With --sample: three of four where the methods disagree."),
     ] = False,
     sheet: Annotated[
         Path | None,
@@ -57,7 +57,7 @@ def audit(
         return
     if draw or sheet or disagree:
         raise UserError(
-            "--draw, --disagree and --out sample images to label, and cannot be used with LABELS.",
+            "--sample, --disagree and --out draw images to label, and cannot be used with LABELS.",
             "leave them out.",
         )
     found = audited(folder, labels, Columns(path_column, label_column))
@@ -71,12 +71,12 @@ def _sample_to_label(folder: Path, draw: int, sheet: Path, disagree: bool, as_js
     from askew.adaptation.audit import draw_sheet, target_names
 
     if not draw:
-        target_names(folder)  # in a folder of something else, --draw would not help
+        target_names(folder)  # in a folder of something else, --sample would not help
         raise UserError(
             "There are no labels to evaluate on.",
-            f"askew audit {folder} --draw 100 samples images to label.",
+            f"askew audit {folder} --sample 100 samples images to label.",
         )
-    at_least("--draw", draw, 1)
+    at_least("--sample", draw, 1)
     drawn = draw_sheet(folder, draw, sheet, disagree)
     if as_json:
         print_json({"sheet": str(sheet), "images": drawn})
@@ -128,7 +128,7 @@ def _print_audit(found: Audit) -> None:
         )
     if found.labelled < found.images:
         print_note(
-            "This assumes that the labelled images are a random sample, as `--draw` draws them."
+            "This assumes that the labelled images are a random sample, as `--sample` draws them."
         )
 
 

@@ -54,7 +54,7 @@ def names(text: str) -> list[str]:
 
 
 _EXAMPLES = {
-    "the method": "--option alpha=0.1",
+    "the method": "--param alpha=0.1",
     "training": "-t rounds=5",
     "Slurm": "--slurm partition=gpu",
 }
@@ -160,7 +160,13 @@ def execution(
     log = checked_trackers(options.log)
     root = check_root(options.out)
     return Execution(
-        root, device, not options.plain, options.checkpoint_every, launch.lanes, curve, log=log
+        root=root,
+        device=device,
+        graph=not options.plain,
+        checkpoint_every=options.checkpoint_every,
+        lanes=launch.lanes,
+        curve=curve,
+        log=log,
     )
 
 

@@ -238,7 +238,7 @@ def show(
     sheet: Annotated[
         Path | None,
         typer.Option(
-            "-o", "--output", help="With --views: a .png, .svg or .pdf file; default: views.png."
+            "-o", "--out", help="With --views: a .png, .svg or .pdf file; default: views.png."
         ),
     ] = None,
     training: TrainingOptions,
@@ -296,11 +296,16 @@ def _draw_views(
     from askew.runs.config import RunRequest, prepare
 
     check_figure(file)
-    train, how = (
-        pairs(training.train, "training"),
-        (training.settings, options.data, training.recipe),
+    request = RunRequest(
+        task=task,
+        method="teacher",
+        draw=options.draw,
+        shift=options.shift,
+        training=pairs(training.train, "training"),
+        settings=training.settings,
+        data=options.data,
+        recipe=training.recipe,
     )
-    request = RunRequest(task, "teacher", 0, options.draw, options.shift, {}, train, *how)
     planned = prepare(request)
     views = planned.run.views
     save(view_sheet(task, planned.task.training_data, views), file)

@@ -118,7 +118,7 @@ def _explain(method: type[Method], as_json: bool) -> None:
     print_text(f"{method.id}  ({method.head} head)\n\n{inspect.cleandoc(method.__doc__ or '')}\n")
     if described:
         print_table(
-            ["-o", "default", "searched", "meaning"],
+            ["-p", "default", "searched", "meaning"],
             [[o["option"], str(o["default"]), o["search"], o["help"]] for o in described],
         )
     _print_training_settings()

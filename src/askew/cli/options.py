@@ -74,8 +74,8 @@ Draw = Annotated[
 HyperParameters = Annotated[
     list[str] | None,
     typer.Option(
-        "-o",
-        "--option",
+        "-p",
+        "--param",
         metavar="NAME=VALUE",
         help="Hyper-parameter of the method; `askew methods METHOD` lists them.",
         rich_help_panel=TRAINING,
@@ -216,6 +216,7 @@ class ExecutionOptions:
     out: Annotated[
         Path,
         typer.Option(
+            "-o",
             "--out",
             help="Folder of runs; those that are finished there are not repeated.",
             rich_help_panel=EXECUTION,

@@ -94,7 +94,7 @@ def predict(
     code: CodeOptions,
     file: Annotated[
         Path | None,
-        typer.Option("-o", "--output", help="A .csv or .parquet file; default: CSV on stdout."),
+        typer.Option("-o", "--out", help="A .csv or .parquet file; default: CSV on stdout."),
     ] = None,
     path_column: PathColumn = "",
     prior: PriorOption = "uniform",
@@ -247,7 +247,7 @@ def embed(
     file: Annotated[
         Path | None,
         typer.Option(
-            "-o", "--output", help="A .npz file with x, names and, where there are some, labels y."
+            "-o", "--out", help="A .npz file with x, names and, where there are some, labels y."
         ),
     ] = None,
     backbone: Annotated[
@@ -357,7 +357,7 @@ def _hand_out(embedder: Embedder, domain: CustomDomain, file: Path | None, as_js
 def export(
     model: Model,
     file: Annotated[
-        Path, typer.Option("-o", "--output", help="The file to write; a folder for safetensors.")
+        Path, typer.Option("-o", "--out", help="The file to write; a folder for safetensors.")
     ],
     code: CodeOptions,
     to: Annotated[

@@ -44,7 +44,7 @@ def figure(
         ),
     ],
     folder: Annotated[Path | None, typer.Argument(help="Folder of runs; default: runs.")] = None,
-    file: Annotated[Path, typer.Option("-o", "--output", help="A .png, .svg or .pdf file.")] = Path(
+    file: Annotated[Path, typer.Option("-o", "--out", help="A .png, .svg or .pdf file.")] = Path(
         "figure.svg"
     ),
     tasks: Annotated[
@@ -167,7 +167,7 @@ def _features(rows: list[Row], seed: int, most: int, data: Path | None) -> Figur
 @app.command(rich_help_panel=BENCHMARKS)
 def report(
     folder: Annotated[Path, typer.Argument(help="Folder of runs.")] = RUNS,
-    file: Annotated[Path, typer.Option("-o", "--output", help="The HTML file to write.")] = Path(
+    file: Annotated[Path, typer.Option("-o", "--out", help="The HTML file to write.")] = Path(
         "report.html"
     ),
     data: Data = None,

@@ -351,7 +351,7 @@ def _trial_as_json(result: Result, chosen: bool) -> dict[str, Any]:
     return {
         "method": trial.method,
         "origin": trial.origin,
-        "hyper": dict(trial.hyper),
+        "params": dict(trial.params),
         "scores": {task: list(values) for task, values in result.scores.items()},
         "mean": result.mean,
         "chosen": chosen,

@@ -51,23 +51,23 @@ if TYPE_CHECKING:
 
 
 def _request(
-    task: TaskOptions, training: TrainingOptions, hyper: list[str] | None = None
+    task: TaskOptions, training: TrainingOptions, params: list[str] | None = None
 ) -> RunRequest:
     """What options ask for; which task, method and seed is left open."""
     from askew.runs.config import RunRequest
 
-    options, settings = pairs(hyper, "the method"), pairs(training.train, "training")
+    options, settings = pairs(params, "the method"), pairs(training.train, "training")
     return RunRequest(
-        "",
-        "",
-        0,
-        task.draw,
-        task.shift,
-        options,
-        settings,
-        training.settings,
-        task.data,
-        training.recipe,
+        task="",
+        method="",
+        seed=0,
+        draw=task.draw,
+        shift=task.shift,
+        params=options,
+        training=settings,
+        settings=training.settings,
+        data=task.data,
+        recipe=training.recipe,
     )
 
 
@@ -83,7 +83,7 @@ def run(
         str, typer.Option("--method", "-m", help="Method by id, or file.py:Class.")
     ] = "coal",
     seed: Seed = 0,
-    hyper: HyperParameters = None,
+    params: HyperParameters = None,
     task_options: TaskOptions,
     training: TrainingOptions,
     execution_options: ExecutionOptions,
@@ -100,7 +100,7 @@ def run(
     from askew.training import distributed
 
     at_least("--seed", seed, 0)
-    request = replace(_request(task_options, training, hyper), task=task, method=method, seed=seed)
+    request = replace(_request(task_options, training, params), task=task, method=method, seed=seed)
     with distributed.together() as team:
         if team is not None and team.rank > 0:
             serve_run(team, request)
@@ -160,7 +160,7 @@ def bench(
     allow_code: Annotated[
         bool, typer.Option("--allow-code", help="Run methods' files that a grid names.")
     ] = False,
-    hyper: HyperParameters = None,
+    params: HyperParameters = None,
     task_options: TaskOptions,
     training: TrainingOptions,
     execution_options: ExecutionOptions,
@@ -181,7 +181,7 @@ def bench(
         _grid(name, names(tasks), names(methods), seeds, recipes, allow_code), first_seed=first_seed
     )
     one = recipes[0] if len(recipes) == 1 else ""
-    requests = grid.requests(replace(_request(task_options, training, hyper), recipe=one))
+    requests = grid.requests(replace(_request(task_options, training, params), recipe=one))
     how = execution(execution_options, launch, curve=curve)
     plan = plan_jobs([request for _, request in requests], how)
     if launch.dry_run:
@@ -370,6 +370,8 @@ def _write_settings(
     from askew.core.files import write_bytes
     from askew.runs.tune import to_toml, tuned
 
-    chosen = [result.trial for result in best.values() if result is not None and result.trial.hyper]
+    chosen = [
+        result.trial for result in best.values() if result is not None and result.trial.params
+    ]
     command = f"Written by: askew {shlex.join(sys.argv[1:])}"
     write_bytes(file, to_toml(tuned(settings, chosen), [command, *comments]).encode())

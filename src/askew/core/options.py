@@ -61,7 +61,7 @@ class Search:
         return f"{self.low:g} … {self.high:g}{' (log)' if self.log else ''}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Option:
     """One field of a dataclass of settings, as a user sees it."""
 
@@ -97,7 +97,12 @@ def _options(cls: type) -> dict[str, Option]:
         limits = next((e for e in extras if isinstance(e, Between)), None)
         search = next((e for e in extras if isinstance(e, Search)), None)
         found[field.name] = Option(
-            field.name, hint, default, helps.get(field.name, ""), limits, search
+            name=field.name,
+            type=hint,
+            default=default,
+            help=helps.get(field.name, ""),
+            limits=limits,
+            search=search,
         )
     return found
 

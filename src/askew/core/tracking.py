@@ -26,7 +26,7 @@ LOGS = "logs"
 Values = Mapping[str, float]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RunInfo:
     """What a tracker is told when a run starts."""
 
@@ -229,7 +229,13 @@ class Trackers:
 def info(key: str, label: str, described: Mapping[str, Any], root: Path, step: int) -> RunInfo:
     """What trackers are told of a run that is described as in run.json."""
     *_, last = described["plan"]
-    return RunInfo(key, label, dict(_flat({**described, "plan": last})), root / LOGS, step)
+    return RunInfo(
+        key=key,
+        label=label,
+        settings=dict(_flat({**described, "plan": last})),
+        folder=root / LOGS,
+        step=step,
+    )
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str | float | bool]]:

@@ -56,7 +56,7 @@ _FORMS = (
 _MOST_NAMED = 5
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class CustomDomain:
     """One domain as the user gave it."""
 
@@ -78,7 +78,7 @@ class CustomDomain:
         return tuple(self.x.shape[1:])
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class CustomData:
     """The task that two domains of the user make, and what a report should mention."""
 
@@ -174,7 +174,11 @@ def read_domain(
             None if found.y is None or which == "target" else label_names(found.y, len(names), path)
         )
         domain = CustomDomain(
-            path, found.x, names, labels, labels_ignored=found.y is not None and which == "target"
+            path=path,
+            x=found.x,
+            names=names,
+            labels=labels,
+            labels_ignored=found.y is not None and which == "target",
         )
     else:
         raise UserError(f"The {which} {path} is neither a folder nor a list nor an array.", _FORMS)
@@ -243,7 +247,15 @@ def listed_domain(
     labels = None if listing.labels is None else tuple(listing.labels[i] for i in kept)
     names = tuple(listing.paths[i] for i in kept)
     ignored = labels is not None and which == "target"
-    return CustomDomain(path, found.x, names, labels, listing.root, broken, ignored)
+    return CustomDomain(
+        path=path,
+        x=found.x,
+        names=names,
+        labels=labels,
+        root=listing.root,
+        broken=broken,
+        labels_ignored=ignored,
+    )
 
 
 def load_custom_data(
@@ -279,10 +291,10 @@ def load_custom_data(
         )
     kind = kind_of(source.shape, source.root is not None)
     return CustomData(
-        kind,
-        make_unlabeled_task(f"{OWN}/{kind}", whole, Unlabeled(xt), classes),
-        source,
-        target,
+        kind=kind,
+        task=make_unlabeled_task(f"{OWN}/{kind}", whole, Unlabeled(xt), classes),
+        source=source,
+        target=target,
         unknown=_unknown(target.labels or (), classes),
         shared=int(np.isin(row_hashes(target.x), row_hashes(source.x)).sum())
         if source.shape == target.shape

@@ -297,7 +297,12 @@ def _domain(
     given = any(y is not None for y in labels)
     own = _labels(items, labels) if which == "source" else None
     return CustomDomain(
-        Path(items.what), x, names, own, labels_ignored=given and which == "target", **more
+        path=Path(items.what),
+        x=x,
+        names=names,
+        labels=own,
+        labels_ignored=given and which == "target",
+        **more,
     )
 
 

@@ -34,7 +34,7 @@ LEAST_DIRICHLET = 1e-6
 there on, or all are equal, to the last image."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Info:
     """What `askew tasks` shows of a task."""
 
@@ -50,7 +50,7 @@ class Info:
     """The label shift that the task was published with."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class TrainingData:
     """Everything that training and model selection may use. It holds no target label.
 
@@ -332,7 +332,11 @@ def make_task(  # noqa: PLR0913
         )
         paper = label_shift.draw(test.y, test_counts, draw)
     training_data = TrainingData(
-        own_source, source_val, own_target.unlabeled(), test.unlabeled(), classes
+        source=own_source,
+        source_val=source_val,
+        target=own_target.unlabeled(),
+        test_images=test.unlabeled(),
+        classes=classes,
     )
     return Task(
         name,
@@ -354,7 +358,15 @@ def make_unlabeled_task(
     held = label_shift.draw(source.y, share, seed)
     rest = np.setdiff1d(np.arange(len(source)), held)
     return Task(
-        name, TrainingData(source.take(rest), source.take(held), target, target, classes), None
+        name,
+        TrainingData(
+            source=source.take(rest),
+            source_val=source.take(held),
+            target=target,
+            test_images=target,
+            classes=classes,
+        ),
+        None,
     )
 
 

@@ -146,11 +146,11 @@ def embed_task(task: Task, both: Embedders) -> Generator[Progress, None, Task]:
         test = Unlabeled(both.target.rows(data.test_images.x))
     source, held_out = (both.source.rows(x) for x in (data.source.x, data.source_val.x))
     rows = TrainingData(
-        Labeled(source, data.source.y),
-        Labeled(held_out, data.source_val.y),
-        target,
-        test,
-        data.classes,
+        source=Labeled(source, data.source.y),
+        source_val=Labeled(held_out, data.source_val.y),
+        target=target,
+        test_images=test,
+        classes=data.classes,
     )
     return Task("own/embeddings", rows, task.test, task.notes)
 
@@ -210,10 +210,18 @@ class Embedder:
         paths = [[listing.root / path for path in listing.paths] for listing in listings]
         contents: list[list[int | str]] = [[] for _ in paths]
         for group, found in zip(paths, contents, strict=True):
-            yield Progress("reading", "reading pictures", 0, len(group), {})
+            yield Progress(
+                key="reading", label="reading pictures", step=0, steps=len(group), losses={}
+            )
             for some in content_hashes(group):
                 found += some
-                yield Progress("reading", "reading pictures", len(found), len(group), {})
+                yield Progress(
+                    key="reading",
+                    label="reading pictures",
+                    step=len(found),
+                    steps=len(group),
+                    losses={},
+                )
         flat = zip(chain.from_iterable(contents), chain.from_iterable(paths), strict=True)
         images = {
             h: functools.partial(decode, path, self.shape) for h, path in flat if isinstance(h, int)
@@ -257,7 +265,7 @@ class Embedder:
         }
         todo = [(h, get) for h, get in images.items() if h in lacking]
         done, label = len(images) - len(todo), f"embeddings by {self.embedding.label}"
-        yield Progress("embeddings", label, done, len(images), {})
+        yield Progress(key="embeddings", label=label, step=done, steps=len(images), losses={})
         if not todo:
             return {}
         broken: dict[int, str] = {}
@@ -276,7 +284,9 @@ class Embedder:
                     broken |= {h: x for h, x in block if isinstance(x, str)}
                     self._embed({h: x for h, x in block if not isinstance(x, str)})
                     done += len(block)
-                    yield Progress("embeddings", label, done, len(images), {})
+                    yield Progress(
+                        key="embeddings", label=label, step=done, steps=len(images), losses={}
+                    )
         finally:
             for store in self._stores:
                 store.flush()
@@ -296,10 +306,12 @@ class Embedder:
         store, key = _store(f"{self._names()[0]}-norms"), (int.from_bytes(digest, "little"), 0)
         if store.find([key]):
             label = f"batch statistics by {self.embedding.label}"
-            yield Progress("statistics", label, 0, len(some), {})
+            yield Progress(key="statistics", label=label, step=0, steps=len(some), losses={})
             store.add([key], self._estimate([images[h] for h in some])[None])
             store.flush()
-            yield Progress("statistics", label, len(some), len(some), {})
+            yield Progress(
+                key="statistics", label=label, step=len(some), steps=len(some), losses={}
+            )
         self.statistics = store.rows[key]
         self._open_stores()
 

@@ -222,8 +222,14 @@ def shard_inputs(shard: Shard, card: ModelCard) -> Iterator[Input]:
     file = Path(shard["file"])
     x = _array(file)
     for i in range(shard["start"], shard["stop"]):
-        name = f"{readable(file)}:{i}"
-        yield name, lambda i=i: as_input(x[i : i + 1], card)[0]  # type: ignore[misc]
+        row = partial(_row_of, x, i, card)
+        yield f"{readable(file)}:{i}", row
+
+
+def _row_of(x: Row, row: int, card: ModelCard) -> Row:
+    """One row of an array, as the model takes it."""
+    found: Row = as_input(x[row : row + 1], card)[0]
+    return found
 
 
 def _array(file: Path) -> Row:

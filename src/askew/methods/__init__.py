@@ -158,12 +158,12 @@ def named(method: str | Method | type[Method]) -> tuple[str, dict[str, Any]]:
                 "give it an id of its own.",
             )
         _DEFINED[cls.id] = _revised(cls, source_of(cls))
-    hyper = (
+    params = (
         {}
         if isinstance(method, type)
         else {f.name: getattr(method, f.name) for f in dataclasses.fields(method)}
     )
-    return cls.id, hyper
+    return cls.id, params
 
 
 def _from_file(file: str, name: str) -> type[Method]:

@@ -32,7 +32,8 @@ class ShareAware(ClosedForm):
     Minimises: nothing by gradients; EM with r_ik ∝ π_k N(g_i; μ_k, Σ + s·tr(Σ)/d·I) and
         n_k = Σ_i r_ik:  π_k = (n_k + 1)/(n + c),  o = Σ_k n_k (ḡ_k − μ⁰_k)/n,
         μ_k = (n_k ḡ_k + a (μ⁰_k + o))/(n_k + a),  Σ = (Σ_s + Σ_t)/2,
-        for each of two anchors a; g = f less the source's centre, μ⁰_k = n_k/(n_k + b)·(m_k − centre).
+        for each of two anchors a; g = f less the source's centre, and in the source
+        μ⁰_k = n_k/(n_k + b)·(m_k − centre).
         The head is the weighted mean of these linear heads and of logistic regression's, with
         equal shares at the decision.
     Cites: A. Dempster, N. Laird, D. Rubin, Maximum likelihood from incomplete data via the EM

@@ -32,7 +32,7 @@ most of them. Two classes of ten are estimated as 0.20 to 0.29 on development ta
 RS-UT as 0.33 and more."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Finding:
     """What was found, why it matters, what to do, and every row, run or class that it holds for."""
 
@@ -49,7 +49,7 @@ class Finding:
 def holding(*findings: tuple[Iterable[str], str, str, str, str]) -> list[Finding]:
     """Those of (where, code, what, why, remedy) that hold somewhere, by code."""
     found = [
-        Finding(code, what, why, remedy, tuple(where))
+        Finding(code=code, what=what, why=why, remedy=remedy, where=tuple(where))
         for where, code, what, why, remedy in findings
     ]
     return sorted((finding for finding in found if finding.where), key=lambda finding: finding.code)
@@ -145,7 +145,7 @@ def run_findings(rows: Sequence[Row], unfinished: Sequence[Path]) -> list[Findin
             "batch. The estimate is that of "
             "the network before adaptation, which may also just miss those classes.",
             "compare with source-only; if classes are known to be absent, -t "
-            "target_sampler=natural, and -o aligned=false "
+            "target_sampler=natural, and -p aligned=false "
             "for the teacher.",
         ),
     )

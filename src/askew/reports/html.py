@@ -23,7 +23,7 @@ from askew.reports import svg
 from askew.reports.results import flat, std
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Cell:
     """A number in a table."""
 
@@ -40,7 +40,7 @@ class Cell:
     """Marks: `best` of its column, `below` source-only."""
 
 
-MISSING = Cell("–", "")
+MISSING = Cell(text="–", key="")
 Cells = list[str | Cell]
 """A row of a table: its name, then numbers and texts."""
 
@@ -71,13 +71,13 @@ def number(value: float | None, digits: int = 2, *, heat: bool = False) -> Cell:
     return (
         MISSING
         if value is None
-        else Cell(f"{value:.{digits}f}", f"{value:.4f}", heat=value if heat else None)
+        else Cell(text=f"{value:.{digits}f}", key=f"{value:.4f}", heat=value if heat else None)
     )
 
 
 def interval(low: float, high: float) -> Cell:
     """Sorted by its lower end."""
-    return Cell(f"{low:.1f} – {high:.1f}", f"{low:.4f}")
+    return Cell(text=f"{low:.1f} – {high:.1f}", key=f"{low:.4f}")
 
 
 def mean_cell(
@@ -86,12 +86,12 @@ def mean_cell(
     """Mean ± standard deviation over seeds, and the paper's number below it."""
     beside = "" if paper is None else f"{paper:.2f}"
     if not values:
-        return Cell("–", "", paper=beside)
+        return Cell(text="–", key="", paper=beside)
     s = std(values)
     off = "" if s is None else f"± {s:.2f}"
     return Cell(
-        f"{mean(values):.2f}",
-        f"{mean(values):.4f}",
+        text=f"{mean(values):.2f}",
+        key=f"{mean(values):.4f}",
         after=f"{off} {after}".strip(),
         paper=beside,
         kind=kind,

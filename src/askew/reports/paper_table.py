@@ -80,7 +80,7 @@ class Line:
         return mean(values) if values else None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Layout:
     """One table: a benchmark under one shift, or a task under shifts of growing degree."""
 
@@ -335,7 +335,14 @@ def _layout(
         )
     )
     notes = tuple(dict.fromkeys(note for row in rows for note in row.notes))
-    return Layout(title, benchmark, tuple(columns.values()), tuple(lines), averaged, notes)
+    return Layout(
+        title=title,
+        benchmark=benchmark,
+        columns=tuple(columns.values()),
+        lines=tuple(lines),
+        averaged=averaged,
+        notes=notes,
+    )
 
 
 def _cell(row: Row | None, task: str, method: str, variant: str) -> Cell:

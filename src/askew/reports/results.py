@@ -32,7 +32,7 @@ that."""
 USUAL_RECIPE = "paper"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Row:
     """One method on one task: the scores of its seeds."""
 

@@ -112,7 +112,13 @@ def _result(layout: Layout) -> dict[str, Any]:
 
 def _compared(found: Comparison) -> Table:
     rows: list[Cells] = [
-        [label, *(MISSING if d is None else Cell(str(d), f"{d.mean:.4f}") for d in differences)]
+        [
+            label,
+            *(
+                MISSING if d is None else Cell(text=str(d), key=f"{d.mean:.4f}")
+                for d in differences
+            ),
+        ]
         for label, differences in found.rows
     ]
     return Table(found.title, ["method", *found.columns], rows)
@@ -205,10 +211,10 @@ def _all_rows(rows: Sequence[Row]) -> Table:
                 mean_cell(row.values),
                 interval(low, high),
                 mean_cell(row.paper_values),
-                Cell(printed(paper), "" if paper is None else f"{paper[0]:.4f}"),
+                Cell(text=printed(paper), key="" if paper is None else f"{paper[0]:.4f}"),
                 number(mean(row.overall)),
                 number(mean(row.worst), 1),
-                Cell(seeds, seeds),
+                Cell(text=seeds, key=seeds),
             ]
         )
     return Table(

@@ -29,7 +29,7 @@ def run(  # noqa: PLR0913
     seed: int = 0,
     draw: int = 0,
     shift: str = "",
-    hyper: Mapping[str, Any] | None = None,
+    params: Mapping[str, Any] | None = None,
     training: Mapping[str, Any] | None = None,
     data: Path | str | None = None,
     out: Path | str = "runs",
@@ -48,13 +48,13 @@ def run(  # noqa: PLR0913
     """
     name, own = named(method)
     request = RunRequest(
-        task,
-        name,
-        seed,
-        draw,
-        shift,
-        own | dict(hyper or {}),
-        training or {},
+        task=task,
+        method=name,
+        seed=seed,
+        draw=draw,
+        shift=shift,
+        params=own | dict(params or {}),
+        training=training or {},
         data=None if data is None else Path(data),
     )
     how = _execution(out, device, log)
@@ -94,11 +94,21 @@ def bench(  # noqa: PLR0913
     asked = [
         known_task(f"{benchmark}/{task.removeprefix(f'{benchmark}/')}") for task in tasks
     ] or whole.tasks
-    more = (training or {}, None, None if data is None else Path(data), recipe)
+    folder = None if data is None else Path(data)
     requests = [
-        RunRequest(task, name, seed, draw, shift, hyper, *more)
+        RunRequest(
+            task=task,
+            method=name,
+            seed=seed,
+            draw=draw,
+            shift=shift,
+            params=params,
+            training=training or {},
+            data=folder,
+            recipe=recipe,
+        )
         for task in asked
-        for name, hyper in _distinct(methods or whole.methods, jobs)
+        for name, params in _distinct(methods or whole.methods, jobs)
         for seed in range(check_seeds(seeds))
     ]
     how = _execution(out, device, log)

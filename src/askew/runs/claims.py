@@ -33,7 +33,7 @@ SILENCE = 60.0
 _SIZE = 1024  # bytes of a claim: always the same, so that a full disk cannot stop a heartbeat
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Holder:
     """The process that works on a run, and how far it is, as written in its claim."""
 
@@ -146,7 +146,10 @@ def claim(folder: Path, dead: Collection[str] = ()) -> Claim:
         }:  # another came in between, over a number that had become free
             raise Taken(folder)
         holder = Holder(
-            uuid.uuid4().hex[:12], this_machine(), socket.gethostname()[:60], os.getpid()
+            id=uuid.uuid4().hex[:12],
+            machine=this_machine(),
+            host=socket.gethostname()[:60],
+            pid=os.getpid(),
         )
         held = Claim(own, file, unlock, holder)
         for path in old:

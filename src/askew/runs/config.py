@@ -83,11 +83,11 @@ class Training(Optim, Views):
     """CPU threads; part of a run's identity, since sums depend on their order."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RunRequest:
     """What a user asks for; small enough to send to another process or machine.
 
-    >>> askew.RunRequest("mini/syn-uci", "coal", seed=1).label
+    >>> askew.RunRequest(task="mini/syn-uci", method="coal", seed=1).label
     'mini/syn-uci coal seed 1'
     """
 
@@ -99,7 +99,7 @@ class RunRequest:
     """Which images are drawn from the two domains; tables use 0."""
     shift: str = ""
     """Label shift; empty: the one that the task was published with."""
-    hyper: Mapping[str, Any] = field(default_factory=dict)
+    params: Mapping[str, Any] = field(default_factory=dict)
     """Hyper-parameters of the method that differ from the settings."""
     training: Mapping[str, Any] = field(default_factory=dict)
     """Training settings that differ."""
@@ -136,7 +136,7 @@ class Planned:
 
     A request is planned once; all later steps take the result.
 
-    >>> askew.prepare(askew.RunRequest("mini/syn-uci", "coal")).request.label
+    >>> askew.prepare(askew.RunRequest(task="mini/syn-uci", method="coal")).request.label
     'mini/syn-uci coal seed 0'
     """
 
@@ -152,7 +152,8 @@ class Planned:
 def prepare(request: RunRequest) -> Planned:
     """Plan the run that a request and the benchmark's settings describe, and load its task.
 
-    >>> planned = askew.prepare(askew.RunRequest("mini/syn-uci", "coal", hyper={"alpha": 0.3}))
+    >>> request = askew.RunRequest(task="mini/syn-uci", method="coal", params={"alpha": 0.3})
+    >>> planned = askew.prepare(request)
     >>> planned.run.method.alpha, planned.task.origin == planned.run.origin
     (0.3, True)
     """
@@ -168,10 +169,10 @@ def plan_run(request: RunRequest, task: Task, network: str) -> Run:
     stands for."""
     short = request.task.partition("/")[2]
     settings = read_settings(settings_name(request.task), request.settings)
-    hyper, training = merged_settings(
+    params, training = merged_settings(
         settings, short, method_class(request.method).id, request.recipe
     )
-    method = make_method(request.method, hyper | dict(request.hyper))
+    method = make_method(request.method, params | dict(request.params))
     chosen = Training(**checked(Training, training | dict(request.training), "training"))
     net = _net_spec(chosen, network, method)
     shape, views = tuple(task.training_data.source.x.shape[1:]), _part(Views, chosen)
@@ -242,12 +243,13 @@ def _stages(
     it; the method. A method with its own runner is one stage."""
     optim = _part(Optim, training)
     computed = isinstance(method, ClosedForm)  # at once, however long others train
-    length = (1, 1, optim) if computed else (training.rounds, _round_steps(training, data), optim)
+    rounds, steps = (1, 1) if computed else (training.rounds, _round_steps(training, data))
+    last = Stage(method=method, rounds=rounds, round_steps=steps, optim=optim)
     if method.runner:
-        return (Stage(method, *length),)
-    stages = [Stage(method, *length, restart=method.restarts)]
+        return (last,)
+    stages = [dataclasses.replace(last, restart=method.restarts)]
     if method.restarts:
-        stages.insert(0, Stage(SourceOnly(), *length))
+        stages.insert(0, dataclasses.replace(last, method=SourceOnly()))
     # A closed form replaces the head: without weights below it, nothing of a pre-training would be
     # left.
     if training.pretrain and not (
@@ -260,7 +262,9 @@ def _stages(
             features_lr=optim.features_lr * rate,
             schedule=optim.schedule if schedule == "same" else schedule,
         )
-        stages.insert(0, Stage(SourceOnly(), 1, training.pretrain, before))
+        stages.insert(
+            0, Stage(method=SourceOnly(), rounds=1, round_steps=training.pretrain, optim=before)
+        )
     return tuple(stages)
 
 

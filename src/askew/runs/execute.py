@@ -36,7 +36,7 @@ _BROKEN_HINT = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Execution:
     """How to run, as opposed to what: none of this changes a run's key."""
 
@@ -59,7 +59,7 @@ class Execution:
     """Trackers that hear of every run: tensorboard, wandb, mlflow, or a class."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Progress:
     """How far a run is."""
 
@@ -156,7 +156,10 @@ def _missing_lanes(
 ) -> list[_Lane]:
     """A lane for each run that is not done yet."""
     lanes = {
-        run.key: _Lane(run, task, RunFolder(how.root / run.key), pretraining) for run, task in runs
+        run.key: _Lane(
+            run=run, task=task, folder=RunFolder(how.root / run.key), pretraining=pretraining
+        )
+        for run, task in runs
     }
     return [
         lane
@@ -165,7 +168,7 @@ def _missing_lanes(
     ]
 
 
-@dataclass
+@dataclass(kw_only=True)
 class _Lane:
     """One of the runs that are trained together."""
 
@@ -290,7 +293,7 @@ def _train(lanes: Sequence[_Lane], step: int, how: Execution) -> Iterator[Progre
     for lane in lanes:
         lane.begin(step, len(lanes), how)
     label = first.label if len(lanes) == 1 else f"{first.label} and {len(lanes) - 1} more"
-    yield Progress(first.run.key, label, step, steps, {})
+    yield Progress(key=first.run.key, label=label, step=step, steps=steps, losses={})
     began, timer, running = time.monotonic(), CheckpointTimer(how.checkpoint_every), list(lanes)
     part = "pre-training" if first.pretraining else "training"
     for snapshots in stopwatch.each(part, _snapshots(lanes, how)):
@@ -309,7 +312,9 @@ def _train(lanes: Sequence[_Lane], step: int, how: Execution) -> Iterator[Progre
             return
         last = running[0].last
         assert last is not None
-        yield Progress(first.run.key, label, last.step, steps, last.losses)
+        yield Progress(
+            key=first.run.key, label=label, step=last.step, steps=steps, losses=last.losses
+        )
     for lane in running:
         lane.score()
     with stopwatch.on("writing"):

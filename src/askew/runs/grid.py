@@ -22,14 +22,14 @@ TYPES: dict[str, tuple[type, str]] = {
     "seeds": (int, "a whole number"),
     "shift": (str, "text"),
     "train": (dict, "a table"),
-    "hyper": (dict, "a table"),
+    "params": (dict, "a table"),
     "recipe": (str, "text"),
     "variant": (dict, "a table"),
 }
-VARIANT_ENTRIES = ("tasks", "methods", "shift", "train", "hyper", "recipe")
+VARIANT_ENTRIES = ("tasks", "methods", "shift", "train", "params", "recipe")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Variant:
     """One configuration of the methods; what it leaves out is the grid's."""
 
@@ -39,7 +39,7 @@ class Variant:
     shift: str
     """Empty: the one that a task was published with."""
     train: Mapping[str, Any] = field(default_factory=dict)
-    hyper: Mapping[str, Any] = field(default_factory=dict)
+    params: Mapping[str, Any] = field(default_factory=dict)
     recipe: str = ""
     """Of the benchmark's settings; empty: each method's own."""
 
@@ -67,7 +67,7 @@ class Grid:
                     method=method,
                     seed=seed,
                     shift=base.shift or variant.shift or task_infos()[task].shift,
-                    hyper={**variant.hyper, **base.hyper},
+                    params={**variant.params, **base.params},
                     training={**variant.train, **base.training},
                     recipe=base.recipe or variant.recipe,
                 ),
@@ -123,7 +123,12 @@ def whole_benchmark(name: str, recipes: Sequence[str] = ()) -> Grid:
     that are compared."""
     tasks, methods = _tasks_of(name), COMPARED if recipes else PAPER
     return Grid(
-        name, 3, tuple(Variant("", tasks, methods, "", recipe=recipe) for recipe in recipes or [""])
+        name,
+        3,
+        tuple(
+            Variant(name="", tasks=tasks, methods=methods, shift="", recipe=recipe)
+            for recipe in recipes or [""]
+        ),
     )
 
 
@@ -196,15 +201,15 @@ def _variant(name: str, grid: Mapping[str, Any], variant: Mapping[str, Any]) -> 
     methods = both.get("methods", PAPER)
     for method in methods:
         known_method(method)
-    train, hyper = (
-        {**grid.get(entry, {}), **variant.get(entry, {})} for entry in ("train", "hyper")
+    train, params = (
+        {**grid.get(entry, {}), **variant.get(entry, {})} for entry in ("train", "params")
     )
     return Variant(
-        name,
-        tuple(tasks),
-        tuple(methods),
-        both.get("shift", ""),
-        train,
-        hyper,
-        both.get("recipe", ""),
+        name=name,
+        tasks=tuple(tasks),
+        methods=tuple(methods),
+        shift=both.get("shift", ""),
+        train=train,
+        params=params,
+        recipe=both.get("recipe", ""),
     )

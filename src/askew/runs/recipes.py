@@ -91,7 +91,7 @@ def merged_settings(
     The task's settings override those of all tasks, and the method's those of all methods on the
     same tasks; a recipe's override all others, in the same order.
     """
-    hyper: dict[str, Any] = {}
+    params: dict[str, Any] = {}
     training: dict[str, Any] = {}
     for layer in _layers(settings, recipe or own_recipe(settings, method)):
         task_table = layer.get("task", {}).get(task, {})
@@ -99,8 +99,8 @@ def merged_settings(
         on_task = task_table.get("method", {}).get(method, {})
         for table in (layer, everywhere, task_table, on_task):
             training |= table.get("train", {})
-        hyper |= _hyper(everywhere) | _hyper(on_task)
-    return hyper, training
+        params |= _hyper(everywhere) | _hyper(on_task)
+    return params, training
 
 
 def _layers(settings: Settings, recipe: str) -> list[Settings]:

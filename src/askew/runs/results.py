@@ -67,12 +67,12 @@ class BenchResult:
         rows = []
         for result in self.results:
             asked, whole = self.runs[result.key], result.scores["whole"]
-            hyper = " ".join(f"{name}={value}" for name, value in asked.hyper.items())
+            params = " ".join(f"{name}={value}" for name, value in asked.params.items())
             scores = {name: whole[name] for name in ("per_class_mean", "overall", "worst")}
             what = {
                 "task": asked.task,
                 "method": asked.method,
-                "hyper": hyper,
+                "params": params,
                 "seed": asked.seed,
                 **scores,
             }
@@ -86,7 +86,7 @@ class BenchResult:
         """Per-class means over the seeds, a line for each task and method."""
         groups: dict[tuple[str, ...], list[float]] = {}
         for row in self._rows():
-            groups.setdefault((row["task"], row["method"], row["hyper"]), []).append(
+            groups.setdefault((row["task"], row["method"], row["params"]), []).append(
                 row["per_class_mean"]
             )
         return [

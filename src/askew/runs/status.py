@@ -15,7 +15,7 @@ from askew.runs.root import known_root, run_folders
 from askew.runs.store import FAILURE, PRETRAINING, RunFolder
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Status:
     """How many runs of a folder are done, and which are not."""
 
@@ -36,7 +36,7 @@ def read_status(root: Path, *, check: bool = False) -> Status:
     """The status of every run; `check` compares each result with its hash, which reads all files.
     Writes nothing."""
     planned = dict(_planned(known_root(root)))
-    status = Status(0, 0, {}, {}, {}, {})
+    status = Status(done=0, pretrainings=0, running={}, failed={}, waiting={}, damaged={})
     done = pretrainings = 0
     for folder, names in run_folders(root):
         key = folder.name
@@ -55,7 +55,14 @@ def read_status(root: Path, *, check: bool = False) -> Status:
         elif named or ("run.json" in names and PRETRAINING not in names):
             status.waiting[key] = named or _label(folder)
     waiting = dict(sorted((status.waiting | planned).items(), key=lambda run: run[1]))
-    return Status(done, pretrainings, status.running, status.failed, waiting, status.damaged)
+    return Status(
+        done=done,
+        pretrainings=pretrainings,
+        running=status.running,
+        failed=status.failed,
+        waiting=waiting,
+        damaged=status.damaged,
+    )
 
 
 def _planned(root: Path) -> Iterator[tuple[str, str]]:

@@ -31,13 +31,13 @@ class Trial:
 
     method: str
     origin: str
-    hyper: Mapping[str, Any]
+    params: Mapping[str, Any]
     recipe: str = ""
     """The recipe that was asked for."""
 
     @property
     def label(self) -> str:
-        return " ".join(f"{name}={value}" for name, value in self.hyper.items())
+        return " ".join(f"{name}={value}" for name, value in self.params.items())
 
 
 @dataclass(frozen=True)
@@ -115,11 +115,11 @@ def trials(
         points = engine.draw(count).tolist()
         found.append(Trial(method, "default", defaults, recipe))
         for point in points:
-            hyper = {
+            params = {
                 name: _at(o, share)
                 for (name, o), share in zip(searched.items(), point, strict=True)
             }
-            found.append(Trial(method, "searched", hyper, recipe))
+            found.append(Trial(method, "searched", params, recipe))
     distinct = {trial.label: trial for trial in reversed(found)}  # keeps the first of equal ones
     return [trial for trial in found if distinct[trial.label] is trial][:count]
 
@@ -156,7 +156,7 @@ def requests_of(
     trial: Trial, tasks: Sequence[str], seeds: int, base: RunRequest
 ) -> list[RunRequest]:
     """The runs of a trial."""
-    own = replace(base, method=trial.method, hyper=dict(trial.hyper))
+    own = replace(base, method=trial.method, params=dict(trial.params))
     return [
         replace(own, task=task, seed=seed) for task in tasks for seed in range(check_seeds(seeds))
     ]
@@ -241,7 +241,9 @@ class TPE:
             direction="maximize", sampler=optuna.samplers.TPESampler(seed=0)
         )
         self.options = {
-            n: o for n, o in options(method_class(trials[0].method)).items() if n in trials[0].hyper
+            n: o
+            for n, o in options(method_class(trials[0].method)).items()
+            if n in trials[0].params
         }
         self.pending: list[Any] = []
 
@@ -258,11 +260,11 @@ class TPE:
         self.count -= 1
         drawn = self.study.ask()
         self.pending = [drawn]
-        hyper = {
+        params = {
             name: _at(option, drawn.suggest_float(name, 0, 1))
             for name, option in self.options.items()
         }
-        return [replace(self.like, origin="searched", hyper=hyper)]
+        return [replace(self.like, origin="searched", params=params)]
 
     def tell(self, results: Sequence[Result]) -> None:
         """How they went."""
@@ -273,7 +275,7 @@ class TPE:
                 self.study.tell(drawn, result.mean, state)
             elif result.mean is not None and self.options:
                 shares = {
-                    name: _share(option, result.trial.hyper[name])
+                    name: _share(option, result.trial.params[name])
                     for name, option in self.options.items()
                 }
                 kinds: dict[str, Any] = dict.fromkeys(shares, unit)
@@ -297,7 +299,7 @@ def tuned(settings: Settings, chosen: Sequence[Trial]) -> Settings:
         id = method_class(trial.method).id
         recipe = trial.recipe or own_recipe(settings, id)
         path = [*(("recipe", recipe) if recipe else ()), "method", id]
-        settings = _with(settings, path, trial.hyper)
+        settings = _with(settings, path, trial.params)
     return settings
 
 

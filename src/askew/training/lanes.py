@@ -204,7 +204,9 @@ class Lanes(Loop[list[Snapshot | NotFinite]]):
             losses = dict(zip(self.names, values, strict=True))
             ends = done % self.stage.round_steps == 0
             seen.append(
-                Snapshot(self.number, done, losses, ends, lane)
+                Snapshot(
+                    stage=self.number, step=done, losses=losses, round_ends=ends, _trained=lane
+                )
                 if fine
                 else NotFinite(self.number, done, losses)
             )

@@ -17,7 +17,7 @@ from askew.nets.spec import NetworkSpec
 from askew.training.optim import Optim
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Stage:
     """One method trained for a number of rounds; each round begins with a refresh."""
 
@@ -33,7 +33,7 @@ class Stage:
         return self.rounds * self.round_steps
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Run:
     """One training: a task's data, a network, and a plan of stages; the last stage is the method
     under test."""

@@ -74,7 +74,7 @@ class Trained(Protocol):
     def weights(self) -> Checkpoint: ...
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Snapshot:
     """Where training stands: at a round's end, or between two looks at the losses."""
 

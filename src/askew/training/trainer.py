@@ -118,7 +118,13 @@ class Trainer(Loop[Snapshot]):
         size = torch.stack(torch._foreach_norm(list(self.params.values()))).sum()
         if not torch.isfinite(self.sums.sum() + size):
             raise NotFinite(self.number, done, losses)
-        return Snapshot(self.number, done, losses, done % self.stage.round_steps == 0, self)
+        return Snapshot(
+            stage=self.number,
+            step=done,
+            losses=losses,
+            round_ends=done % self.stage.round_steps == 0,
+            _trained=self,
+        )
 
     # --- looking ---
 
@@ -317,7 +323,8 @@ def fit(
     It begins from `start`, the weights that the stages before it left (none for a single stage), or
     goes on from `resume`. It holds no target label: the training data has none.
 
-    >>> planned = askew.prepare(askew.RunRequest("mini/syn-uci", "source", training=short))
+    >>> request = askew.RunRequest(task="mini/syn-uci", method="source", training=short)
+    >>> planned = askew.prepare(request)
     >>> data = planned.task.training_data
     >>> *_, last = askew.fit(planned.run.before, data, torch.device("cpu"))
     >>> last.step

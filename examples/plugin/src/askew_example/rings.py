@@ -12,7 +12,7 @@ from askew.data import label_shift
 from askew.data.domains import Labeled
 from askew.data.task import Info, Pool, Shift, Task, make_task
 
-TASKS = {"plain-noisy": Info("plain", "noisy", "mlp")}
+TASKS = {"plain-noisy": Info(source="plain", target="noisy", network="mlp")}
 SETTINGS = resources.files("askew_example") / "rings.toml"
 
 _CLASSES = ("inner", "middle", "outer")

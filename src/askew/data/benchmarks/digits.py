@@ -41,14 +41,16 @@ _USPS = (
 _SYN = "SYN: our rendering of Ganin's recipe, not the original images"
 
 TASKS = {
-    "usps-mnist": Info("usps", "mnist", "digits-28", notes=(_USPS,)),
-    "mnist-usps": Info("mnist", "usps", "digits-28", notes=(_USPS,)),
-    "svhn-mnist": Info("svhn", "mnist", "digits-32"),
-    "syn-mnist": Info("syn", "mnist", "digits-32", notes=(_SYN,)),
-    "usps-uci": Info("usps", "uci", "digits-28", "development"),
-    "uci-mnist": Info("uci", "mnist", "digits-28", "development"),
-    "syn-usps": Info("syn", "usps", "digits-32", "development", (_SYN,)),
-    "svhn-uci": Info("svhn", "uci", "digits-32", "development"),
+    "usps-mnist": Info(source="usps", target="mnist", network="digits-28", notes=(_USPS,)),
+    "mnist-usps": Info(source="mnist", target="usps", network="digits-28", notes=(_USPS,)),
+    "svhn-mnist": Info(source="svhn", target="mnist", network="digits-32"),
+    "syn-mnist": Info(source="syn", target="mnist", network="digits-32", notes=(_SYN,)),
+    "usps-uci": Info(source="usps", target="uci", network="digits-28", role="development"),
+    "uci-mnist": Info(source="uci", target="mnist", network="digits-28", role="development"),
+    "syn-usps": Info(
+        source="syn", target="usps", network="digits-32", role="development", notes=(_SYN,)
+    ),
+    "svhn-uci": Info(source="svhn", target="uci", network="digits-32", role="development"),
 }
 
 

@@ -30,15 +30,15 @@ from askew.data.paths import data_folder, plain
 from askew.data.task import Info, Pool, Shift, Task, make_task
 
 DOMAINNET = DataSet(
-    "domainnet",
-    ("domainnet",),
-    {"r": ("real",), "c": ("clipart",), "p": ("painting",), "s": ("sketch",)},
-    40,
+    name="domainnet",
+    folders=("domainnet",),
+    domains={"r": ("real",), "c": ("clipart",), "p": ("painting",), "s": ("sketch",)},
+    classes=40,
 )
 PARTS = ("train", "test")
 
 TASKS = {
-    f"{s}-{t}": Info(s, t, "resnet50", shift="natural")
+    f"{s}-{t}": Info(source=s, target=t, network="resnet50", shift="natural")
     for s, t in permutations(DOMAINNET.domains, 2)
 }
 

@@ -24,7 +24,7 @@ from askew.data.task import Info, Listed, Pool, Shift, Task, make_task
 Rows = NDArray[np.int64]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DataSet:
     """A published set of pictures in several domains."""
 

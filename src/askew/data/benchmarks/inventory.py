@@ -36,7 +36,7 @@ differ."""
 UNTRIED = "not tried: askew was written where no such address can be reached"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Part:
     """One part of a data set: what was found of it."""
 
@@ -49,7 +49,7 @@ class Part:
     needed: bool = True
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Source:
     """A data set that commands know by name, and how to get it."""
 
@@ -102,7 +102,13 @@ def _digits(name: str, data: Path) -> Iterator[Part]:
 def _digit_part(data: Path, name: str, part: DigitPart, published: int) -> Part:
     files = find_part(data, name, part)
     if not files:
-        return Part(part, str(places(data, name)[0]), 0, published, "missing")
+        return Part(
+            name=part,
+            where=str(places(data, name)[0]),
+            found=0,
+            published=published,
+            state="missing",
+        )
     try:
         y = read_labels(data, name, part)
         drawn = y[5_000:] if (name, part) == ("mnist", "train") else y
@@ -113,13 +119,22 @@ def _digit_part(data: Path, name: str, part: DigitPart, published: int) -> Part:
             else 0
         )
     except UserError as error:
-        return Part(part, str(files[0]), 0, published, "unreadable", error.sentence)
+        return Part(
+            name=part,
+            where=str(files[0]),
+            found=0,
+            published=published,
+            state="unreadable",
+            note=error.sentence,
+        )
     wanted = _RULE[name, part]
     note = f"the rule draws {by_rule:,}" + (
         "" if by_rule == wanted else f" where the whole gives {wanted:,}"
     )
     state: State = "complete" if len(y) == published else "enough" if by_rule == wanted else "short"
-    return Part(part, str(files[0]), len(y), published, state, note)
+    return Part(
+        name=part, where=str(files[0]), found=len(y), published=published, state=state, note=note
+    )
 
 
 def _tree(data_set: DataSet, published: dict[str, int], data: Path) -> Iterator[Part]:
@@ -130,7 +145,14 @@ def _tree(data_set: DataSet, published: dict[str, int], data: Path) -> Iterator[
         folder = root and find_folder(root, [domain])
         where = data / data_set.folders[0] / domain
         if not folder:
-            yield Part(domain, str(where), 0, n, "missing", needed=plain(domain) in needed)
+            yield Part(
+                name=domain,
+                where=str(where),
+                found=0,
+                published=n,
+                state="missing",
+                needed=plain(domain) in needed,
+            )
             continue
         files = class_files(folder)
         found, classes = sum(map(len, files.values())), sum(map(bool, files.values()))
@@ -138,7 +160,15 @@ def _tree(data_set: DataSet, published: dict[str, int], data: Path) -> Iterator[
             "complete" if found == n else "enough" if classes == data_set.classes else "short"
         )
         note = f"{classes} of {data_set.classes} classes"
-        yield Part(domain, str(folder), found, n, state, note, plain(domain) in needed)
+        yield Part(
+            name=domain,
+            where=str(folder),
+            found=found,
+            published=n,
+            state=state,
+            note=note,
+            needed=plain(domain) in needed,
+        )
     if data_set.lists:
         yield from _draw_lists(data_set, data)
 
@@ -157,7 +187,15 @@ def _draw_lists(data_set: DataSet, data: Path) -> Iterator[Part]:
     )
     where = str(found[0].parent if found else places[0])
     state: State = "complete" if len(found) == len(names) else "missing"
-    yield Part("lists RS, UT", where, len(found), len(names), state, note, needed=False)
+    yield Part(
+        name="lists RS, UT",
+        where=where,
+        found=len(found),
+        published=len(names),
+        state=state,
+        note=note,
+        needed=False,
+    )
 
 
 def _listed(data: Path) -> Iterator[Part]:
@@ -178,7 +216,14 @@ def _listed(data: Path) -> Iterator[Part]:
                 state = "unreadable"
                 entries = read_list(path)
             except UserError as error:
-                yield Part(name, f"{domain}_{part}_mini.txt", 0, n, state, error.sentence)
+                yield Part(
+                    name=name,
+                    where=f"{domain}_{part}_mini.txt",
+                    found=0,
+                    published=n,
+                    state=state,
+                    note=error.sentence,
+                )
                 continue
             found = sum((plain(e.folder), e.file) in there for e in entries)
             note = f"the list names {len(entries):,}" + (
@@ -194,38 +239,52 @@ def _listed(data: Path) -> Iterator[Part]:
                 if found
                 else "missing"
             )
-            yield Part(name, str(path), found, n, state, note)
+            yield Part(name=name, where=str(path), found=found, published=n, state=state, note=note)
 
 
 _LISTS_AT = "https://github.com/LeoXinhaoLee/Imbalanced-Source-free-Domain-Adaptation"
 
 SOURCES = {
     "mnist": Source(
-        "MNIST", "digits/mnist", "askew data fetch mnist", partial(_digits, "mnist"), True
+        title="MNIST",
+        folder="digits/mnist",
+        get="askew data fetch mnist",
+        look=partial(_digits, "mnist"),
+        fetched=True,
     ),
-    "usps": Source("USPS", "digits/usps", "askew data fetch usps", partial(_digits, "usps"), True),
+    "usps": Source(
+        title="USPS",
+        folder="digits/usps",
+        get="askew data fetch usps",
+        look=partial(_digits, "usps"),
+        fetched=True,
+    ),
     "svhn": Source(
-        "SVHN, cropped", "digits/svhn", "askew data fetch svhn", partial(_digits, "svhn"), True
+        title="SVHN, cropped",
+        folder="digits/svhn",
+        get="askew data fetch svhn",
+        look=partial(_digits, "svhn"),
+        fetched=True,
     ),
     "office-home": Source(
-        "Office-Home",
-        "office_home/<Domain>/<Class>/*.jpg",
-        "askew data fetch office-home, or https://www.hemanthdv.org/officeHomeDataset.html; "
+        title="Office-Home",
+        folder="office_home/<Domain>/<Class>/*.jpg",
+        get="askew data fetch office-home, or https://www.hemanthdv.org/officeHomeDataset.html; "
         f"lists <Domain>_RS.txt and _UT.txt: {_LISTS_AT}",
-        partial(_tree, OFFICE_HOME, OFFICE_HOME_IMAGES),
+        look=partial(_tree, OFFICE_HOME, OFFICE_HOME_IMAGES),
         hub="flwrlabs/office-home",
     ),
     "domainnet": Source(
-        "DomainNet, 40 classes",
-        "domainnet/<domain>/<class>/*.jpg and domainnet/<domain>_{train,test}_mini.txt",
-        f"http://ai.bu.edu/M3SDA/; lists <domain>_{{train,test}}_mini.txt: {_LISTS_AT}",
-        _listed,
+        title="DomainNet, 40 classes",
+        folder="domainnet/<domain>/<class>/*.jpg and domainnet/<domain>_{train,test}_mini.txt",
+        get=f"http://ai.bu.edu/M3SDA/; lists <domain>_{{train,test}}_mini.txt: {_LISTS_AT}",
+        look=_listed,
     ),
     "pacs": Source(
-        "PACS",
-        "pacs/<domain>/<class>/*.jpg",
-        "https://dali-dl.github.io/project_iccv2017.html",
-        partial(_tree, PACS, _PACS),
+        title="PACS",
+        folder="pacs/<domain>/<class>/*.jpg",
+        get="https://dali-dl.github.io/project_iccv2017.html",
+        look=partial(_tree, PACS, _PACS),
     ),
 }
 

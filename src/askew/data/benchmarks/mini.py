@@ -20,8 +20,8 @@ UCI_BOX = 24
 """Height of a handwritten digit in its 32 x 32 frame: as tall as most rendered ones."""
 
 TASKS = {
-    "syn-uci": Info("syn", "uci", "mini", draws_differ=True),
-    "uci-syn": Info("uci", "syn", "mini", draws_differ=True),
+    "syn-uci": Info(source="syn", target="uci", network="mini", draws_differ=True),
+    "uci-syn": Info(source="uci", target="syn", network="mini", draws_differ=True),
 }
 
 

@@ -14,15 +14,17 @@ from askew.data.benchmarks.image_trees import DataSet, load_pair
 from askew.data.task import Info, Shift, Task
 
 OFFICE_HOME = DataSet(
-    "office-home",
-    ("office_home", "OfficeHomeDataset_10072016"),
-    {"rw": ("Real World",), "pr": ("Product",), "cl": ("Clipart",), "ar": ("Art",)},
-    65,
+    name="office-home",
+    folders=("office_home", "OfficeHomeDataset_10072016"),
+    domains={"rw": ("Real World",), "pr": ("Product",), "cl": ("Clipart",), "ar": ("Art",)},
+    classes=65,
     lists=True,
 )
 
 TASKS = {
-    f"{s}-{t}": Info(s, t, "resnet50", "development" if "ar" in (s, t) else "reported")
+    f"{s}-{t}": Info(
+        source=s, target=t, network="resnet50", role="development" if "ar" in (s, t) else "reported"
+    )
     for s, t in permutations(("rw", "pr", "cl", "ar"), 2)
 }
 

@@ -16,21 +16,26 @@ from askew.data.benchmarks.image_trees import DataSet, load_pair
 from askew.data.task import Info, Shift, Task
 
 PACS = DataSet(
-    "pacs",
-    ("pacs",),
-    {
+    name="pacs",
+    folders=("pacs",),
+    domains={
         "photo": ("photo",),
         "art_painting": ("art_painting", "art"),
         "cartoon": ("cartoon",),
         "sketch": ("sketch",),
     },
-    7,
+    classes=7,
 )
 
 REPORTED = ("photo-sketch", "cartoon-photo", "sketch-photo", "photo-cartoon")
 """The pairs that tables report; settings are chosen on the eight others."""
 TASKS = {
-    f"{s}-{t}": Info(s, t, "resnet50", "reported" if f"{s}-{t}" in REPORTED else "development")
+    f"{s}-{t}": Info(
+        source=s,
+        target=t,
+        network="resnet50",
+        role="reported" if f"{s}-{t}" in REPORTED else "development",
+    )
     for s, t in permutations(PACS.domains, 2)
 }
 

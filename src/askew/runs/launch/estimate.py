@@ -15,7 +15,7 @@ paper's grid, in lanes of five to ten, takes as long as it took (results/speed),
 itself at 16 + 16 in bf16."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Cost:
     """The runs of one method, or its pre-trainings, on one network: how many, and what they
     take."""
@@ -55,4 +55,11 @@ def _cost(method: str, network: str, runs: Sequence[tuple[Run, float]]) -> Cost:
         speed = None
     images = sum(run.plan[-1].steps * step_images(run) for run, _ in runs)
     minutes = None if speed is None else images * speed / 60e6
-    return Cost(method, network, len(runs), sum(share for _, share in runs), steps, minutes)
+    return Cost(
+        method=method,
+        network=network,
+        runs=len(runs),
+        jobs=sum(share for _, share in runs),
+        steps=steps,
+        minutes=minutes,
+    )

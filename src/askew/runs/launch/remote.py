@@ -180,7 +180,9 @@ class _Observer:
             elif failed != self.before[key][1] and failed:
                 yield from self.once([Failed(key, request, folder.failure())])
             elif (holder := last_holder(folder.path)) and holder.steps:
-                yield Progress(key, holder.label, holder.step, holder.steps, {})
+                yield Progress(
+                    key=key, label=holder.label, step=holder.step, steps=holder.steps, losses={}
+                )
 
     def once(self, events: Iterable[Event]) -> Iterator[Event]:
         """Those events whose run has not been reported as ended before."""
