@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from askew.adaptation.inputs import Inputs
-from askew.adaptation.recipe import Outcome
+from askew.adaptation.recipe import Outcome, has_posterior
 from askew.adaptation.request import AdaptRequest
 from askew.adaptation.session import Session, Trained
 from askew.data.custom import CustomData
 from askew.evaluation.calibration import impose_prior, temperature_for
 from askew.evaluation.diagnosis import Diagnosis, diagnose
-from askew.evaluation.expected_accuracy import ExpectedAccuracy, expected_accuracy
-from askew.evaluation.outputs import Floats, Labels, as_labels, softmax
+from askew.evaluation.expected_accuracy import (
+    ExpectedAccuracy,
+    accuracy_by_posterior,
+    expected_accuracy,
+    target_posterior,
+)
+from askew.evaluation.outputs import DomainOutputs, Floats, Labels, as_labels, softmax
+from askew.evaluation.priors import TargetShares
 from askew.evaluation.unknown_classes import UnknownImages, find_unknown_images
 from askew.evaluation.verdict import Verdict
 
@@ -109,15 +117,20 @@ def assess(session: Session, inputs: Inputs, outcome: Outcome) -> Adaptation:
     """Tell what users want to know of the saved network: probabilities, shares, accuracy."""
     saved, scored = outcome.saved, outcome.scored
     outputs = scored[saved].outputs
-    candidates = [one.outputs for one in scored[1:] if one.compared]
-    predicted = as_labels(outputs.target_uniform.argmax(axis=1))
-    # Networks that assume different things are right about as often as two of them agree.
-    expected = expected_accuracy(candidates, predicted) if saved and not outcome.alone else None
-    softer = 1.0
-    if expected is not None:
+    expected, softer = None, 1.0
+    if saved and has_posterior(outcome.networks[saved]):
+        expected = _by_posterior(outcome)
+    elif saved and not outcome.alone:
+        expected = _by_agreement(outcome)
+    if expected is not None and expected.before is None:
         softer = temperature_for(outputs.target_uniform, expected.overall)
     logits, bias = impose_prior(outputs.target_uniform / softer, inputs.target_shares)
     others = [one.outputs for one in scored[1:] if one is not scored[saved]]
+    diagnosis = diagnose(
+        scored[0].outputs, outputs if saved else None, others, resamples=session.resamples
+    )
+    if saved and has_posterior(outcome.networks[saved]):
+        diagnosis = replace(diagnosis, target_prior=_moved_shares(diagnosis.target_prior, outputs))
     return Adaptation(
         inputs=inputs,
         networks=outcome.networks,
@@ -126,9 +139,7 @@ def assess(session: Session, inputs: Inputs, outcome: Outcome) -> Adaptation:
         verdicts=outcome.verdicts,
         saved=saved,
         rejected=outcome.rejected,
-        diagnosis=diagnose(
-            scored[0].outputs, outputs if saved else None, others, resamples=session.resamples
-        ),
+        diagnosis=diagnosis,
         probabilities=softmax(logits),
         expected=expected,
         temperature=scored[saved].temperature * softer,
@@ -136,3 +147,27 @@ def assess(session: Session, inputs: Inputs, outcome: Outcome) -> Adaptation:
         unknown=find_unknown_images([one.outputs for one in scored]),
         requested=outcome.requested,
     )
+
+
+def _by_agreement(outcome: Outcome) -> ExpectedAccuracy | None:
+    """Networks that assume different things are right about as often as two of them agree."""
+    candidates = [one.outputs for one in outcome.scored[1:] if one.compared]
+    final = outcome.scored[outcome.saved].outputs
+    return expected_accuracy(candidates, as_labels(final.target_uniform.argmax(axis=1)))
+
+
+def _by_posterior(outcome: Outcome) -> ExpectedAccuracy:
+    """The posterior of Gaussians that moved to the target tells how often it is right."""
+    final = outcome.scored[outcome.saved].outputs
+    posterior, _ = target_posterior(final)
+    after, before = (
+        as_labels(one.target_uniform.argmax(axis=1)) for one in (final, outcome.scored[0].outputs)
+    )
+    return accuracy_by_posterior(posterior, after, before)
+
+
+def _moved_shares(shown: TargetShares, final: DomainOutputs) -> TargetShares:
+    """Show the shares of greatest likelihood, within intervals that hold the other estimates."""
+    _, shares = target_posterior(final)
+    low, high = np.minimum(shown.low, shares), np.maximum(shown.high, shares)
+    return TargetShares(estimator="em", prior=shares, low=low, high=high, unsure=shown.unsure)

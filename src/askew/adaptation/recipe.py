@@ -15,40 +15,42 @@ from askew.adaptation.inputs import Inputs
 from askew.adaptation.session import SOURCE_ONLY, Candidate, Session, Trained
 from askew.core.errors import UserError, unknown
 from askew.evaluation.calibration import mean_outputs
+from askew.evaluation.expected_accuracy import target_posterior
 from askew.evaluation.neighbours import smooth_over_neighbours
-from askew.evaluation.outputs import Floats, softmax
+from askew.evaluation.outputs import Floats, as_labels, softmax
 from askew.evaluation.scores import ScoredNetwork, score_another, score_networks
 from askew.evaluation.selection import choose
-from askew.evaluation.verdict import Verdict, judge_transfers
+from askew.evaluation.verdict import Verdict, judge_by_posterior, judge_transfers
 from askew.methods import method_class
 from askew.runs.execute import Progress
 from askew.runs.tune import trials
 
+EMBEDDED = (
+    Candidate(name="coal-balanced", method="coal", training={"target_sampler": "balanced"}),
+    # MCC compares the classes of a batch: 32 images would show each of 31 classes once.
+    Candidate(name="mcc", method="mcc", images_per_class=2),
+    Candidate(name="teacher", method="teacher"),
+    Candidate(name="lda", method="lda"),
+    Candidate(name="prototypes", method="prototypes"),
+)
 CANDIDATES: Mapping[str, tuple[Candidate, ...]] = {
-    "rows": (
-        Candidate(name="coal-balanced", method="coal", training={"target_sampler": "balanced"}),
-        # MCC compares the classes of a batch: 32 images would show each of 31 classes once.
-        Candidate(name="mcc", method="mcc", images_per_class=2),
-        Candidate(name="teacher", method="teacher"),
-        Candidate(name="lda", method="lda"),
-        Candidate(name="prototypes", method="prototypes"),
-    ),
+    "embeddings": EMBEDDED,
+    "images": EMBEDDED,
     "small-images": (
         Candidate(name="fixmatch", method="fixmatch"),
         Candidate(name="teacher", method="teacher"),
     ),
-    "images": (
-        Candidate(name="coal", method="coal"),
-        Candidate(name="mcc", method="mcc"),
-        Candidate(name="teacher", method="teacher"),
-    ),
+    # On tables, networks that are trained on equally frequent classes lose to logistic regression.
+    "tables": (),
 }
-"""What is trained beside source-only: on rows, on small images, and on images whose backbone
-starts from random weights."""
+"""What is trained beside source-only, by kind of data."""
+SOURCE_ON_TABLES = Candidate(name=SOURCE_ONLY.name, method="logistic")
 GUIDED = Candidate(name="guided", method="guided")
 """Fine-tunes a backbone, or trains a small network, on soft labels."""
 STUDENT = Candidate(name="student", method="lda")
-"""Fits one linear layer on rows to soft labels."""
+"""Fits one linear layer on embeddings to soft labels."""
+STUDENT_ON_TABLES = Candidate(name="student", method="shares")
+"""Fits one linear layer on a table by itself: its parts assume different things."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -78,22 +80,34 @@ def auto(
     features = inputs.rows or inputs.pixels
     assert features is not None
     # 2. Train candidates that assume different things, source-only first.
-    kind = "rows" if inputs.rows is not None else inputs.kind
-    networks = yield from session.train([SOURCE_ONLY], features)
+    networks = yield from session.train([source_only(inputs)], features)
     features = inputs.with_labels(features)
-    networks += yield from session.train(candidates or CANDIDATES[kind], features)
+    networks += yield from session.train(candidates or CANDIDATES[inputs.kind], features)
+    teachers = len(networks)
     # 3. Average them, and smooth the soft labels over mutual nearest neighbours.
     soft = soft_labels(networks, inputs)
     # 4. Train one network on the soft labels: the only one that is saved.
-    if inputs.pixels is not None and networks[1:]:
+    if inputs.kind == "tables" and teachers == 1:
+        networks += yield from session.train([STUDENT_ON_TABLES], features)
+    elif inputs.pixels is not None and teachers > 1:
         pixels = inputs.with_labels(inputs.pixels).with_soft_labels(soft)
         networks += yield from session.train([GUIDED], pixels)
-    if inputs.rows is not None and not inputs.fine_tune and networks[1:]:
+    elif teachers > 1:
         networks += yield from session.train([STUDENT], features.with_soft_labels(soft))
     # 5. Judge it without target labels; if it looks harmful, save source-only.
-    students = sum(one.candidate in (GUIDED, STUDENT) for one in networks)
+    students = len(networks) - teachers
     scored, verdicts = yield from judge(session, networks, inputs.target_shares, students=students)
-    # Without a student, because it failed, the network with the best scores takes its place.
+    return choose_network(networks, scored, verdicts, students)
+
+
+def choose_network(
+    networks: Sequence[Trained],
+    scored: Sequence[ScoredNetwork],
+    verdicts: Mapping[str, Verdict],
+    students: int,
+) -> Outcome:
+    """Save the student unless it looks harmful; where it failed, the network with the best
+    scores."""
     best = len(networks) - 1 if students else choose(scored)
     hurt = best > 0 and verdicts[networks[best].name].verdict == "hurt"
     return Outcome(
@@ -103,6 +117,11 @@ def auto(
         saved=0 if hurt else best,
         rejected=networks[best].name if hurt else "",
     )
+
+
+def source_only(inputs: Inputs) -> Candidate:
+    """Give what is trained on the source alone: logistic regression on tables."""
+    return SOURCE_ON_TABLES if inputs.kind == "tables" else SOURCE_ONLY
 
 
 def soft_labels(networks: Sequence[Trained], inputs: Inputs) -> Floats:
@@ -133,9 +152,26 @@ def judge(
     yield Progress(key="choice", label="judging without labels", step=0, steps=steps, losses={})
     found = judge_transfers(scored, resamples=session.resamples)
     for i, (one, verdict) in enumerate(zip(networks[1:], found, strict=True), start=1):
+        if has_posterior(one):
+            verdict = _by_posterior(scored[0], scored[i], verdict)
         verdicts[one.name] = verdict
         yield Progress(key="choice", label="judging without labels", step=i, steps=steps, losses={})
     return scored, verdicts
+
+
+def has_posterior(network: Trained) -> bool:
+    """Tell whether a network's posterior describes the target: of Gaussians that moved there."""
+    return network.candidate.method == STUDENT_ON_TABLES.method
+
+
+def _by_posterior(source: ScoredNetwork, student: ScoredNetwork, verdict: Verdict) -> Verdict:
+    """Judge by the student's posterior where no other networks can vote."""
+    posterior, _ = target_posterior(student.outputs)
+    before, after = (
+        as_labels(one.outputs.target_uniform.argmax(axis=1)) for one in (source, student)
+    )
+    answer, sentence = judge_by_posterior(posterior, before, after)
+    return replace(verdict, verdict=answer, sentence=sentence, collapsed=False)
 
 
 # --- methods that the user names ---
@@ -150,7 +186,7 @@ def one_method(
     """
     features = inputs.pixels or inputs.rows
     assert features is not None
-    networks = yield from session.train([SOURCE_ONLY], features)
+    networks = yield from session.train([source_only(inputs)], features)
     networks += yield from session.train(candidates, inputs.with_labels(features))
     scored, verdicts = yield from judge(session, networks, inputs.target_shares)
     saved = 1 + choose(scored[1:]) if len(networks) > 1 else 0
@@ -175,7 +211,7 @@ def named_candidates(
         if name == SOURCE_ONLY.method:
             continue
         own = dict(params.get(name, {}))
-        usual = next((c for c in CANDIDATES["rows"] if c.method == name == c.name), None)
+        usual = next((c for c in EMBEDDED if c.method == name == c.name), None)
         room = usual.images_per_class if usual else 0
         found.append(Candidate(name=name, method=method, params=own, images_per_class=room))
         for trial in trials(method, {}, search, fixed=tuple(own)) if search > 1 else ():

@@ -1,4 +1,4 @@
-"""The expected accuracy on the target, from how often adapted networks agree."""
+"""The expected accuracy on the target: from how often networks agree, or from one posterior."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from askew.evaluation.outputs import DomainOutputs, Labels
+from askew.evaluation.outputs import DomainOutputs, Floats, Labels, softmax
+from askew.evaluation.priors import em_prior
 
 
 @dataclass(frozen=True)
@@ -20,11 +21,18 @@ class ExpectedAccuracy:
     per_class_mean: float
     """The mean over the predicted classes."""
     networks: int
-    """How many networks were compared with each other."""
+    """How many networks were compared with each other; 1: by the posterior of the saved one."""
+    before: float | None = None
+    """The same share without adaptation, where that can be told."""
 
     @property
     def sentence(self) -> str:
         overall, mean = 100 * self.overall, 100 * self.per_class_mean
+        if self.before is not None:
+            return (
+                f"Expected accuracy: {overall:.0f} % ({mean:.0f} % as a mean over classes; without "
+                f"adaptation about {100 * self.before:.0f} %), if the model describes the target."
+            )
         return (
             f"On average, two of the {self.networks} adapted networks predict the same class for "
             f"{overall:.0f} % of the target ({mean:.0f} % as a mean over classes). Expect about as "
@@ -57,3 +65,30 @@ def expected_accuracy(
     agreement = np.mean([one == other for one, other in combinations(classes, 2)], axis=0)
     by_class = [agreement[predicted == k].mean() for k in np.unique(predicted)]
     return ExpectedAccuracy(float(agreement.mean()), float(np.mean(by_class)), len(networks))
+
+
+def target_posterior(outputs: DomainOutputs) -> tuple[Floats, Floats]:
+    """Give each target image's posterior under the estimated class shares, and these shares.
+
+    r_ik ∝ π_k p_ik, with p the calibrated probabilities for equal shares and π of greatest
+    likelihood, by EM (Saerens et al. 2002). (n_t, c), (c,)
+    """
+    p = softmax(outputs.target_uniform)
+    shares = em_prior(p, np.full(outputs.classes, 1 / outputs.classes))
+    r = p * shares
+    return r / r.sum(axis=1, keepdims=True), shares
+
+
+def accuracy_by_posterior(posterior: Floats, predicted: Labels, before: Labels) -> ExpectedAccuracy:
+    """Estimate the accuracy of predictions, and of those without adaptation, by one posterior.
+
+    (n_t, c), (n_t,), (n_t,)
+    """
+    rows = np.arange(len(posterior))
+    right = posterior[rows, predicted]
+    expected = np.maximum(posterior.sum(axis=0), 1.0)  # images of each class
+    by_class = np.bincount(predicted, right, posterior.shape[1]) / expected
+    some = posterior.sum(axis=0) >= 1
+    mean = float(by_class[some].mean()) if some.any() else float(right.mean())
+    without = float(posterior[rows, before].mean())
+    return ExpectedAccuracy(float(right.mean()), mean, 1, without)

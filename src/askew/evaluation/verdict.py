@@ -30,6 +30,8 @@ UNRELIABLE = 0.6
 """Confidence by class (`expected`) below which source-only itself is unreliable on the target, so
 that to depart from it is no harm; set on development tasks too, where 0.5 to 0.65 make no
 difference."""
+Z_ONE_SIDED = 1.64
+"""Standard errors of a normal distribution that chance exceeds in one of twenty cases."""
 ROWS = 500
 """Most target images in each half that an interval is made from."""
 COLLAPSED = 0.5
@@ -108,6 +110,29 @@ def judge_transfers(
         yield Verdict(
             verdict=answer, sentence=sentence, evidence=evidence, far=far, collapsed=collapsed
         )
+
+
+def judge_by_posterior(posterior: Floats, before: Labels, after: Labels) -> tuple[Answer, str]:
+    """Compare predictions before and after adaptation by one posterior, and say so in a sentence.
+
+    The expected gain is Σ_i (r_i,after − r_i,before)/n; it counts where it exceeds what chance in
+    the images on which the two differ explains. (n_t, c), (n_t,), (n_t,)
+    """
+    rows = np.arange(len(posterior))
+    gained, lost = posterior[rows, after], posterior[rows, before]
+    differ = after != before
+    gain = float((gained - lost).sum())
+    by_chance = Z_ONE_SIDED * float(np.sqrt((gained + lost)[differ].sum()))
+    answer: Answer = "unclear"
+    if abs(gain) > by_chance and differ.any():
+        answer = "helped" if gain > 0 else "hurt"
+    begin = {"helped": "helped", "hurt": "hurt", "unclear": "may have helped or hurt"}[answer]
+    sentence = (
+        f"Adaptation {begin}: it changes {100 * differ.mean():.0f} % of the predictions, and about "
+        f"{100 * gained.mean():.0f} % are expected to be right, instead of "
+        f"{100 * lost.mean():.0f} %."
+    )
+    return answer, sentence
 
 
 def judge(evidence: Sequence[Evidence], *, alone: bool) -> Answer:
