@@ -12,7 +12,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 os.environ["OMP_NUM_THREADS"] = (
     "1"  # before torch is imported: sums depend on how many threads share them
@@ -24,9 +24,8 @@ import typer
 from hypothesis import settings
 
 if TYPE_CHECKING:  # the process that hands out tests reads this file, too, and needs no torch
-    from adaptations import Adapted
+    from adaptations import Made
 
-    from askew.adaptation.candidates import Candidate
     from askew.data.domains import Labeled
     from askew.data.task import Task, TrainingData
     from askew.methods.base import Method
@@ -86,35 +85,6 @@ def no_flushing() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def flat_maps() -> Iterator[None]:
-    """Reports draw features by two of their numbers; t-SNE takes a second, and the tests of the
-    page bring it back."""
-    from askew.adaptation import report
-
-    @functools.wraps(report._embed)
-    def flat(features: np.ndarray[Any, np.dtype[np.float32]]) -> list[tuple[float, float]]:
-        return [(float(row[0]), float(row[-1])) for row in features]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(report, "_embed", flat)
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def few_resamples() -> Iterator[None]:
-    """Intervals from a quarter of the resamples, which take most of a small adaptation; their tests
-    ask for more."""
-    from askew.evaluation import diagnosis, prior_estimators, verdict
-
-    resampling: list[Any] = [prior_estimators.estimate_prior, prior_estimators.estimate_priors]
-    resampling += [diagnosis.diagnose, verdict.judge_transfer, verdict.judge_transfers]
-    with pytest.MonkeyPatch.context() as patch:
-        for function in resampling:
-            patch.setitem(function.__kwdefaults__, "resamples", 50)
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
 def few_test_images(request: pytest.FixtureRequest) -> Iterator[None]:
     """A run on handwritten digits is scored on 320 of 901: to predict all takes most of a short
     one."""
@@ -139,30 +109,6 @@ def few_test_images(request: pytest.FixtureRequest) -> Iterator[None]:
         load_task.cache_clear()
         yield
     load_task.cache_clear()
-
-
-@pytest.fixture(scope="session", autouse=True)
-def few_candidates() -> Iterator[tuple[Candidate, ...]]:
-    """`auto` trains four of the six candidates for rows, one of each form: trained once, taught,
-    and computed. The rows of tests are narrow, and treated as embeddings all the same."""
-    from askew.adaptation import candidates
-    from askew.adaptation.candidates import AUTO, BALANCED_COAL, LDA, SOURCE_ONLY, TEACHER
-
-    every = AUTO["rows"]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(
-            cast(dict[str, Any], AUTO), "rows", (SOURCE_ONLY, BALANCED_COAL, TEACHER, LDA)
-        )
-        patch.setattr(candidates, "WIDE", 1)
-        yield every
-
-
-@pytest.fixture
-def all_candidates(monkeypatch: pytest.MonkeyPatch, few_candidates: tuple[Candidate, ...]) -> None:
-    """All six again."""
-    from askew.adaptation.candidates import AUTO
-
-    monkeypatch.setitem(cast(dict[str, Any], AUTO), "rows", few_candidates)
 
 
 @pytest.fixture
@@ -360,15 +306,9 @@ def train_mini_runs(folder: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def made(
-    tmp_path_factory: pytest.TempPathFactory, flat_maps: None, few_candidates: tuple[Candidate, ...]
-) -> Adapted:
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     """An adaptation by all candidates to look at; more may be trained in its folder, but what is
     there stays."""
-    from adaptations import adapted
+    from adaptations import make
 
-    from askew.adaptation.candidates import AUTO
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(cast(dict[str, Any], AUTO), "rows", few_candidates)
-        return adapted(tmp_path_factory.mktemp("adapted"))
+    return make(tmp_path_factory.mktemp("adapted"))

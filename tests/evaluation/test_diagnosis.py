@@ -163,11 +163,11 @@ def test_a_diagnosis_is_plain_values() -> None:
         "kind",
         "sure",
         "sentence",
-        "source_mix",
-        "mixes",
+        "source_shares",
+        "shares",
         "outputs",
-        "mix_differs",
+        "shares_differ",
         "remains",
     }
-    assert set(record["mixes"]["adapted"]) == {"bbse", "rlls", "em"}
+    assert set(record["shares"]["adapted"]) == {"bbse", "rlls", "em"}
     assert set(record["outputs"]) == {"question", "p", "size", "unit", "found"}

@@ -184,7 +184,7 @@ def test_estimates_are_seeded_and_plain_values() -> None:
         record = json.loads(json.dumps(estimate.as_dict()))
         assert record["estimator"] == name
         assert not record["unsure"]
-        assert len(record["mix"]) == len(record["low"]) == len(record["high"]) == 10
+        assert len(record["shares"]) == len(record["low"]) == len(record["high"]) == 10
 
 
 def test_a_network_that_cannot_tell_classes_apart_is_unsure() -> None:

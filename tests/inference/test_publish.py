@@ -130,7 +130,7 @@ def test_a_class_name_cannot_break_the_card(out: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", ["", "{" * 10**5, '{"sentence": 1}', '{"sentence": "", "remarks": [1]}']
+    "content", ["", "{" * 10**5, '{"sentence": 1}', '{"sentence": "", "findings": [1]}']
 )
 def test_a_summary_that_is_none_is_refused_before_anything_is_sent(
     hub: Hub, out: Path, content: str

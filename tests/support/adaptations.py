@@ -6,15 +6,16 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 
+from askew.adaptation.api import adapt_steps
 from askew.adaptation.artifacts import write_artifacts
+from askew.adaptation.assessment import Adaptation
 from askew.adaptation.findings import adaptation_findings
-from askew.adaptation.pipeline import Adaptation, adapt
-from askew.adaptation.setup import AdaptRequest
+from askew.adaptation.request import AdaptRequest
 from askew.runs.execute import Progress
 
 CPU = torch.device("cpu")
@@ -52,22 +53,45 @@ def domains(folder: Path, n: int = 120) -> tuple[Path, Path]:
     return folder / "source.npz", folder / "target.npz"
 
 
-class Adapted(NamedTuple):
-    """An adaptation that has ended."""
+def request_for(source: Path, target: Path, **changes: Any) -> AdaptRequest:
+    """A request of short trainings and few resamples."""
+    short: dict[str, Any] = {"training": LENGTH, "resamples": 50}
+    return AdaptRequest(source=source, target=target, **(short | changes))
+
+
+def adapted(
+    request: AdaptRequest, out: Path, see: Callable[[Progress], object] = lambda step: None
+) -> Adaptation:
+    """Adapt, and write nothing but the runs."""
+    return finish(adapt_steps(request, out, CPU), see)
+
+
+def first_two(features: np.ndarray) -> list[tuple[float, float]]:
+    """Map features by their first and last number, in no time."""
+    return [(float(row[0]), float(row[-1])) for row in features]
+
+
+class Made(NamedTuple):
+    """An adaptation that has ended, with its files."""
 
     found: Adaptation
     out: Path
     labels: set[str]
     """Of all its steps."""
 
+    @property
+    def request(self) -> AdaptRequest:
+        assert self.found.request is not None
+        return self.found.request
 
-def adapted(folder: Path) -> Adapted:
-    """One adaptation of rows by `auto`, with all files that it writes."""
+
+def make(folder: Path) -> Made:
+    """Adapt rows by `auto`, with all files that it writes."""
     labels = set[str]()
-    work = adapt(AdaptRequest(*domains(folder), training=LENGTH), folder / "out", CPU)
-    found = finish(work, lambda step: labels.add(step.label))
-    write_artifacts(found, folder / "out")
-    return Adapted(found, folder / "out", labels)
+    request = request_for(*domains(folder))
+    found = adapted(request, folder / "out", lambda step: labels.add(step.label))
+    write_artifacts(found, folder / "out", map_features=first_two)
+    return Made(found, folder / "out", labels)
 
 
 def rows_of(file: Path) -> list[dict[str, str]]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from askew.data.domains import Labeled
-from askew.data.task import TrainingData
+from askew.data.domains import Labeled, Unlabeled
+from askew.data.task import Task, TrainingData, make_unlabeled_task
 
 
 def stripes(n: int, seed: int) -> Labeled:
@@ -27,3 +27,11 @@ def training_data_of(
 ) -> TrainingData:
     """Training data of four labelled domains, the last two without their labels."""
     return TrainingData(source, source_val, target.unlabeled(), test.unlabeled(), classes)
+
+
+def wide_task(classes: int) -> Task:
+    """Two rows of each of so many classes, and as many without labels."""
+    x = np.random.default_rng(0).normal(size=(2 * classes, 8)).astype(np.float32)
+    names = tuple(f"class {k}" for k in range(classes))
+    y = np.arange(2 * classes) % classes
+    return make_unlabeled_task("own/rows", Labeled(x, y), Unlabeled(x), names)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from askew.adaptation.assessment import Adaptation
 from askew.adaptation.findings import adaptation_findings
-from askew.adaptation.report import render_report
+from askew.adaptation.report import MapFeatures, render_report, tsne
 from askew.adaptation.request import AdaptRequest
 from askew.adaptation.source_free import Readapted
 from askew.core.errors import UserError
@@ -35,7 +35,7 @@ FORM = 1
 """Version of the layout of an adaptation's folder."""
 
 
-def write_artifacts(found: Adaptation, out: Path) -> None:
+def write_artifacts(found: Adaptation, out: Path, *, map_features: MapFeatures = tsne) -> None:
     """Write model/, predictions.csv, report.html and, last, summary.json; each whole or not at
     all."""
     final_model(found).save(out / "model")
@@ -45,7 +45,8 @@ def write_artifacts(found: Adaptation, out: Path) -> None:
         out / "predictions.csv", names, problems, found.probabilities, found.classes, marked
     )
     findings = adaptation_findings(found)
-    write_bytes(out / "report.html", render_report(found, findings).encode(errors="replace"))
+    page = render_report(found, findings, map_features)
+    write_bytes(out / "report.html", page.encode(errors="replace"))
     write_json(out / "summary.json", summary(found, findings))
 
 

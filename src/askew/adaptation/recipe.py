@@ -87,20 +87,20 @@ def auto(
     if inputs.pixels is not None and networks[1:]:
         pixels = inputs.with_labels(inputs.pixels).with_soft_labels(soft)
         networks += yield from session.train([GUIDED], pixels)
-        soft = soft_labels(networks, inputs)
     if inputs.rows is not None and not inputs.fine_tune and networks[1:]:
         networks += yield from session.train([STUDENT], features.with_soft_labels(soft))
     # 5. Judge it without target labels; if it looks harmful, save source-only.
     students = sum(one.candidate in (GUIDED, STUDENT) for one in networks)
     scored, verdicts = yield from judge(session, networks, inputs.target_shares, students=students)
-    last = len(networks) - 1
-    hurt = last > 0 and verdicts[networks[last].name].verdict == "hurt"
+    # Without a student, because it failed, the network with the best scores takes its place.
+    best = len(networks) - 1 if students else choose(scored)
+    hurt = best > 0 and verdicts[networks[best].name].verdict == "hurt"
     return Outcome(
         networks=tuple(networks),
         scored=tuple(scored),
         verdicts=verdicts,
-        saved=0 if hurt else last,
-        rejected=networks[last].name if hurt else "",
+        saved=0 if hurt else best,
+        rejected=networks[best].name if hurt else "",
     )
 
 
@@ -159,7 +159,13 @@ def one_method(
             f"{session.failures[candidates[0].name].rstrip('.')}.",
             "lower the rates, as by -t lr=0.001.",
         )
-    return Outcome(networks=tuple(networks), scored=tuple(scored), verdicts=verdicts, saved=saved)
+    return Outcome(
+        networks=tuple(networks),
+        scored=tuple(scored),
+        verdicts=verdicts,
+        saved=saved,
+        alone=True,
+    )
 
 
 def named_candidates(

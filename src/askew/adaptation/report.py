@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,8 @@ from askew.reports.html import (
 from askew.runs.store import RunFolder
 
 Rows = NDArray[np.int64]
+MapFeatures = Callable[[NDArray[np.float32]], list[tuple[float, float]]]
+"""Draws features in two dimensions. (n, d)"""
 
 CONFIDENT, DOUBTFUL, PER_CLASS = 10, 20, 10
 """Most images that are shown of each kind, and of a class."""
@@ -46,8 +48,25 @@ POINTS = 300
 _SIDE = 96
 
 
-def render_report(found: Adaptation, findings: Sequence[Finding]) -> str:
-    """The whole page, as text."""
+def tsne(features: NDArray[np.float32]) -> list[tuple[float, float]]:
+    """Map features to two dimensions by t-SNE after PCA. (n, d)"""
+    from sklearn.decomposition import PCA
+    from sklearn.manifold import TSNE
+
+    n, width = features.shape
+    if min(n, width) > 2 and float(features.std()) > 0:
+        reduced = PCA(min(n, width, 30), random_state=0).fit_transform(features)
+        perplexity = min(30.0, (n - 1) / 3)
+        features = TSNE(
+            2, perplexity=perplexity, random_state=0, max_iter=500, init="pca"
+        ).fit_transform(reduced)
+    return [(float(row[0]), float(row[-1])) for row in features]
+
+
+def render_report(
+    found: Adaptation, findings: Sequence[Finding], map_features: MapFeatures = tsne
+) -> str:
+    """Render the whole page as text."""
     data, training_data = found.data, found.inputs.task.training_data
     kind = "rows" if data.kind == "rows" else "images"
     facts = {
@@ -77,7 +96,10 @@ def render_report(found: Adaptation, findings: Sequence[Finding]) -> str:
         alarms=ALARMS,
         most_confident=_gallery(found, _by_confidence(found)[:CONFIDENT]),
         by_class=_by_class(found),
-        maps=[Chart(_map(found, networks[i]), networks[i].name) for i in sorted({0, found.saved})],
+        maps=[
+            Chart(_map(found, networks[i], map_features), networks[i].name)
+            for i in sorted({0, found.saved})
+        ],
         points=POINTS,
         scores=_scores(found),
         score_kinds=[SCORES[name] for name in found.scores[0]],
@@ -274,12 +296,12 @@ def _thumbnail(pixels: NDArray[np.uint8]) -> str:
 # --- both domains on a map ---
 
 
-def _map(found: Adaptation, trained: Trained) -> Markup:
+def _map(found: Adaptation, trained: Trained, map_features: MapFeatures) -> Markup:
     training_data, rng = trained.task.training_data, np.random.default_rng(0)
     source = some(rng, np.arange(len(training_data.source)), POINTS)
     target = some(rng, np.arange(len(training_data.target)), POINTS)
     features = network_features(trained.folder, trained.run.describe(), training_data)
-    points = _embed(
+    points = map_features(
         np.concatenate(
             [
                 features(training_data.source.x[source], "source"),
@@ -300,18 +322,3 @@ def _map(found: Adaptation, trained: Trained) -> Markup:
         ],
     }
     return svg.scatter(groups, f"features of source and target, {trained.name}")
-
-
-def _embed(features: NDArray[np.float32]) -> list[tuple[float, float]]:
-    """Features in two dimensions, by t-SNE after PCA. (n, d)"""
-    from sklearn.decomposition import PCA
-    from sklearn.manifold import TSNE
-
-    n, width = features.shape
-    if min(n, width) > 2 and float(features.std()) > 0:
-        reduced = PCA(min(n, width, 30), random_state=0).fit_transform(features)
-        perplexity = min(30.0, (n - 1) / 3)
-        features = TSNE(
-            2, perplexity=perplexity, random_state=0, max_iter=500, init="pca"
-        ).fit_transform(reduced)
-    return [(float(row[0]), float(row[-1])) for row in features]

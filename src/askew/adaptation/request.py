@@ -103,6 +103,7 @@ class AdaptRequest:
         if self.search and not self.method:
             raise UserError("A search needs one method.", "name it: --method coal, say.")
         ids = [method_class(name).id for name in self.methods]
+        refuse_repeated(ids)
         for name in self.params:
             if name not in ids:
                 raise UserError(
@@ -111,6 +112,16 @@ class AdaptRequest:
                 )
         for name, own in zip(self.methods, ids, strict=True):
             make_method(name, dict(self.params.get(own, {})))
+
+
+def refuse_repeated(ids: Sequence[str]) -> None:
+    """Raise a UserError if one method is named twice: its networks would have the same name."""
+    for number, name in enumerate(ids):
+        if name in ids[:number]:
+            raise UserError(
+                f"The method {name} is named twice.",
+                "name it once; --search tries several of its hyper-parameters.",
+            )
 
 
 # --- a few labels ---

@@ -99,13 +99,13 @@ class Diagnosis:
             "kind": self.kind,
             "sure": self.sure,
             "sentence": self.sentence,
-            "source_mix": self.source_prior.tolist(),
-            "mixes": {
+            "source_shares": self.source_prior.tolist(),
+            "shares": {
                 who: {name: one.as_dict() for name, one in by.items()}
                 for who, by in self.priors.items()
             },
             "outputs": self.outputs.as_dict(),
-            "mix_differs": self.prior_differs.as_dict(),
+            "shares_differ": self.prior_differs.as_dict(),
             "remains": {who: test.as_dict() for who, test in self.remains.items()},
         }
 

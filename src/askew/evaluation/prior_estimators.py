@@ -69,7 +69,7 @@ class PriorEstimate:
         ends = {"low": self.low.tolist(), "high": self.high.tolist()}
         return {
             "estimator": self.estimator,
-            "mix": self.prior.tolist(),
+            "shares": self.prior.tolist(),
             **ends,
             "unsure": self.unsure,
         }

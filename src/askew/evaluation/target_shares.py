@@ -28,8 +28,13 @@ class TargetShares:
     """Whether the network cannot tell some classes apart, so that their shares are arbitrary."""
 
     def as_dict(self) -> dict[str, Any]:
-        shares = {"mix": self.prior.tolist(), "low": self.low.tolist(), "high": self.high.tolist()}
-        return {"estimator": self.estimator, **shares, "unsure": self.unsure}
+        return {
+            "estimator": self.estimator,
+            "shares": self.prior.tolist(),
+            "low": self.low.tolist(),
+            "high": self.high.tolist(),
+            "unsure": self.unsure,
+        }
 
 
 def target_shares(

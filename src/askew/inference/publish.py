@@ -101,7 +101,7 @@ def _data(predictor: Predictor, summary: dict[str, Any] | None) -> str:
     made = predictor.card.made
     images = (summary or made).get("images", {})
     rows = [[what, f"{images[key]:,}"] for key, what in _COUNTED.items() if key in images]
-    method = (summary or {}).get("chosen") or made.get("method", "")
+    method = (summary or {}).get("saved") or made.get("method", "")
     network = (summary or {}).get("network") or predictor.card.net.name
     return f"Method: {_cell(method) or 'unknown'}; network: {_cell(network)}.\n\n" + _table(
         ["part", "images"], rows
@@ -155,7 +155,8 @@ def _limits(
             "measures it."
         )
     findings = [
-        f"{remark['what']}: {remark['do']}" for remark in (summary or {}).get("remarks", [])
+        f"{finding['what']}: {finding['remedy']}"
+        for finding in (summary or {}).get("findings", [])
     ]
     return "\n".join(f"- {_cell(line)}" for line in [*lines, *findings])
 
