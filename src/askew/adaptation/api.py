@@ -31,6 +31,7 @@ from askew.core.files import sweep, temporary_folder
 from askew.core.options import checked
 from askew.core.tracking import Maker, checked_trackers
 from askew.data.custom import CustomData, CustomDomain, few
+from askew.data.feature_columns import in_order_of
 from askew.data.image_lists import LISTS, USUAL, Columns
 from askew.data.objects import as_domain
 from askew.evaluation.diagnosis import Diagnosis
@@ -278,10 +279,15 @@ def diagnose_steps(
             f"{few(training_data.classes)}.",
             "name the source that it was trained on, or one with the same classes.",
         )
+    order = in_order_of(predictor.card.columns, data.columns, "The source", "the model")
+    source_rows, target_rows = (
+        x if order is None else np.asarray(x)[:, order]
+        for x in (training_data.source_val.x, training_data.target.x)
+    )
     yield Progress("model", "applying the model", 0, 2, {})
-    source_val = predictor.logits(training_data.source_val.x, domain="source")
+    source_val = predictor.logits(source_rows, domain="source")
     yield Progress("model", "applying the model", 1, 2, {})
-    target = predictor.logits(training_data.target.x)
+    target = predictor.logits(target_rows)
     outputs = DomainOutputs.of(
         source_val, training_data.source_val.y, target, predictor.card.training_prior
     )

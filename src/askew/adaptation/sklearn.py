@@ -165,7 +165,9 @@ class AdaptiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         }
         self.target_shares_ = found.diagnosis.target_prior.prior if len(xt) else None
         self.expected_accuracy_ = found.expected
-        self.predictor_ = Predictor(model.card, model.weights, self.device)
+        columns = tuple(getattr(self, "feature_names_in_", ())) if xs.ndim == 2 else ()
+        card = replace(model.card, columns=columns)
+        self.predictor_ = Predictor(card, model.weights, self.device)
         return self
 
     def _made_inputs(self, source: Labeled, xt: Rows, seed: int) -> Inputs:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +17,7 @@ from askew.data import label_shift
 from askew.data.array_files import ARRAYS, label_names, read_array
 from askew.data.decode import PictureFiles
 from askew.data.domains import Labeled, Rows, RowSubset, Unlabeled, row_hashes
+from askew.data.feature_columns import in_order_of
 from askew.data.image_cache import Pictures, pictures
 from askew.data.image_lists import (
     LISTS,
@@ -59,6 +60,8 @@ class CustomDomain:
     """Pictures that were left out, and why."""
     labels_ignored: bool = False
     """Whether it is a target that has labels, which are not read."""
+    columns: tuple[str, ...] = ()
+    """Names of the columns of features; empty where nothing names them. (d,)"""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -78,6 +81,11 @@ class CustomData:
     used."""
     shared: int
     """How many rows of the target are in the source too, bit for bit."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns of features; empty where neither domain names them. (d,)"""
+        return self.source.columns or self.target.columns
 
     @property
     def source_sizes(self) -> NDArray[np.int64]:
@@ -161,7 +169,12 @@ def read_domain(
             None if found.y is None or which == "target" else label_names(found.y, len(names), path)
         )
         domain = CustomDomain(
-            path, found.x, names, labels, labels_ignored=found.y is not None and which == "target"
+            path,
+            found.x,
+            names,
+            labels,
+            labels_ignored=found.y is not None and which == "target",
+            columns=found.columns,
         )
     else:
         raise UserError(f"The {which} {path} is neither a folder nor a list nor an array.", _FORMS)
@@ -256,6 +269,7 @@ def load_custom_data(
         )
     assert source.labels is not None
     classes = _classes(source.labels, source.path)
+    target = in_columns_of(target, source.columns, f"the source {source.path}")
     xs, xt = _alike(source, target)
     index = {name: k for k, name in enumerate(classes)}
     whole = Labeled(xs, np.array([index[label] for label in source.labels], dtype=np.int64))
@@ -310,6 +324,15 @@ def _classes(labels: tuple[str, ...], path: Path) -> tuple[str, ...]:
     return tuple(
         sorted(names, key=int) if all(name.isdecimal() for name in names) else in_order(list(names))
     )
+
+
+def in_columns_of(domain: CustomDomain, wanted: Sequence[str], origin: str) -> CustomDomain:
+    """Put a domain's columns in the wanted order, by name; UserError if the names differ."""
+    order = in_order_of(wanted, domain.columns, f"The {domain.path}", origin)
+    if order is None:
+        return domain
+    x = np.ascontiguousarray(np.asarray(domain.x)[:, order])
+    return replace(domain, x=x, columns=tuple(wanted))
 
 
 def _alike(source: CustomDomain, target: CustomDomain) -> tuple[Rows, Rows]:

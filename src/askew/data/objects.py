@@ -22,11 +22,11 @@ from askew.data.array_files import known_array, label_names
 from askew.data.custom import CustomDomain, Which, listed_domain, read_domain, require_labels
 from askew.data.decode import SIDE, decode, decoding
 from askew.data.domains import RowSubset
+from askew.data.feature_columns import LABEL_COLUMNS, as_frame, is_frame, numbers_of
 from askew.data.image_lists import Listing
 from askew.data.paths import cache_folder
 
 _IMAGE = ("image", "img", "path", "file", "filename")
-_LABEL = ("label", "labels", "class", "y")
 _FORMS = (
     "a folder or file; a list of paths, images or arrays; an array; a DataFrame; a torch Dataset "
     "or DataLoader; a data "
@@ -49,6 +49,8 @@ class Items:
     """None: their numbers."""
     classes: Sequence[str] = ()
     """Names of labels that are numbers."""
+    columns: tuple[str, ...] = ()
+    """Names of the columns of features, where they have some."""
 
 
 def as_domain(
@@ -113,8 +115,8 @@ def _items(given: Any, image: str, label: str) -> Items:
         return dataclasses.replace(
             x, pairs=[(one, y) for (one, _), y in zip(x.pairs, labels, strict=True)]
         )
-    if hasattr(given, "columns") and hasattr(given, "iloc"):
-        return _of_frame(given, image, label)
+    if is_frame(given):
+        return _of_frame(as_frame(given), image, label)
     if (
         isinstance(given, Mapping)
         and given
@@ -143,17 +145,16 @@ def _items(given: Any, image: str, label: str) -> Items:
 def _of_frame(frame: Any, image: str, label: str) -> Items:
     """A column of paths or images and one of labels; without the first, every other column of
     numbers is a feature."""
-    columns = [str(name) for name in frame.columns]
-    x, y = _column(columns, image, _IMAGE), _column(columns, label, _LABEL)
+    names = list(frame.columns)
+    x, y = _column(names, image, _IMAGE), _column(names, label, LABEL_COLUMNS)
     labels = [None] * len(frame) if y is None else frame[y].tolist()
-    inputs = (
-        frame.drop(columns=[y] if y else []).select_dtypes("number").to_numpy()
-        if x is None
-        else frame[x].tolist()
-    )
-    return Items(
-        "a DataFrame", list(zip(inputs, labels, strict=True)), tuple(map(str, frame.index))
-    )
+    columns: tuple[str, ...] = ()
+    if x is None:
+        inputs, columns = numbers_of(frame.drop(columns=[y] if y else []))
+    else:
+        inputs = frame[x].tolist()
+    pairs = list(zip(inputs, labels, strict=True))
+    return Items("a DataFrame", pairs, tuple(map(str, frame.index)), columns=columns)
 
 
 def _of_hugging_face(data: Any, image: str, label: str) -> Items:
@@ -162,7 +163,7 @@ def _of_hugging_face(data: Any, image: str, label: str) -> Items:
     kinds = {type(feature).__name__: name for name, feature in reversed(list(features.items()))}
     columns = list(features) or list(data.column_names or [])
     x = image or kinds.get("Image") or _column(columns, "", _IMAGE)
-    y = _column(columns, label or kinds.get("ClassLabel", ""), _LABEL)
+    y = _column(columns, label or kinds.get("ClassLabel", ""), LABEL_COLUMNS)
     if x not in columns:
         raise unknown("column of images", x or "image", columns, "name it: image='…'.")
     pairs = (
@@ -210,7 +211,7 @@ def _pair(item: Any, image: str, label: str) -> Pair:
     """An item of a data set, or a batch of a loader: (image, label, …), {column: …}, or an image
     alone."""
     if isinstance(item, Mapping):
-        x, y = _column(list(item), image, _IMAGE), _column(list(item), label, _LABEL)
+        x, y = _column(list(item), image, _IMAGE), _column(list(item), label, LABEL_COLUMNS)
         return item[x or next(iter(item))], None if y is None else item[y]
     if isinstance(item, list | tuple) and len(item) > 1:
         return item[0], item[1]
@@ -297,7 +298,13 @@ def _domain(
     given = any(y is not None for y in labels)
     own = _labels(items, labels) if which == "source" else None
     return CustomDomain(
-        Path(items.what), x, names, own, labels_ignored=given and which == "target", **more
+        Path(items.what),
+        x,
+        names,
+        own,
+        labels_ignored=given and which == "target",
+        columns=items.columns,
+        **more,
     )
 
 

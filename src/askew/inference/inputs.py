@@ -15,6 +15,7 @@ from askew.core.errors import UserError
 from askew.core.options import whole_number
 from askew.data.array_files import as_images, as_rows
 from askew.data.decode import decode, decoding
+from askew.data.feature_columns import is_frame, rows_of
 from askew.inference.model_card import ModelCard
 
 MOST_ROWS = 10**6
@@ -31,8 +32,10 @@ def checked_batch(batch: int) -> int:
     return batch
 
 
-def listed(x: Any) -> Sequence[Any] | NDArray[Any]:
-    """Inputs that have a length and can be sliced."""
+def listed(x: Any, columns: Sequence[str] = ()) -> Sequence[Any] | NDArray[Any]:
+    """Inputs that have a length and can be sliced; a table's columns in the model's order."""
+    if is_frame(x):
+        return rows_of(x, columns, "the model")
     if isinstance(x, str | Path | Image.Image):
         return [x]
     if isinstance(x, Tensor):

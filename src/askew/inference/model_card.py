@@ -70,6 +70,8 @@ class ModelCard:
     bias: tuple[float, ...] = ()
     """What is added to the logits, where known shares of the target show that they lack it; empty:
     nothing."""
+    columns: tuple[str, ...] = ()
+    """Names of the columns of rows, by which tables are matched; empty: by position. (d,)"""
     made: Mapping[str, Any] = field(default_factory=dict)
     """How it was made, for people to read."""
 
@@ -108,6 +110,7 @@ class ModelCard:
             "input": {
                 "kind": "uint8 images" if self.images else "float32 rows",
                 "shape": list(self.shape),
+                **({"columns": list(self.columns)} if self.columns else {}),
             },
             "classes": list(self.classes),
             "seen_mix": list(self.training_prior),
@@ -174,10 +177,12 @@ def _card(values: Mapping[str, Any], rule: Method | None) -> ModelCard:
     if len(classes) < 1 or len(set(classes)) < len(classes):
         raise ValueError("classes must be names that differ")
     c, source, target = len(classes), values["source_mix"], values["target_mix"]
+    shape = shape_of(values["input"]["shape"])
     return ModelCard(
         net=net_spec(values["net"]),
         rule=rule or rule_of(values["rule"]),
-        shape=shape_of(values["input"]["shape"]),
+        shape=shape,
+        columns=_columns(values["input"].get("columns", []), shape),
         classes=classes,
         training_prior=prior_of(values["seen_mix"], c, "seen_mix"),
         source_prior=None if source is None else prior_of(source, c, "source_mix"),
@@ -201,6 +206,14 @@ def shape_of(value: Any) -> tuple[int, ...]:
     if len(shape) not in (1, 3) or not whole or math.prod(shape) > _LONGEST:
         raise ValueError(f"no input has shape {list(shape)}")
     return shape
+
+
+def _columns(value: Any, shape: tuple[int, ...]) -> tuple[str, ...]:
+    names = _list(value, "columns")
+    texts = all(isinstance(name, str) for name in names)
+    if names and (not texts or len(set(names)) < len(names) or (len(names),) != shape):
+        raise ValueError("columns must be a name for each of the input's numbers")
+    return tuple(names)
 
 
 def prior_of(value: Any, classes: int, name: str) -> Shares:

@@ -206,7 +206,7 @@ def _picture_paths(source: Path, columns: Columns) -> list[Path]:
 
 def _checked_length(file: Path, card: ModelCard) -> int:
     """The number of inputs in an array; UserError if it has none, or none that the model takes."""
-    x = _array(file)
+    x = _array(file, card)
     if not x.ndim or not len(x):
         raise UserError(f"The array in {file} is empty.", "it needs one row or image at least.")
     as_input(np.zeros_like(x[:1]), card)  # shape and type are wrong for all rows or for none
@@ -220,16 +220,19 @@ def shard_inputs(shard: Shard, card: ModelCard) -> Iterator[Input]:
             yield readable(path), partial(decode, path, card.shape)
         return
     file = Path(shard["file"])
-    x = _array(file)
+    x = _array(file, card)
     for i in range(shard["start"], shard["stop"]):
         name = f"{readable(file)}:{i}"
         yield name, lambda i=i: as_input(x[i : i + 1], card)[0]  # type: ignore[misc]
 
 
-def _array(file: Path) -> Row:
-    """The array in a file; a .npy stays on the disk until its rows are read."""
+def _array(file: Path, card: ModelCard) -> Row:
+    """The array in a file, its columns in the model's order where both have names.
+
+    A .npy stays on the disk until its rows are read.
+    """
     if file.suffix.lower() != ".npy":
-        return read_array(file).x
+        return read_array(file).in_order_of(card.columns, file, "the model")
     try:
         return np.load(file, mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]
     except Exception:  # a damaged file can fail anywhere

@@ -133,10 +133,11 @@ class Predictor:
         """Logits for the class prior of training. (n, c)
 
         x: uint8 images (n, k, h, w), (n, h, w, k) or (n, h, w); float rows (n, d); pictures of PIL
-        or paths of picture files, one or many, which are resized. A network that keeps batch
-        statistics of each domain uses those of `domain`.
+        or paths of picture files, one or many, which are resized. The columns of a DataFrame are
+        matched by name where the model knows their names. A network that keeps batch statistics of
+        each domain uses those of `domain`.
         """
-        inputs = listed(x)
+        inputs = listed(x, self.card.columns)
         if not len(inputs):
             return np.zeros((0, len(self.classes)), dtype=np.float32)
         with self.classifier.net.source_statistics() if domain == "source" else nullcontext():
