@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from askew.core.errors import UserError
+from askew.core.text import visible
 from askew.data import label_shift
 from askew.data.array_files import ARRAYS, label_names, read_array
 from askew.data.decode import PictureFiles
@@ -232,7 +233,7 @@ def listed_domain(
     found = open_pictures(listing)
     broken = tuple(f"{name}: {why}" for name, why in found.broken.items())
     if broken and not (skip_broken and len(found.kept)):
-        first = "; ".join(broken[:3]) + ("; …" if len(broken) > 3 else "")
+        first = visible("; ".join(broken[:3]), keep="") + ("; …" if len(broken) > 3 else "")
         raise UserError(
             f"{len(broken)} of the {len(listing.paths)} pictures of {path} cannot be read: "
             f"{first}.",

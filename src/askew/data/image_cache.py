@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from askew.core.errors import UserError
 from askew.core.files import cannot_write, sweep, whole_file
 from askew.core.locks import locked
+from askew.core.text import visible
 from askew.data.decode import SIDE, decode, decoding, reason
 from askew.data.domains import RowSubset
 from askew.data.paths import cache_folder
@@ -82,7 +83,7 @@ def pictures(
         first = "; ".join(f"{root / path} ({why})" for path, why in list(broken.items())[:3])
         raise UserError(
             f"{_pictures(len(broken))} of {len(paths)} cannot be read: "
-            f"{first}{'; …' if len(broken) > 3 else ''}.",
+            f"{visible(first, keep='')}{'; …' if len(broken) > 3 else ''}.",
             "mend or remove them, or leave them out with `askew data check "
             f"{name.split('--')[0]} --skip-broken`.",
         )
