@@ -111,7 +111,7 @@ def test_a_heic_image_says_what_reads_it(tmp_path: Path) -> None:
     tree(tmp_path / "s")
     (tmp_path / "s" / "emu").mkdir()
     (tmp_path / "s" / "emu" / "0.heic").write_bytes(b"\0\0\0\x18ftypheic" + bytes(40))
-    with pytest.raises(UserError, match="1 of the 13 pictures .* pip install pillow-heif"):
+    with pytest.raises(UserError, match=r"1 of the 13 pictures .* pip install pillow-heif"):
         load_custom_data(tmp_path / "s", flat(tmp_path / "t"))
 
 

@@ -17,6 +17,8 @@ from askew.data.feature_columns import LABEL_COLUMNS, in_order_of, require_disti
 
 ARRAYS = frozenset((".npy", ".npz", ".parquet"))
 
+_LARGEST = 2**64  # of labels that are numbers: more is a mistake, and may have thousands of digits
+
 _FORM = (
     "uint8 images (n, h, w), (n, h, w, 1 or 3) or (n, 1 or 3, h, w), or rows of numbers (n, d); "
     "in a .npz as x, "
@@ -198,12 +200,13 @@ def label_names(y: NDArray[Any], n: int, file: Path) -> tuple[str, ...]:
         raise UserError(
             f"{file} holds {n} rows and labels of shape {y.shape}.", "give one label per row."
         )
-    names = [_name(value) for value in y.tolist()]
+    values = y.tolist()
+    names = [_name(value) for value in values]
     if "" in names:
         row = names.index("")
         raise UserError(
-            f"The label of row {row} in {file} is {y.tolist()[row]!r}, which is out of range.",
-            "labels are names, or whole numbers from 0 on.",
+            f"The label of row {row} in {file} is {_shown(values[row])}, which is out of range.",
+            "labels are names, or whole numbers from 0 to 2⁶⁴.",
         )
     return tuple(names)
 
@@ -211,10 +214,17 @@ def label_names(y: NDArray[Any], n: int, file: Path) -> tuple[str, ...]:
 def _name(value: Any) -> str:
     """Empty if the value is no label."""
     if isinstance(value, bytes):
-        return value.decode(errors="replace")
+        value = value.decode(errors="backslashreplace")  # so that no two become the same
     if isinstance(value, str):
         return (
             value.strip().encode("utf-8", "backslashreplace").decode()
         )  # half a character cannot be written
     whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
-    return str(int(value)) if whole and value >= 0 else ""
+    return str(int(value)) if whole and 0 <= value <= _LARGEST else ""
+
+
+def _shown(value: Any) -> str:
+    """A label for a message; Python does not write numbers of thousands of digits."""
+    if isinstance(value, int) and value.bit_length() > 64:
+        return f"a number of {value.bit_length()} bits"
+    return repr(value)[:80]

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+import unicodedata
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -12,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from askew.core.errors import UserError
+from askew.core.errors import SimilarClassesWarning, UserError
 from askew.core.text import visible
 from askew.data import label_shift
 from askew.data.array_files import ARRAYS, label_names, read_array
@@ -270,6 +273,7 @@ def load_custom_data(
         )
     assert source.labels is not None
     classes = _classes(source.labels, source.path)
+    warn_of_similar({*classes, *(target.labels or ())})
     target = in_columns_of(target, source.columns, f"the source {source.path}")
     xs, xt = _alike(source, target)
     index = {name: k for k, name in enumerate(classes)}
@@ -322,9 +326,32 @@ def _classes(labels: tuple[str, ...], path: Path) -> tuple[str, ...]:
             f"The source {path} has one class, {names.pop()}.",
             "there is nothing to tell apart; add another.",
         )
-    return tuple(
-        sorted(names, key=int) if all(name.isdecimal() for name in names) else in_order(list(names))
-    )
+    if all(name.isdecimal() for name in names):
+        return tuple(sorted(names, key=_as_number))
+    return tuple(in_order(list(names)))
+
+
+def _as_number(name: str) -> tuple[int, str, str]:
+    """A key that sorts digits by their number, however many there are; equal numbers by name."""
+    digits = "".join(str(unicodedata.decimal(digit)) for digit in name).lstrip("0")
+    return len(digits), digits, name
+
+
+def warn_of_similar(names: Iterable[str]) -> None:
+    """Warn of class names that differ in case, spaces or Unicode form alone."""
+    alike: dict[str, list[str]] = defaultdict(list)
+    for name in sorted(names):
+        plain = unicodedata.normalize("NFKC", name).casefold()
+        alike["".join(character for character in plain if not character.isspace())].append(name)
+    for several in alike.values():
+        if len(several) > 1:
+            shown = " and ".join(ascii(name) for name in several[:_MOST_NAMED])
+            warnings.warn(
+                f"The classes {shown} differ in case, spaces or Unicode form alone: if they are "
+                "one class, give them one name.",
+                SimilarClassesWarning,
+                stacklevel=2,
+            )
 
 
 def in_columns_of(domain: CustomDomain, wanted: Sequence[str], origin: str) -> CustomDomain:

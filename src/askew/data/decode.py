@@ -29,10 +29,8 @@ _PLUG_INS = {
     ".heif": ("HEIF", "HEIF images need a plug-in: pip install pillow-heif"),
 }
 """Formats that not every Pillow reads, and what to do then."""
-SUFFIXES = frozenset(
-    (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
-    + (".ppm", ".pgm", ".pnm", *_PLUG_INS)
-)
+_USUAL = ".jpg .jpeg .jpe .jfif .png .webp .bmp .gif .tif .tiff .ppm .pgm .pnm"
+SUFFIXES = frozenset((*_USUAL.split(), *_PLUG_INS))
 
 
 @functools.cache
