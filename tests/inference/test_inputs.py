@@ -13,6 +13,7 @@ from conftest import TINY, Command
 from small_models import predictor, refused, rows
 
 import askew
+from askew.inference.model_card import card_hash
 from askew.inference.predictor import Predictor, load
 
 pd = pytest.importorskip("pandas")
@@ -64,6 +65,7 @@ def test_column_names_that_do_not_fit_the_input_are_refused(
     file = tmp_path / "m" / "model.json"
     card = json.loads(file.read_text())
     card["input"]["columns"] = names
+    card["card_hash"] = card_hash(card)
     file.write_text(json.dumps(card))
     refused(lambda: load(tmp_path / "m", "cpu"))
 

@@ -218,4 +218,9 @@ def _below_zero(sample_domain: ArrayLike, n: int) -> NDArray[np.bool_]:
         raise ValueError(
             f"sample_domain has one whole number for each of the {n} rows, found {marks.shape}."
         )
+    if (marks == 0).any():
+        raise ValueError(
+            "sample_domain holds 0, which is neither: a source has numbers above 0, a target "
+            "below 0."
+        )
     return np.asarray(marks < 0)

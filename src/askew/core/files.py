@@ -12,7 +12,7 @@ import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -210,6 +210,25 @@ def check_file(path: Path) -> None:
             f"Cannot write a file {path}: {why}.",
             "name a file in a folder that exists and is yours.",
         )
+
+
+def require_other_file(output: Path, inputs: Iterable[Path]) -> None:
+    """Raise a UserError if a file to write is one of the inputs."""
+    for given in inputs:
+        if output.exists() and given.exists() and output.samefile(given):
+            raise UserError(
+                f"The output {output} is the input {given}.", "write to a file of another name."
+            )
+
+
+def unique_keys(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of JSON with these pairs; ValueError if a name comes twice."""
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{twice[:80]!r} comes twice")
+    return values
 
 
 # --- files of runs ---

@@ -3,16 +3,18 @@ knows."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from askew.core.errors import UserError
+from askew.core.files import digest, unique_keys
 from askew.core.options import checked
 from askew.core.plugins import FROM_FILE, plugins
 from askew.evaluation.target_shares import TargetShares
@@ -23,6 +25,7 @@ from askew.nets.spec import NetSpec
 
 FORM = 1
 """Version of the JSON's layout."""
+CARD_HASH = "card_hash"
 
 Shares = tuple[float, ...]
 
@@ -140,12 +143,22 @@ def read_json(path: Path) -> dict[str, Any]:
             raise ValueError("it is not a regular file")
         if path.stat().st_size > _LONGEST:
             raise ValueError("it is too long")
-        value = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_number)
+        value = json.loads(
+            path.read_text(encoding="utf-8"),
+            parse_constant=_no_number,
+            object_pairs_hook=unique_keys,
+        )
     except (OSError, ValueError, RecursionError) as error:
         raise _wrong(path, f"it cannot be read as JSON ({error})") from None
     if not isinstance(value, dict):
         raise _wrong(path, "it holds no JSON object")
     return value
+
+
+def card_hash(values: Mapping[str, Any]) -> str:
+    """A hash of all in a model's JSON but the hash itself, which tells whether it was edited."""
+    rest = {name: value for name, value in values.items() if name != CARD_HASH}
+    return digest(json.dumps(rest, sort_keys=True).encode())
 
 
 def read_card(path: Path, method: str = "") -> tuple[ModelCard, dict[str, Any]]:
@@ -161,15 +174,33 @@ def read_card(path: Path, method: str = "") -> tuple[ModelCard, dict[str, Any]]:
             f"{path} is a model of form {values.get('form')!r}, and this askew reads form {FORM}.",
             "use the askew that wrote it, or a newer one.",
         )
-    rule = _rule_from_file(path, values.get("rule"), method)
-    try:
-        card = _card(values, rule)
-        check(card.net, card.shape)
-    except UserError as error:
-        raise _wrong(path, error.sentence.rstrip(".")) from None
-    except (KeyError, TypeError, ValueError) as error:
-        raise _wrong(path, f"a field is missing or of the wrong kind ({error})") from None
+    with _fields_of(path):
+        rule = _rule_from_file(path, values.get("rule"), method)
+    with _fields_of(path):
+        try:
+            card = _card(values, rule)
+            check(card.net, card.shape)
+        except UserError as error:
+            raise _wrong(path, error.sentence.rstrip(".")) from None
     return card, values
+
+
+def require_unedited(path: Path, values: Mapping[str, Any]) -> None:
+    """Raise a UserError if a model's JSON has a hash that does not fit the rest of it."""
+    if values.get(CARD_HASH, card_hash(values)) != card_hash(values):
+        raise UserError(
+            f"{path} is not as it was saved: its {CARD_HASH} does not fit the rest.",
+            "it was damaged or edited; get the model again, or adapt again with other classes.",
+        )
+
+
+@contextlib.contextmanager
+def _fields_of(path: Path) -> Iterator[None]:
+    """Turn what a field that is missing or of the wrong kind ends in into a UserError."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise _wrong(path, f"a field is missing or of the wrong kind ({error})") from None
 
 
 def _card(values: Mapping[str, Any], rule: Method | None) -> ModelCard:
@@ -195,7 +226,9 @@ def _card(values: Mapping[str, Any], rule: Method | None) -> ModelCard:
 
 def net_spec(values: Mapping[str, Any]) -> NetSpec:
     """A network by its description, without starting weights."""
-    given = {k: v for k, v in dict(values).items() if not k.startswith("weights")}
+    if not isinstance(values, Mapping):
+        raise ValueError("net must be an object")
+    given = {k: v for k, v in values.items() if not k.startswith("weights")}
     return NetSpec(**checked(NetSpec, given, "the network"))
 
 

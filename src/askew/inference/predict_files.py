@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from askew.core.errors import UserError
-from askew.core.files import whole_file
+from askew.core.files import require_other_file, whole_file
 from askew.data.array_files import ARRAYS, read_array
 from askew.data.decode import Row, decode, decoding
 from askew.data.image_lists import LISTS, USUAL, Columns, find_pictures, read_listing
@@ -127,6 +127,7 @@ def write_predictions(
         yield from _write_each(batches, file or CsvWriter(sys.stdout, predictor.classes))
         return
     open_writer = writer_for(file)
+    require_other_file(file, sources)
     with (
         whole_file(file, "choose another file with -o.") as temporary,
         open_writer(temporary, predictor.classes) as writer,

@@ -9,6 +9,7 @@ to either is found.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -28,11 +29,14 @@ from askew.core.files import as_json, is_temporary, read_tensors, whole_folder
 from askew.evaluation.logits import Floats, adjust_logits, softmax
 from askew.inference.inputs import as_input, checked_batch, listed
 from askew.inference.model_card import (
+    CARD_HASH,
     ModelCard,
     TargetPrior,
+    card_hash,
     net_spec,
     prior_of,
     read_card,
+    require_unedited,
     rule_of,
     run_rule,
     shape_of,
@@ -245,9 +249,9 @@ class Predictor:
         digest = hashlib.sha256(content).hexdigest()
         with whole_folder(folder, CARD_FILE, "choose another folder.") as new:
             (new / weights_file(digest)).write_bytes(content)
-            (new / CARD_FILE).write_bytes(
-                as_json({**card, "weights_sha256": digest, "askew": __version__})
-            )
+            # as JSON has it, where tuples are lists
+            values = json.loads(as_json({**card, "weights_sha256": digest, "askew": __version__}))
+            (new / CARD_FILE).write_bytes(as_json({**values, CARD_HASH: card_hash(values)}))
         for other in folder.glob("weights-*.safetensors"):  # of the model that was there before
             if other.name != weights_file(digest):
                 other.unlink(missing_ok=True)
@@ -315,7 +319,9 @@ def load(
         folder = folder / "model"
     if (folder / CARD_FILE).is_file():
         card, values = read_card(folder / CARD_FILE, method)
-        return Predictor(card, read_weights(folder, values.get("weights_sha256")), device)
+        model = Predictor(card, read_weights(folder, values.get("weights_sha256")), device)
+        require_unedited(folder / CARD_FILE, values)
+        return model
     if (folder / "run.json").is_file():
         return Predictor.of_run(folder, device, rule=run_rule(folder, method))
     raise UserError(f"{folder} is not a model of askew's: it holds no {CARD_FILE}.", HOW)
