@@ -28,7 +28,8 @@ from askew.adaptation.session import SOURCE_ONLY, Expect, Session
 from askew.core.device import pick_device
 from askew.core.errors import UserError
 from askew.core.files import sweep, temporary_folder
-from askew.core.options import checked
+from askew.core.options import checked, shown
+from askew.core.options import path as as_path
 from askew.core.tracking import Maker, checked_trackers
 from askew.data.custom import CustomData, CustomDomain, few
 from askew.data.feature_columns import in_order_of
@@ -131,7 +132,10 @@ def run_request(
 ) -> AdaptationResult:
     """Do the same for a request: everything that is computed, and its files."""
     with contextlib.ExitStack() as undo:
-        folder = undo.enter_context(temporary_folder("askew-adapt")) if out is None else Path(out)
+        if out is None:
+            folder = undo.enter_context(temporary_folder("askew-adapt"))
+        else:
+            folder = as_path("out", out)
         check_out(folder)
         journal = Journal(folder, 1)  # how many trainings there are is known once data are read
         work = adapt_steps(request, folder, pick_device(device), journal.expect)
@@ -314,6 +318,12 @@ def _labels(labels: Any, names: Sequence[str]) -> Path | GivenLabels:
     """Labels in a file, by name, or one for each of the names."""
     if isinstance(labels, str | Path):
         return Path(labels)
+    listed = hasattr(labels, "__len__") and (not hasattr(labels, "ndim") or labels.ndim > 0)
+    if not hasattr(labels, "items") and not listed:
+        raise UserError(
+            f"The labels are {shown(labels)}, and neither a file nor labels of images.",
+            "give a path, a dictionary from names to labels, or one label or None for each image.",
+        )
     if not hasattr(labels, "items") and len(labels) != len(names):
         raise UserError(
             f"There are {len(labels)} labels and {len(names)} target images.",
@@ -332,7 +342,13 @@ def _given_shares(shares: Any) -> Path | GivenShares | None:
     """A file, or shares by class."""
     if shares is None or isinstance(shares, str | Path):
         return None if shares is None else Path(shares)
-    return GivenShares(shares)
+    try:
+        return GivenShares(shares)
+    except (TypeError, ValueError):
+        raise UserError(
+            f"The target's class shares are {shown(shares)}, and no shares by class.",
+            "give a path, or a dictionary such as {'cat': 0.7, 'dog': 0.3}.",
+        ) from None
 
 
 def _label(value: Any) -> str:

@@ -331,7 +331,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         SafetensorError,
         OSError,
         ValueError,
-        RuntimeError,
+        RuntimeError,  # RecursionError too, of brackets within brackets
         KeyError,
         AttributeError,
         TypeError,

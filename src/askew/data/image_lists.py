@@ -55,7 +55,8 @@ def find_pictures(folder: Path) -> list[str]:
     Links are followed; one that leads back to where it lies is a UserError.
     """
     found = []
-    above = {str(folder): (Path(os.path.realpath(folder)),)}  # real folders on the way to each
+    # The real folders on the way to each folder.
+    above: dict[str, tuple[Path, ...]] = {str(folder): (Path(os.path.realpath(folder)),)}
     for where, inner, files in os.walk(folder, followlinks=True, onerror=_unreadable):
         inner[:] = sorted(name for name in inner if not name.startswith("."))
         here, way = Path(where), above.pop(where)

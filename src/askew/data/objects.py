@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from askew.core.errors import UserError, unknown
+from askew.core.options import text
 from askew.data.array_files import known_array, label_names
 from askew.data.custom import CustomDomain, Which, listed_domain, read_domain, require_labels
 from askew.data.decode import SIDE, decode, decoding
@@ -67,6 +68,8 @@ def as_domain(
 
     A target's labels are not read.
     """
+    for name, column in (("image", image), ("label", label)):
+        text(name, column)
     if isinstance(given, CustomDomain):
         return given
     if isinstance(given, str | Path):
@@ -106,7 +109,7 @@ def _items(given: Any, image: str, label: str) -> Items:
     """The items of a list, an array, a DataFrame, a data set or a loader; UserError if it is
     something else."""
     if isinstance(given, tuple) and len(given) == 2 and not _is_one(given[0]):
-        x, labels = _items(given[0], image, label), list(given[1])
+        x, labels = _items(given[0], image, label), _list_of(given[1])
         if isinstance(given[0], Sequence | np.ndarray) and len(given[0]) != len(labels):
             raise UserError(
                 f"There are {len(given[0])} images and {len(labels)} labels.",
@@ -135,11 +138,27 @@ def _items(given: Any, image: str, label: str) -> Items:
     if isinstance(given, list | tuple):
         return Items("a list", [item if _is_pair(item) else (item, None) for item in given])
     if hasattr(given, "__array__"):
-        return Items("an array", ((x, None) for x in _array_of(given)))
+        return _of_array(_array_of(given))
     if hasattr(given, "__getitem__") or hasattr(given, "__iter__"):
         pairs = (_pair(item, image, label) for item in _each(given))
         return Items(f"a {type(given).__name__}", pairs, classes=_class_names(given))
     raise UserError(f"A {type(given).__name__} is no data set.", _FORMS)
+
+
+def _of_array(array: NDArray[Any]) -> Items:
+    if not array.ndim:
+        raise UserError("An array without dimensions is no data set.", _FORMS)
+    return Items("an array", ((x, None) for x in array))
+
+
+def _list_of(labels: Any) -> list[Any]:
+    try:
+        return list(labels)
+    except TypeError:
+        raise UserError(
+            f"The labels are a {type(labels).__name__}, and no list of labels.",
+            "give one label per image.",
+        ) from None
 
 
 def _of_frame(frame: Any, image: str, label: str) -> Items:

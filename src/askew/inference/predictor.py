@@ -26,6 +26,8 @@ from askew.core import hub
 from askew.core.device import pick_device
 from askew.core.errors import UserError, unknown
 from askew.core.files import as_json, is_temporary, read_tensors, whole_folder
+from askew.core.options import path as as_path
+from askew.core.options import shown
 from askew.evaluation.logits import Floats, adjust_logits, softmax
 from askew.inference.inputs import as_input, checked_batch, listed
 from askew.inference.model_card import (
@@ -142,6 +144,8 @@ class Predictor:
         each domain uses those of `domain`.
         """
         inputs = listed(x, self.card.columns)
+        if not isinstance(domain, str) or domain not in ("target", "source"):
+            raise UserError(f"There is no domain {shown(domain)}.", "target or source.")
         if not len(inputs):
             return np.zeros((0, len(self.classes)), dtype=np.float32)
         with self.classifier.net.source_statistics() if domain == "source" else nullcontext():
@@ -174,7 +178,16 @@ class Predictor:
     def probabilities(self, logits: NDArray[Any], prior: Prior = "uniform") -> Floats:
         """softmax((z_k + b_k − log(c·training_prior_k))/T + log(c·prior_k)): the same from logits.
         (n, c) → (n, c)"""
-        even = np.asarray(logits, dtype=np.float64) + self.prior_shift("uniform")
+        try:
+            z: Floats = np.asarray(logits, dtype=np.float64)
+        except (TypeError, ValueError):
+            z = np.empty(0)
+        if z.ndim != 2 or z.shape[1] != len(self.classes):
+            raise UserError(
+                f"Logits are rows of {len(self.classes)} numbers, found {shown(logits)}.",
+                "give what `logits` returns.",
+            )
+        even = z + self.prior_shift("uniform")
         return softmax(
             even / self.card.temperature + self.prior_shift(prior) - self.prior_shift("uniform")
         )
@@ -233,7 +246,7 @@ class Predictor:
         """Write the model's folder, or replace the model in it."""
         from safetensors.torch import save
 
-        folder, card = Path(path), self.card.as_json()
+        folder, card = as_path("path", path), self.card.as_json()
         if folder.exists() and not folder.is_dir():
             raise UserError(f"{folder} is a file, and a model is a folder.", "choose another name.")
         if (
@@ -309,7 +322,7 @@ def load(
     folder = (
         hub.snapshot(str(path), [CARD_FILE, "weights-*.safetensors"])
         if hub.on_hub(path)
-        else Path(path)
+        else as_path("path", path)
     )
     if not folder.exists():
         raise UserError(f"There is no model {folder}.", HOW)
