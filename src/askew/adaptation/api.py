@@ -40,7 +40,7 @@ from askew.evaluation.diagnosis import diagnose as diagnose_outputs
 from askew.evaluation.outputs import DomainOutputs
 from askew.inference.embeddings import backbone_spec, embed_pictures, embed_rows, picture_embedder
 from askew.inference.predictor import Predictor, load
-from askew.methods import method_class, named
+from askew.methods import make_method, method_class, named
 from askew.methods.base import Method
 from askew.nets.modules import backbone_name
 from askew.runs.config import Training
@@ -197,6 +197,8 @@ def named_methods(
     pairs = [named(method) for method in several]
     refuse_repeated([method_class(name).id for name, _ in pairs])
     own = {method_class(name).id: {**of_object, **(params or {})} for name, of_object in pairs}
+    for name, _ in pairs:
+        make_method(name, own[method_class(name).id])  # a UserError for a wrong name or value
     return tuple(name for name, _ in pairs), {
         name: values for name, values in own.items() if values
     }

@@ -22,9 +22,11 @@ from askew.adaptation.session import Session, TrainingSet
 from askew.core.device import pick_device
 from askew.core.errors import UserError
 from askew.core.files import temporary_folder
+from askew.core.options import checked
 from askew.data.domains import Labeled, Unlabeled
 from askew.data.task import Task, make_unlabeled_task
 from askew.inference.predictor import Predictor, Prior
+from askew.runs.config import Training
 
 Rows = NDArray[Any]
 
@@ -148,6 +150,7 @@ class AdaptiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError("Classifier can't train when only one class is present.")
         seed = int(check_random_state(self.random_state).randint(2**31))
         inputs = self._made_inputs(Labeled(xs, y.astype(np.int64)), xt, seed)
+        checked(Training, dict(self.training or {}), "training")
         names, params = named_methods(self.methods, self.params)
         candidates = named_candidates(names, params, 0)
         with temporary_folder("askew-fit") as folder:
