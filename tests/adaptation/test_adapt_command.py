@@ -12,11 +12,15 @@ import pytest
 from adaptations import NAMES, SHORT, domains, rows_of
 from commands import assert_refused
 from conftest import Answer, Command
+from own_methods import FILE
+
+from askew.adaptation import report
 
 
 def test_the_guide_s_embeddings_become_a_model_predictions_a_report_and_a_summary(
-    cli: Command, tmp_path: Path
+    cli: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(report, "POINTS", 30)  # t-SNE of 600 rows takes seconds
     text = (
         (Path(__file__).parents[2] / "docs" / "adapt.md").read_text().partition("## Embeddings")[2]
     )
@@ -36,7 +40,7 @@ def test_the_guide_s_embeddings_become_a_model_predictions_a_report_and_a_summar
         "summary.json",
     ]
     names = ("cat", "dog", "owl")
-    assert all(name in answer.out for name in ("source", "coal", "chosen", *names))
+    assert all(name in answer.out for name in ("source", "coal", "saved", *names))
     assert "report in out/report.html" in answer.err
     rows = rows_of(tmp_path / "out" / "predictions.csv")
     assert [row["path"] for row in rows] == [str(i) for i in range(300)]
@@ -46,7 +50,7 @@ def test_the_guide_s_embeddings_become_a_model_predictions_a_report_and_a_summar
         assert row["class"] == max(shares, key=shares.__getitem__)
     record = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert [m["name"] for m in record["methods"]] == ["source", "coal"]
-    assert abs(sum(record["target_mix"]["mix"]) - 1) < 1e-6
+    assert abs(sum(record["target_shares"]["shares"]) - 1) < 1e-6
     assert cli(*predict_words).code == 0
     drawn = cli(*draw_words[: draw_words.index("#")])
     assert "100 target images in out/to-label.csv" in drawn.out
@@ -68,17 +72,6 @@ def test_the_guide_s_embeddings_become_a_model_predictions_a_report_and_a_summar
 
 # --- a method from a file ---
 
-OWN_METHOD = """
-from dataclasses import dataclass
-
-import askew
-from askew.methods.source import SourceOnly
-
-
-@dataclass(frozen=True, kw_only=True)
-class Mine(SourceOnly):
-    id = "mine"
-"""
 DOUBLED = """
     def predict(self, net, x):
         return 2 * super().predict(net, x)
@@ -89,10 +82,10 @@ def test_a_method_from_a_file_is_adapted_saved_and_loaded_without_the_file(
     cli: Command, tmp_path: Path
 ) -> None:
     domains(tmp_path)
-    (tmp_path / "mine.py").write_text(OWN_METHOD)
+    (tmp_path / "mine.py").write_text(FILE)
     answer = cli("adapt", "source.npz", "target.npz", "-o", "out", "-m", "mine.py:Mine", *SHORT)
     assert answer.code == 0, answer.err
-    assert json.loads((tmp_path / "out" / "summary.json").read_text())["chosen"] == "mine"
+    assert json.loads((tmp_path / "out" / "summary.json").read_text())["saved"] == "mine"
     (tmp_path / "mine.py").unlink()
     assert cli("predict", "out", "target.npz").code == 0, "its prediction is the usual one"
 
@@ -101,7 +94,7 @@ def test_a_model_that_predicts_by_a_file_s_code_asks_for_the_file(
     cli: Command, tmp_path: Path
 ) -> None:
     domains(tmp_path)
-    (tmp_path / "mine.py").write_text(OWN_METHOD + DOUBLED)
+    (tmp_path / "mine.py").write_text(FILE + DOUBLED)
     answer = cli("adapt", "source.npz", "target.npz", "-o", "out", "-m", "mine.py:Mine", *SHORT)
     assert answer.code == 0, answer.err
     record = json.loads((tmp_path / "out" / "summary.json").read_text())
@@ -119,7 +112,7 @@ def test_a_model_that_predicts_by_a_file_s_code_asks_for_the_file(
         for file in ("p.csv", "out/predictions.csv")
     )
     assert np.mean(np.array(table) == kept) > 0.98
-    (tmp_path / "mine.py").write_text(OWN_METHOD + DOUBLED.replace("2", "3"))
+    (tmp_path / "mine.py").write_text(FILE + DOUBLED.replace("2", "3"))
     changed_file = cli("predict", "out", "target.npz", "--method", "mine.py:Mine")
     assert_refused(changed_file)
     assert "is not the code that" in changed_file.err

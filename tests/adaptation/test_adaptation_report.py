@@ -13,16 +13,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from adaptations import CPU, finish
+from adaptations import first_two
 from PIL import Image
 from test_run_report import EVIL, TELL, Page, browse, told
 
+import askew
 from askew.adaptation import report
+from askew.adaptation.assessment import Adaptation
 from askew.adaptation.findings import adaptation_findings
-from askew.adaptation.given import TargetLabels
-from askew.adaptation.pipeline import Adaptation, adapt
-from askew.adaptation.report import DOUBTFUL, render_report
-from askew.adaptation.setup import AdaptRequest
+from askew.adaptation.report import DOUBTFUL
+from askew.adaptation.request import TargetLabels
 
 __all__ = ["browse"]  # a fixture of the other page's tests
 
@@ -46,38 +46,39 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Adaptation:
     folder = tmp_path_factory.mktemp("report")
     source = small_images(folder / "here.npz", 60, ["plain", f"{EVIL}1", "it's 🦉 & more"], 0)
     target = small_images(folder / "there.npz", 40, None, 1)
-    return finish(adapt(AdaptRequest(source, target, "coal", training=LENGTH), folder / "out", CPU))
+    result = askew.adapt(
+        source, target, folder / "out", methods="coal", training=LENGTH, device="cpu"
+    )
+    return result.found
 
 
-@pytest.fixture(scope="module", autouse=True)
-def real_maps() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(report, "_embed", report._embed.__wrapped__)  # type: ignore[attr-defined]
-        yield
+def render_report(found: Adaptation) -> str:
+    return report.render_report(found, adaptation_findings(found), first_two)
 
 
 @pytest.fixture(scope="module")
 def page(found: Adaptation) -> str:
-    return render_report(found)
+    """The page as users have it, with t-SNE."""
+    return report.render_report(found, adaptation_findings(found))
 
 
 def poisoned(found: Adaptation) -> Adaptation:
     """The same with names, sentences and failures that are scripts."""
-    data = found.setup.data
+    data = found.data
     target = dataclasses.replace(
         data.target,
         names=tuple(f"{EVIL_NAME}{i}.jpg" for i in range(len(data.target.names))),
         broken=(EVIL,),
     )
     source = dataclasses.replace(data.source, broken=(f"{EVIL}: torn",))
-    setup = dataclasses.replace(
-        found.setup,
+    inputs = dataclasses.replace(
+        found.inputs,
         data=dataclasses.replace(data, target=target, source=source, unknown=(EVIL,)),
-        network=EVIL,
+        pixels=dataclasses.replace(found.inputs.pixels, network=EVIL),
     )
-    trained = tuple(
+    networks = tuple(
         dataclasses.replace(t, candidate=dataclasses.replace(t.candidate, name=f"{EVIL}{i}"))
-        for i, t in enumerate(found.trained)
+        for i, t in enumerate(found.networks)
     )
     verdict = dataclasses.replace(next(iter(found.verdicts.values())), sentence=EVIL)
     request = dataclasses.replace(
@@ -85,11 +86,11 @@ def poisoned(found: Adaptation) -> Adaptation:
     )
     return dataclasses.replace(
         found,
-        setup=setup,
-        trained=trained,
+        inputs=inputs,
+        networks=networks,
         verdicts={f"{EVIL}1": verdict},
-        chosen=1,
-        failed={EVIL: EVIL},
+        saved=1,
+        failures={EVIL: EVIL},
         request=request,
     )
 
@@ -129,30 +130,26 @@ def test_the_page_says_what_was_done_and_found(page: str, found: Adaptation) -> 
     for finding in adaptation_findings(found):
         assert f"{finding.code} {finding.what}" in text
         assert finding.remedy in text
-    for trained, scores in zip(found.trained, found.scores, strict=True):
-        assert trained.candidate.name in text
+    for one, scores in zip(found.networks, found.scores, strict=True):
+        assert one.name in text
         assert all(f"{value:.3f}" in text for value in scores.values())
 
 
-def test_the_page_says_how_the_network_was_chosen(found: Adaptation) -> None:
-    labels = TargetLabels(np.arange(2), np.array([0, 1]), len(found.classes))
-    known = dataclasses.replace(found.setup, labels=labels)
-    auto, taken = (
-        dataclasses.replace(found.request, method="auto", take=take) for take in ("", "source")
-    )
-    ways = {
-        "as requested": (found, dataclasses.replace(found, request=taken)),
-        "chosen without target labels": (dataclasses.replace(found, request=auto),),
-        "chosen with labels of the target": (
-            dataclasses.replace(found, request=auto, setup=known),
-        ),
-    }
-    for way, adaptations in ways.items():
-        for one in adaptations:
-            assert (
-                f"The model is that of <b>{one.winner.candidate.name}</b>, {way}."
-                in render_report(one)
-            )
+@pytest.mark.parametrize(
+    ("requested", "labels", "way"),
+    [
+        (True, 2, "as requested"),
+        (False, 0, "without target labels"),
+        (False, 2, "trained with 2 labels of the target"),
+    ],
+)
+def test_the_page_says_how_the_network_came_to_be(
+    found: Adaptation, requested: bool, labels: int, way: str
+) -> None:
+    own = TargetLabels(np.arange(labels), np.zeros(labels, dtype=np.int64), 3) if labels else None
+    inputs = dataclasses.replace(found.inputs, labels=own)
+    one = dataclasses.replace(found, inputs=inputs, requested=requested)
+    assert f"The model is that of <b>{one.final.name}</b>, {way}." in render_report(one)
 
 
 def test_images_are_shown_from_least_to_most_confident_as_the_model_sees_them(
@@ -163,10 +160,10 @@ def test_images_are_shown_from_least_to_most_confident_as_the_model_sees_them(
     assert len(answers) == DOUBTFUL
     assert [int(a) for a in answers] == sorted(int(a) for a in answers)
     first = int(np.argsort(-found.probabilities.max(axis=1), kind="stable")[-1])
-    assert f'title="{found.setup.data.target.names[first]}"' in gallery
+    assert f'title="{found.data.target.names[first]}"' in gallery
     coded = re.findall(r'src="data:image/png;base64,([^"]+)"', gallery)[0]
     pixels = np.asarray(Image.open(io.BytesIO(base64.b64decode(coded))))
-    original = np.asarray(found.setup.data.task.training_data.target.x[first]).transpose(1, 2, 0)
+    original = np.asarray(found.data.task.training_data.target.x[first]).transpose(1, 2, 0)
     assert (pixels[1::3, 1::3] == original).all(), "a small picture is enlarged without blur"
 
 
@@ -185,7 +182,7 @@ def test_a_page_about_a_network_that_was_not_adapted_says_so_once_and_what_to_do
     found: Adaptation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(report, "_map", lambda *_: "")
-    text = Page(render_report(dataclasses.replace(found, chosen=0, rejected=""))).text
+    text = Page(render_report(dataclasses.replace(found, saved=0, rejected=""))).text
     assert "Not adapted" in text
     assert "was adapted to the target" not in text
     assert "was compared with 1 that were adapted to the target" in text
@@ -216,7 +213,7 @@ def test_every_class_is_in_a_chart_whatever_their_number(
 
 
 def test_a_page_is_the_same_twice(page: str, found: Adaptation) -> None:
-    assert render_report(found) == page
+    assert report.render_report(found, adaptation_findings(found)) == page
 
 
 def test_names_stay_names(poisoned_page: str) -> None:

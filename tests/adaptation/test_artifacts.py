@@ -151,7 +151,8 @@ def test_choose_refuses_a_network_that_was_not_trained(cli: Command, out: Path) 
 def test_choose_runs_no_file_that_a_stranger_s_summary_names(
     cli: Command, out: Path, tmp_path: Path, name: str
 ) -> None:
-    code = "from pathlib import Path\nPath('ran').touch()\nfrom torch.nn import Identity as Evil\n"
+    code = f"from pathlib import Path\nPath('ran').touch()  # {name}\n"
+    code += "from torch.nn import Identity as Evil\n"
     (out / "evil.py").write_text(code)
     told = json.loads((out / "summary.json").read_text())
     evil = "out/evil.py:Evil"

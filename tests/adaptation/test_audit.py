@@ -14,9 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import tensor
 
+import askew
+from askew import UserError
 from askew.adaptation.audit import _strata, _turns, audit, draw_sheet
-from askew.adaptation.given import _rows, read_truth
-from askew.core.errors import UserError
+from askew.adaptation.request import _rows, read_truth
 from askew.core.files import write_json, write_tensors
 from askew.evaluation.metrics import accuracy_gain, labels_to_settle, mean_accuracy
 from askew.evaluation.outputs import read_outputs
@@ -46,7 +47,7 @@ def adaptation(folder: Path) -> Path:
             {},
         )
         methods.append(
-            {"name": name, "run": name, "against_source": None if name == "source" else "helped"}
+            {"name": name, "run": name, "verdict": None if name == "source" else "helped"}
         )
         if name == "coal":
             with (folder / "predictions.csv").open("w", newline="") as file:
@@ -58,8 +59,8 @@ def adaptation(folder: Path) -> Path:
                 )
     summary = {
         "classes": CLASSES,
-        "chosen": "coal",
-        "target_mix": {"mix": [0.5, 0.25, 0.25]},
+        "saved": "coal",
+        "target_shares": {"shares": [0.5, 0.25, 0.25]},
         "methods": methods,
     }
     write_json(folder / "summary.json", summary)
@@ -88,7 +89,7 @@ def test_methods_are_scored_and_a_gain_and_a_loss_are_told_apart(out: Path, tmp_
     assert coal.gain is not None
     assert coal.gain.value == pytest.approx(coal.accuracy.value - source.accuracy.value)
     assert found.sentence.startswith("Adaptation (coal) helped: ")
-    assert found.prior_error == pytest.approx(1 / 6 + 2 / 12)
+    assert found.shares_error == pytest.approx(1 / 6 + 2 / 12)
     assert found.unseen == ()
 
 
@@ -102,7 +103,7 @@ def test_a_few_labels_leave_it_open(out: Path, tmp_path: Path) -> None:
 
 def test_a_network_that_was_kept_is_said_to_be_the_one_without_adaptation(tmp_path: Path) -> None:
     out = adaptation(tmp_path / "out")
-    told = json.loads((out / "summary.json").read_text()) | {"chosen": "source"}
+    told = json.loads((out / "summary.json").read_text()) | {"saved": "source"}
     write_json(out / "summary.json", told)
     assert audit(out, labels(tmp_path / "all.csv", ALL)).sentence.startswith(
         "The network without adaptation"

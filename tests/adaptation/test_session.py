@@ -10,6 +10,7 @@ from toy_data import wide_task
 
 from askew import UserError
 from askew.adaptation.session import SOURCE_ONLY, Candidate, Session, TrainingSet
+from askew.runs.recipes import read_settings
 
 
 @pytest.mark.parametrize(("classes", "batch"), [(7, 32), (16, 32), (31, 62), (345, 128)])
@@ -22,6 +23,16 @@ def test_a_batch_that_the_user_wants_is_kept() -> None:
     mcc = Candidate(name="mcc", method="mcc", images_per_class=2)
     training_set = TrainingSet(task=wide_task(31), network="mlp", training={"batch": 24})
     assert mcc.run(training_set, 0).batch == 24
+
+
+def test_rows_are_trained_as_long_as_the_committed_settings_say() -> None:
+    settings = read_settings("own")["task"]["rows"]["train"]
+    coal = Candidate(name="coal", method="coal")
+    plan = coal.run(TrainingSet(task=wide_task(3), network="mlp"), 0).plan
+    assert [stage.steps for stage in plan] == [
+        settings["pretrain"],
+        settings["rounds"] * settings["round"],
+    ]
 
 
 def test_soft_labels_are_part_of_what_a_run_is_known_by(made: Made) -> None:

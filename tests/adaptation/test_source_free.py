@@ -16,14 +16,11 @@ from conftest import Command
 from small_models import card, predictor
 from small_models import images as small_images
 
+import askew
+from askew import Predictor, UserError
 from askew.adaptation import source_free
-from askew.adaptation.candidates import SOURCE_ONLY
-from askew.adaptation.members import train
-from askew.adaptation.setup import AdaptRequest, set_up
 from askew.adaptation.source_free import adapt_again, prototype_labels
-from askew.core.errors import UserError
 from askew.data.custom import CustomDomain, read_domain
-from askew.inference.predictor import Predictor, load
 from askew.methods.base import Method
 from askew.nets.adabn import domain_norms
 from askew.nets.spec import NetworkSpec
@@ -53,12 +50,15 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     np.savez(folder / "source.npz", x=2 * xs, y=NAMES[ys])
     np.savez(folder / "target.npz", x=2 * xt)
     training = {"pretrain": 150, "rounds": 1, "round": 1}
-    request = AdaptRequest(
-        folder / "source.npz", folder / "target.npz", "source", training=training
+    result = askew.adapt(
+        folder / "source.npz",
+        folder / "target.npz",
+        folder / "made",
+        methods="source",
+        training=training,
+        device="cpu",
     )
-    setup = finish(set_up(request, folder / "runs", CPU))
-    (only,), _ = finish(train(setup, request, (SOURCE_ONLY,), folder / "runs", CPU))
-    Predictor.of_run(only.folder, "cpu").save(folder / "out")
+    Predictor.of_run(result.found.final.folder, "cpu").save(folder / "out")
     (folder / "source.npz").unlink()
     return folder
 
@@ -80,7 +80,7 @@ def test_a_model_is_adapted_again_without_its_source_and_gains(
         "runs",
         "summary.json",
     ]
-    before, after = (load(folder, "cpu") for folder in (place / "out", tmp_path / "again"))
+    before, after = (askew.load(folder, "cpu") for folder in (place / "out", tmp_path / "again"))
     x = np.load(place / "target.npz")["x"]
     accuracy = [np.mean(model.predict(x) == NAMES[TRUTH]) for model in (before, after)]
     assert accuracy[1] > accuracy[0] + 0.1
@@ -88,7 +88,7 @@ def test_a_model_is_adapted_again_without_its_source_and_gains(
         if name.startswith("head."):
             assert torch.equal(value, after.weights[name]), "the head is fixed"
     told = json.loads((tmp_path / "again" / "summary.json").read_text())
-    assert np.argmax(told["target_mix"]["mix"]) == 2, "the prior is estimated"
+    assert np.argmax(told["target_shares"]["shares"]) == 2, "the prior is estimated"
     assert 0 < told["changed"] < 1
 
 
@@ -101,7 +101,7 @@ def test_a_model_that_would_collapse_is_kept_as_it_was(
     assert found.changed == 0
     assert "kept as it was" in found.sentence
     assert all(
-        torch.equal(v, load(place / "out", "cpu").weights[n])
+        torch.equal(v, askew.load(place / "out", "cpu").weights[n])
         for n, v in found.predictor.weights.items()
     )
 
@@ -183,7 +183,7 @@ def test_one_domain_without_a_model_and_two_with_one_are_refused(
     for words, why in (
         (("target.npz",), "target.npz alone."),
         (("--model", "out", "target.npz", "target.npz"), "found all three."),
-        (("--model", "out", "target.npz", "--train-labels"), "no source to choose or train with"),
+        (("--model", "out", "target.npz", "--search", "3"), "no source to choose or train with"),
         (("--model", "nowhere", "target.npz"), "There is no model nowhere."),
         (("--model", "out", "target.npz", "-t", "pretrain=3"), "'pretrain'"),
     ):

@@ -90,6 +90,16 @@ def test_a_picture_that_changed_is_decoded_again_and_the_others_are_not(
     assert counted == ["a/0.png"]
 
 
+def test_an_image_of_equal_size_and_time_is_decoded_again(root: Path) -> None:
+    x = np.random.default_rng(0).integers(0, 255, (2, 9, 9, 3)).astype(np.uint8)
+    file = root / "a" / "0.png"
+    for image in x:
+        Image.fromarray(image).save(file.with_suffix(".bmp"))
+        file.with_suffix(".bmp").replace(file)
+        os.utime(file, ns=(1, 1))
+        assert right(pictures("set", root, NAMES), root)
+
+
 def test_pictures_are_identified_by_their_pixels_alone(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

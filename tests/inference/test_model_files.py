@@ -7,6 +7,7 @@ import dataclasses
 import importlib
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from small_models import card, images, predictor, refused, rows, weights
 
 import askew
 from askew.data.benchmarks import load_task
-from askew.inference.model_card import TargetPrior
+from askew.inference.model_card import CARD_HASH, TargetPrior, card_hash
 from askew.inference.predictor import Predictor, load
 from askew.methods import MCD
 from askew.methods.base import Method
@@ -360,3 +361,60 @@ def test_loading_a_model_imports_nothing_that_trains_launches_or_reports(tmp_pat
         sys.modules.update(here)
     assert "inference" in rooms
     assert rooms <= {"core", "data", "nets", "evaluation", "methods", "inference"}
+
+
+def edited(folder: Path, change: Callable[[dict[str, Any]], object], honest: bool = False) -> Path:
+    """A saved model with a changed card; with an honest hash, as a stranger would write it."""
+    predictor().save(folder)
+    values = json.loads((folder / "model.json").read_text())
+    change(values)
+    if honest:
+        values[CARD_HASH] = card_hash(values)
+    (folder / "model.json").write_text(json.dumps(values))
+    return folder
+
+
+def test_edited_class_names_are_refused(tmp_path: Path) -> None:
+    renamed = edited(tmp_path / "a", lambda values: values["classes"].reverse())
+    assert "is not as it was saved" in refused(lambda: load(renamed, "cpu"))
+    spaced = edited(tmp_path / "b", lambda values: None)
+    assert load(spaced, "cpu").card == predictor().card, "another layout of the same JSON is fine"
+
+
+def test_a_name_that_comes_twice_in_json_is_refused(tmp_path: Path) -> None:
+    predictor().save(tmp_path / "m")
+    file = tmp_path / "m" / "model.json"
+    file.write_text(
+        file.read_text().replace('"classes"', '"classes": ["a", "b", "c"],\n "classes"')
+    )
+    assert "'classes' comes twice" in refused(lambda: load(tmp_path / "m", "cpu"))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("net", [[1, 2]]),
+        ("rule", [[1, 2]]),
+        ("rule", {"method": "coal", "options": [[1, 2]]}),
+        ("rule", {"file": "a.py:A"}),
+        ("bias", [10**400, 0, 0]),
+        ("seen_mix", ["0.5", "0.3", "0.2"]),
+        ("target_mix", {"mix": ["a", "b", "c"], "estimator": "em", "low": None, "high": None}),
+        ("target_mix", [1, 2, 3]),
+        ("input", [[1]]),
+        ("input", {"shape": [8], "columns": 5}),
+        ("made", 7),
+    ],
+)
+def test_a_field_of_the_wrong_kind_is_refused(tmp_path: Path, name: str, value: object) -> None:
+    def change(values: dict[str, Any]) -> None:
+        values[name] = value
+
+    folder = edited(tmp_path / "m", change, honest=True)
+    assert "is not as it was" not in refused(lambda: load(folder, "cpu", method="x.py:A"))
+
+
+def test_weights_that_are_not_finite_are_named(tmp_path: Path) -> None:
+    bad = weights(card())
+    bad["head.weight"] = torch.full_like(weights(card())["head.weight"], torch.nan)
+    assert "The weights head.weight hold NaN" in refused(lambda: Predictor(card(), bad, "cpu"))

@@ -426,3 +426,24 @@ def test_a_pipe_that_closes_early_is_no_error(
             model=row_model, images=[tmp_path / "rows.npy"], device="cpu", method="", backbone=""
         )
     assert capfd.readouterr().err == ""
+
+
+def test_predict_does_not_overwrite_its_input(
+    album: Path, image_model: Path, row_model: Path, tmp_path: Path, cli: Command
+) -> None:
+    pytest.importorskip("pyarrow")
+    pandas = pytest.importorskip("pandas")
+    listed, table = tmp_path / "list.csv", tmp_path / "t.parquet"
+    listed.write_text(f"path\n{album / 'cmyk.jpg'}\n")
+    pandas.DataFrame(rows()).rename(columns=str).to_parquet(table)
+    (tmp_path / "link.csv").symlink_to(listed)
+    for model, given, out in (
+        (image_model, listed, listed),
+        (image_model, listed, tmp_path / "link.csv"),
+        (row_model, table, table),
+    ):
+        before = given.read_bytes()
+        told = cli("predict", model, given, "-o", out)
+        assert_refused(told)
+        assert "is the input" in told.err
+        assert given.read_bytes() == before

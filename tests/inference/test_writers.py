@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from askew.core.errors import UserError
+from askew.core.text import csv_cell, from_csv_cell
 from askew.inference.writers import columns, write_predictions_csv
 
 CLASSES = ("cat", 'a "dog", <b>')
@@ -54,3 +55,23 @@ def test_a_csv_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="Cannot write"):
         write_predictions_csv(tmp_path / "p.csv", NAMES, PROBLEMS, P, CLASSES)
     assert [p.name for p in tmp_path.iterdir()] == ["p.csv"]
+
+
+@pytest.mark.parametrize("mark", ["\r", "\n", "\r\n"])
+def test_a_line_end_in_a_name_begins_no_line(tmp_path: Path, mark: str) -> None:
+    name, file = f"a{mark}=1+1.png", tmp_path / "p.csv"
+    classes = (f"c{mark}=2", "dog")
+    write_predictions_csv(file, [name, "b"], ["", f"x{mark}=3"], np.eye(2), classes)
+    with file.open(newline="", encoding="utf-8") as lines:
+        found = list(csv.reader(lines))
+    assert [row[0] for row in found] == ["path", name, "b"]
+    assert found[0][-2:] == [f"p_c{mark}=2", "p_dog"]
+    outside = "".join(file.read_bytes().decode().split('"')[::2])
+    assert "=" not in outside
+    assert "\r" not in outside
+
+
+@pytest.mark.parametrize("sign", ["＝", "＋", "－", "＠"])
+def test_full_width_signs_begin_no_formula(sign: str) -> None:
+    assert csv_cell(f"{sign}1") == f"'{sign}1"
+    assert from_csv_cell(csv_cell(f"{sign}1")) == f"{sign}1"

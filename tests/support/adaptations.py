@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
+from PIL import Image
 
 from askew.adaptation.api import adapt_steps
 from askew.adaptation.artifacts import write_artifacts
@@ -69,6 +70,19 @@ def adapted(
 def first_two(features: np.ndarray) -> list[tuple[float, float]]:
     """Map features by their first and last number, in no time."""
     return [(float(row[0]), float(row[-1])) for row in features]
+
+
+def photographs(folder: Path, classes: tuple[str, ...], n: int, dark: int) -> Path:
+    """n images a class, each a blob of the class's colour; on a dark ground of 0 without labels."""
+    for k, name in enumerate(classes):
+        for i in range(n):
+            rng = np.random.default_rng([k, i, dark])
+            pixels = np.full((24, 24, 3), dark, np.uint8)
+            pixels[6:18, 6:18, k % 3] = rng.integers(150, 255, (12, 12))
+            place = folder / name / f"{name} {i}.png" if dark else folder / f"{name} {i}.png"
+            place.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels).save(place)
+    return folder
 
 
 class Made(NamedTuple):

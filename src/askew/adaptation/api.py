@@ -28,9 +28,11 @@ from askew.adaptation.session import SOURCE_ONLY, Expect, Session
 from askew.core.device import pick_device
 from askew.core.errors import UserError
 from askew.core.files import sweep, temporary_folder
-from askew.core.options import checked
+from askew.core.options import checked, shown
+from askew.core.options import path as as_path
 from askew.core.tracking import Maker, checked_trackers
 from askew.data.custom import CustomData, CustomDomain, few
+from askew.data.feature_columns import in_order_of
 from askew.data.image_lists import LISTS, USUAL, Columns
 from askew.data.objects import as_domain
 from askew.evaluation.diagnosis import Diagnosis
@@ -43,7 +45,7 @@ from askew.inference.embeddings import (
     picture_embedder,
 )
 from askew.inference.predictor import Predictor, load
-from askew.methods import method_class, named
+from askew.methods import make_method, method_class, named
 from askew.methods.base import Method
 from askew.nets.embedding import Embedding
 from askew.nets.modules import backbone_name
@@ -136,7 +138,10 @@ def run_request(
 ) -> AdaptationResult:
     """Do the same for a request: everything that is computed, and its files."""
     with contextlib.ExitStack() as undo:
-        folder = undo.enter_context(temporary_folder("askew-adapt")) if out is None else Path(out)
+        if out is None:
+            folder = undo.enter_context(temporary_folder("askew-adapt"))
+        else:
+            folder = as_path("out", out)
         check_out(folder)
         journal = Journal(folder, 1)  # how many trainings there are is known once data are read
         work = adapt_steps(request, folder, pick_device(device), journal.expect)
@@ -198,6 +203,8 @@ def named_methods(
     pairs = [named(method) for method in several]
     refuse_repeated([method_class(name).id for name, _ in pairs])
     own = {method_class(name).id: {**of_object, **(params or {})} for name, of_object in pairs}
+    for name, _ in pairs:
+        make_method(name, own[method_class(name).id])  # a UserError for a wrong name or value
     return tuple(name for name, _ in pairs), {
         name: values for name, values in own.items() if values
     }
@@ -284,10 +291,15 @@ def diagnose_steps(
             f"{few(training_data.classes)}.",
             "name the source that it was trained on, or one with the same classes.",
         )
+    order = in_order_of(predictor.card.columns, data.columns, "The source", "the model")
+    source_rows, target_rows = (
+        x if order is None else np.asarray(x)[:, order]
+        for x in (training_data.source_val.x, training_data.target.x)
+    )
     yield Progress(key="model", label="applying the model", step=0, steps=2, losses={})
-    source_val = predictor.logits(training_data.source_val.x, domain="source")
+    source_val = predictor.logits(source_rows, domain="source")
     yield Progress(key="model", label="applying the model", step=1, steps=2, losses={})
-    target = predictor.logits(training_data.target.x)
+    target = predictor.logits(target_rows)
     outputs = DomainOutputs.of(
         source_val, training_data.source_val.y, target, predictor.card.training_prior
     )
@@ -314,6 +326,12 @@ def _labels(labels: Any, names: Sequence[str]) -> Path | GivenLabels:
     """Labels in a file, by name, or one for each of the names."""
     if isinstance(labels, str | Path):
         return Path(labels)
+    listed = hasattr(labels, "__len__") and (not hasattr(labels, "ndim") or labels.ndim > 0)
+    if not hasattr(labels, "items") and not listed:
+        raise UserError(
+            f"The labels are {shown(labels)}, and neither a file nor labels of images.",
+            "give a path, a dictionary from names to labels, or one label or None for each image.",
+        )
     if not hasattr(labels, "items") and len(labels) != len(names):
         raise UserError(
             f"There are {len(labels)} labels and {len(names)} target images.",
@@ -332,7 +350,13 @@ def _given_shares(shares: Any) -> Path | GivenShares | None:
     """A file, or shares by class."""
     if shares is None or isinstance(shares, str | Path):
         return None if shares is None else Path(shares)
-    return GivenShares(shares)
+    try:
+        return GivenShares(shares)
+    except (TypeError, ValueError):
+        raise UserError(
+            f"The target's class shares are {shown(shares)}, and no shares by class.",
+            "give a path, or a dictionary such as {'cat': 0.7, 'dog': 0.3}.",
+        ) from None
 
 
 def _label(value: Any) -> str:

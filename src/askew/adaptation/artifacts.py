@@ -59,7 +59,10 @@ def final_model(found: Adaptation) -> Predictor:
     run = found.final.run
     model = Predictor.of_run(found.final.folder, "cpu", shares, made, run.method)
     bias = tuple((found.temperature * found.bias).tolist()) if found.bias.any() else ()
-    card = dataclasses.replace(model.card, temperature=found.temperature, bias=bias)
+    columns = () if found.inputs.data is None else found.inputs.data.columns
+    card = dataclasses.replace(
+        model.card, temperature=found.temperature, bias=bias, columns=columns
+    )
     model = Predictor(card, model.weights, "cpu")
     shape = tuple(found.inputs.task.training_data.source.x.shape[1:])
     if found.inputs.embedders is None or model.card.shape == shape:

@@ -288,4 +288,14 @@ def _stream(
         work = embedder.open_listings([listing])
         (opened[listing],) = yield from part_of(work, "embeddings", done, count)
         done += len(listing.paths)
-    return read_domains(request, opened.__getitem__), both
+
+    def opened_before(listing: Listing) -> Pictures:
+        if listing not in opened:
+            raise UserError(
+                f"The images of {listing.root} changed while they were embedded: some appeared or "
+                "disappeared.",
+                "start the same command again; what has been embedded is kept.",
+            )
+        return opened[listing]
+
+    return read_domains(request, opened_before), both

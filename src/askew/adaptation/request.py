@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from askew.core.errors import UserError, unknown
+from askew.core.files import unique_keys
 from askew.core.options import whole_number
 from askew.core.text import from_csv_cell
 from askew.core.tracking import Maker
@@ -170,6 +171,8 @@ def read_shares(file: Path | GivenShares, classes: Sequence[str]) -> Floats:
     try:
         found = file if isinstance(file, GivenShares) else _shares(_text(file))
         shares = {str(name): float(share) for name, share in found.items()}
+        if len(shares) < len(found):
+            raise ValueError("a class comes twice")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"The shares {file} cannot be read: {error}.", _SHARES) from None
     except (ValueError, TypeError, AttributeError, OverflowError, RecursionError, csv.Error):
@@ -204,10 +207,11 @@ def _text(file: Path) -> str:
 def _shares(text: str) -> Mapping[str, str | float]:
     """By class, as they stand in the text."""
     if text.lstrip().startswith("{"):
-        return dict(json.loads(text))
+        return dict(json.loads(text, object_pairs_hook=unique_keys))
     lines = [line for line in text.splitlines() if line.strip()]
     delimiter = next((mark for mark in ("\t", ";", ",") if mark in (lines or [""])[-1]), " ")
-    cells = [[cell.strip() for cell in row] for row in csv.reader(lines, delimiter=delimiter)]
+    rows = csv.reader(lines, delimiter=delimiter, skipinitialspace=delimiter != " ")
+    cells = [[cell.strip() for cell in row] for row in rows]
     if cells and not _is_number(cells[0][-1]):
         cells = cells[1:]  # a header
     shares = {" ".join(row[:-1]): row[-1].replace(",", ".") for row in cells}

@@ -22,10 +22,12 @@ from askew.adaptation.session import Session, TrainingSet
 from askew.core.device import pick_device
 from askew.core.errors import UserError
 from askew.core.files import temporary_folder
+from askew.core.options import checked
 from askew.data.custom import kind_of
 from askew.data.domains import Labeled, Unlabeled
 from askew.data.task import Task, make_unlabeled_task
 from askew.inference.predictor import Predictor, Prior
+from askew.runs.config import Training
 
 Rows = NDArray[Any]
 
@@ -149,6 +151,7 @@ class AdaptiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError("Classifier can't train when only one class is present.")
         seed = int(check_random_state(self.random_state).randint(2**31))
         inputs = self._made_inputs(Labeled(xs, y.astype(np.int64)), xt, seed)
+        checked(Training, dict(self.training or {}), "training")
         names, params = named_methods(self.methods, self.params)
         candidates = named_candidates(names, params, 0)
         with temporary_folder("askew-fit") as folder:
@@ -166,7 +169,9 @@ class AdaptiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         }
         self.target_shares_ = found.diagnosis.target_prior.prior if len(xt) else None
         self.expected_accuracy_ = found.expected
-        self.predictor_ = Predictor(model.card, model.weights, self.device)
+        columns = tuple(getattr(self, "feature_names_in_", ())) if xs.ndim == 2 else ()
+        card = replace(model.card, columns=columns)
+        self.predictor_ = Predictor(card, model.weights, self.device)
         return self
 
     def _made_inputs(self, source: Labeled, xt: Rows, seed: int) -> Inputs:
@@ -216,5 +221,10 @@ def _below_zero(sample_domain: ArrayLike, n: int) -> NDArray[np.bool_]:
     if marks.shape != (n,) or marks.dtype.kind not in "iu":
         raise ValueError(
             f"sample_domain has one whole number for each of the {n} rows, found {marks.shape}."
+        )
+    if (marks == 0).any():
+        raise ValueError(
+            "sample_domain holds 0, which is neither: a source has numbers above 0, a target "
+            "below 0."
         )
     return np.asarray(marks < 0)

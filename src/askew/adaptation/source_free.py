@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from askew.core.errors import UserError
 from askew.core.options import Between, checked
 from askew.core.random import hash64, key, shuffled
-from askew.data.custom import CustomDomain
+from askew.data.custom import CustomDomain, in_columns_of
 from askew.evaluation.outputs import Floats
 from askew.evaluation.priors import em_prior
 from askew.inference.inputs import as_input
@@ -110,6 +110,7 @@ def adapt_again(
     """The model in a folder, adapted to a domain of which no label and nothing else is known."""
     settings = SourceFree(**checked(SourceFree, values, "adaptation without source"))
     start = load(model, str(device), method)
+    domain = in_columns_of(domain, start.card.columns, "the model")
     as_input(
         np.asarray(domain.x[:1]), start.card
     )  # a target of another form is refused before the work

@@ -14,7 +14,7 @@ import typer
 from askew import __version__
 from askew.cli import adapt, audit, data, look, predict, report, status, train
 from askew.cli.common import app, check_arguments
-from askew.cli.terminal import open_output, output_error, print_note
+from askew.cli.terminal import discard, open_output, output_error, print_note
 from askew.core.errors import EmptyClassWarning, UserError, from_os_error, warn_plainly
 
 __all__ = ["adapt", "app", "audit", "data", "look", "main", "predict", "report", "status", "train"]
@@ -48,9 +48,7 @@ def main() -> None:
     try:
         open_output()
         check_arguments(sys.argv[1:])
-        code = app(
-            standalone_mode=False
-        )  # Typer turns Ctrl-C into 130, or into Abort, depending on its version
+        code = _run()  # Typer turns Ctrl-C into 130, or into Abort, depending on its version
         if code == 130:
             raise KeyboardInterrupt
         sys.stdout.flush()  # what cannot be written is an error here, and not after the end
@@ -81,6 +79,19 @@ def main() -> None:
             sentence = " ".join(error.format_message().split())
             _fail(UserError(sentence if sentence.endswith((".", "?")) else f"{sentence}.", hint))
         raise
+
+
+def _run() -> int | None:
+    """Run the command; its exit code."""
+    try:
+        code: int | None = app(standalone_mode=False)
+    except SystemExit as ended:
+        # Click and rich end with 1 where a reader, such as `head`, has seen enough.
+        if not isinstance(ended.__context__, BrokenPipeError):
+            raise
+        discard(sys.stdout)
+        return 0
+    return code
 
 
 def _fail(error: UserError) -> None:

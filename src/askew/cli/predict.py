@@ -134,11 +134,13 @@ def predict(
     elif address or gpus or jobs:
         raise UserError("--address, --gpus and --jobs have no meaning on one machine.", "--on ray")
     else:
+        from askew.core.files import require_other_file
         from askew.inference.predictor import load
         from askew.inference.writers import writer_for
 
         if file is not None:
             writer_for(file)  # a file that cannot be written is refused before the work
+            require_other_file(file, images)
         _predict_here(
             load(model, device, **vars(code)),
             images,

@@ -71,7 +71,7 @@ def output_error(error: OSError) -> UserError | None:
     error."""
     if error.filename is not None or error.errno not in _OF_STREAMS:
         return None
-    _discard(sys.stdout)
+    discard(sys.stdout)
     if isinstance(error, BrokenPipeError):
         sys.exit(0)
     return UserError(
@@ -80,7 +80,7 @@ def output_error(error: OSError) -> UserError | None:
     )
 
 
-def _discard(stream: TextIO) -> None:
+def discard(stream: TextIO) -> None:
     """Send the rest of a stream nowhere: Python would fail once more with it, at its end."""
     with contextlib.suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
@@ -100,7 +100,7 @@ def print_note(text: str) -> None:
     try:
         err.print(visible(text), markup=False, soft_wrap=True)
     except OSError:
-        _discard(sys.stderr)
+        discard(sys.stderr)
 
 
 def print_json(value: Any, profile: Mapping[str, float] | None = None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from askew.core.errors import UserError
+from askew.core.options import shown
 from askew.core.processor import leave_hidden_tiles
 
 leave_hidden_tiles()  # whoever computes imports this module first
@@ -17,8 +18,10 @@ LANE_ROWS = 4096
 _DEVICES = "auto, cpu, cuda, cuda:N, or mps."
 
 
-def pick_device(name: str) -> torch.device:
+def pick_device(name: str | torch.device) -> torch.device:
     """The device of that name; `auto` is the first CUDA device if there is one, else the CPU."""
+    if not isinstance(name, str | torch.device):
+        raise UserError(f"The device must be text, found {shown(name)}.", _DEVICES)
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:

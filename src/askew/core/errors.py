@@ -71,6 +71,10 @@ class EmptyClassWarning(UserWarning):
     """A class of the task has no image to learn from."""
 
 
+class SimilarClassesWarning(UserWarning):
+    """Classes have names that may be meant as one."""
+
+
 def unknown(kind: str, name: str, known: Iterable[str], listing: str = "") -> UserError:
     """The error for a name that does not exist, with the nearest one that does."""
     names = sorted(known)

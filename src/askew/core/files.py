@@ -12,7 +12,7 @@ import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -212,6 +212,25 @@ def check_file(path: Path) -> None:
         )
 
 
+def require_other_file(output: Path, inputs: Iterable[Path]) -> None:
+    """Raise a UserError if a file to write is one of the inputs."""
+    for given in inputs:
+        if output.exists() and given.exists() and output.samefile(given):
+            raise UserError(
+                f"The output {output} is the input {given}.", "write to a file of another name."
+            )
+
+
+def unique_keys(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of JSON with these pairs; ValueError if a name comes twice."""
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{twice[:80]!r} comes twice")
+    return values
+
+
 # --- files of runs ---
 
 
@@ -312,7 +331,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         SafetensorError,
         OSError,
         ValueError,
-        RuntimeError,
+        RuntimeError,  # RecursionError too, of brackets within brackets
         KeyError,
         AttributeError,
         TypeError,

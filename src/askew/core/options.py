@@ -13,6 +13,7 @@ import types
 import typing
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from askew.core.errors import UserError, unknown
@@ -218,6 +219,29 @@ def parse(pairs: Iterable[str], what: str, example: str) -> dict[str, str]:
             )
         out[name.strip().replace("-", "_")] = value.strip()
     return out
+
+
+def text(name: str, value: Any) -> str:
+    """A text argument; UserError if it is something else."""
+    if not isinstance(value, str):
+        raise UserError(f"The {name} must be text, found {shown(value)}.", f"{name}='…'.")
+    return value
+
+
+def path(name: str, value: Any) -> Path:
+    """A path argument; UserError if it is something else, or empty."""
+    if not isinstance(value, str | Path) or not str(value):
+        raise UserError(
+            f"The {name} must be a path, found {shown(value)}.", "a text, or a pathlib.Path."
+        )
+    return Path(value)
+
+
+def shown(value: Any) -> str:
+    """A value of the wrong type, short enough for a message."""
+    kind = type(value).__name__
+    plain = isinstance(value, str | int | float | bytes | None) and len(repr(value)) < 80
+    return f"{value!r} ({kind})" if plain else f"a {kind}"
 
 
 def whole_number(name: str, value: Any) -> int:

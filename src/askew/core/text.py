@@ -11,7 +11,8 @@ _UNSAFE = re.compile(
     r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
     r"|\\(?=x[0-9a-f]{2}|u[0-9a-f]{4})"
 )
-_FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
+# Spreadsheets take full-width signs for the usual ones.
+_FORMULA = re.compile(r"'*[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")
 _IN_JSON = re.compile(_UNSAFE.pattern.partition("|")[0].replace(r"\x00-\x1f", ""))
 
 

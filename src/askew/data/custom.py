@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+import unicodedata
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from askew.core.errors import UserError
+from askew.core.errors import SimilarClassesWarning, UserError
+from askew.core.text import visible
 from askew.data import label_shift
 from askew.data.array_files import ARRAYS, label_names, read_array
 from askew.data.decode import PictureFiles
 from askew.data.domains import Labeled, Rows, RowSubset, Unlabeled, row_hashes
+from askew.data.feature_columns import in_order_of
 from askew.data.image_cache import Pictures, pictures
 from askew.data.image_lists import (
     LISTS,
@@ -72,6 +77,8 @@ class CustomDomain:
     """Pictures that were left out, and why."""
     labels_ignored: bool = False
     """Whether it is a target that has labels, which are not read."""
+    columns: tuple[str, ...] = ()
+    """Names of the columns of features; empty where nothing names them. (d,)"""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -91,6 +98,11 @@ class CustomData:
     used."""
     shared: int
     """How many rows of the target are in the source too, bit for bit."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns of features; empty where neither domain names them. (d,)"""
+        return self.source.columns or self.target.columns
 
     @property
     def source_sizes(self) -> NDArray[np.int64]:
@@ -179,6 +191,7 @@ def read_domain(
             names=names,
             labels=labels,
             labels_ignored=found.y is not None and which == "target",
+            columns=found.columns,
         )
     else:
         raise UserError(f"The {which} {path} is neither a folder nor a list nor an array.", _FORMS)
@@ -236,7 +249,7 @@ def listed_domain(
     found = open_pictures(listing)
     broken = tuple(f"{name}: {why}" for name, why in found.broken.items())
     if broken and not (skip_broken and len(found.kept)):
-        first = "; ".join(broken[:3]) + ("; …" if len(broken) > 3 else "")
+        first = visible("; ".join(broken[:3]), keep="") + ("; …" if len(broken) > 3 else "")
         raise UserError(
             f"{len(broken)} of the {len(listing.paths)} pictures of {path} cannot be read: "
             f"{first}.",
@@ -281,6 +294,8 @@ def load_custom_data(
         )
     assert source.labels is not None
     classes = _classes(source.labels, source.path)
+    warn_of_similar({*classes, *(target.labels or ())})
+    target = in_columns_of(target, source.columns, f"the source {source.path}")
     xs, xt = _alike(source, target)
     index = {name: k for k, name in enumerate(classes)}
     whole = Labeled(xs, np.array([index[label] for label in source.labels], dtype=np.int64))
@@ -330,9 +345,41 @@ def _classes(labels: tuple[str, ...], path: Path) -> tuple[str, ...]:
             f"The source {path} has one class, {names.pop()}.",
             "there is nothing to tell apart; add another.",
         )
-    return tuple(
-        sorted(names, key=int) if all(name.isdecimal() for name in names) else in_order(list(names))
-    )
+    if all(name.isdecimal() for name in names):
+        return tuple(sorted(names, key=_as_number))
+    return tuple(in_order(list(names)))
+
+
+def _as_number(name: str) -> tuple[int, str, str]:
+    """A key that sorts digits by their number, however many there are; equal numbers by name."""
+    digits = "".join(str(unicodedata.decimal(digit)) for digit in name).lstrip("0")
+    return len(digits), digits, name
+
+
+def warn_of_similar(names: Iterable[str]) -> None:
+    """Warn of class names that differ in case, spaces or Unicode form alone."""
+    alike: dict[str, list[str]] = defaultdict(list)
+    for name in sorted(names):
+        plain = unicodedata.normalize("NFKC", name).casefold()
+        alike["".join(character for character in plain if not character.isspace())].append(name)
+    for several in alike.values():
+        if len(several) > 1:
+            shown = " and ".join(ascii(name) for name in several[:_MOST_NAMED])
+            warnings.warn(
+                f"The classes {shown} differ in case, spaces or Unicode form alone: if they are "
+                "one class, give them one name.",
+                SimilarClassesWarning,
+                stacklevel=2,
+            )
+
+
+def in_columns_of(domain: CustomDomain, wanted: Sequence[str], origin: str) -> CustomDomain:
+    """Put a domain's columns in the wanted order, by name; UserError if the names differ."""
+    order = in_order_of(wanted, domain.columns, f"The {domain.path}", origin)
+    if order is None:
+        return domain
+    x = np.ascontiguousarray(np.asarray(domain.x)[:, order])
+    return replace(domain, x=x, columns=tuple(wanted))
 
 
 def _alike(source: CustomDomain, target: CustomDomain) -> tuple[Rows, Rows]:

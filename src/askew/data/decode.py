@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 import threading
 import warnings
@@ -14,7 +15,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from askew.data.paths import require_file
 
@@ -22,13 +23,31 @@ SIDE = 256
 """Pictures are kept as the paper resizes them, 256 x 256 whatever their shape; networks crop 224 of
 it."""
 
-SUFFIXES = frozenset(
-    (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".pnm")
-)
+_PLUG_INS = {
+    ".avif": ("AVIF", "AVIF images need Pillow 11.3 or later"),
+    ".heic": ("HEIF", "HEIC images need a plug-in: pip install pillow-heif"),
+    ".heif": ("HEIF", "HEIF images need a plug-in: pip install pillow-heif"),
+}
+"""Formats that not every Pillow reads, and what to do then."""
+_USUAL = ".jpg .jpeg .jpe .jfif .png .webp .bmp .gif .tif .tiff .ppm .pgm .pnm"
+SUFFIXES = frozenset((*_USUAL.split(), *_PLUG_INS))
 
-_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
-"""Pillow goes by a file's content: without this, PostScript in a file named .jpg would be run by
-Ghostscript."""
+
+@functools.cache
+def _formats() -> tuple[str, ...]:
+    """The formats that are read.
+
+    Pillow goes by a file's content: without this, PostScript in a file named .jpg would be run by
+    Ghostscript.
+    """
+    with contextlib.suppress(ImportError):
+        import pillow_heif
+
+        pillow_heif.register_heif_opener()
+    Image.init()
+    usual = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
+    return usual + tuple(sorted({name for name, _ in _PLUG_INS.values()} & set(Image.OPEN)))
+
 
 _BAND = 1 << 18  # pixels that are converted at a time
 _MOST_PIXELS = 1 << 27  # that are decoded at a time; a pixel takes up to twelve bytes
@@ -92,8 +111,7 @@ def decode(
     `decoding`.
     """
     if not isinstance(picture, Image.Image):
-        require_file(Path(picture))
-        with Image.open(picture, formats=_FORMATS) as file:
+        with _opened(Path(picture)) as file:
             return decode(file, shape)
     channels, height, width = shape
     _check_size(picture)
@@ -105,6 +123,18 @@ def decode(
         else np.asarray(small.convert("RGB")).transpose(2, 0, 1)
     )
     return np.ascontiguousarray(x)
+
+
+def _opened(picture: Path) -> Image.Image:
+    """Open an image file; OSError if it is none, or of a format that this Pillow does not read."""
+    require_file(picture)
+    try:
+        return Image.open(picture, formats=_formats())
+    except UnidentifiedImageError:
+        format, remedy = _PLUG_INS.get(picture.suffix.lower(), ("", ""))
+        if format and format not in _formats():
+            raise OSError(remedy) from None
+        raise
 
 
 def _check_size(image: Image.Image) -> None:

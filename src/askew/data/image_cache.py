@@ -1,9 +1,9 @@
 """Pictures decoded once: a memory-mapped uint8 file (n, 3, 256, 256) and an index of what is in it.
 
 `<cache>/pictures-<name>-<hash of the folder>.npy` and `.json`. The index has the form, and for each
-picture its path, size, time of change and a hash of its pixels; it is written last. A damaged cache
-is rebuilt, and so is one whose files changed on the disk; pictures that did not change are copied
-from the old cache.
+picture its path, size, times of change and a hash of its pixels; it is written last. A damaged
+cache is rebuilt, and so is one whose files changed on the disk; pictures that did not change are
+copied from the old cache.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ from numpy.typing import NDArray
 from askew.core.errors import UserError
 from askew.core.files import cannot_write, sweep, whole_file
 from askew.core.locks import locked
+from askew.core.text import visible
 from askew.data.decode import SIDE, decode, decoding, reason
 from askew.data.domains import RowSubset
 from askew.data.paths import cache_folder
 
-FORM = 1  # bump when pixels or the index change
+FORM = 2  # bump when pixels or the index change
 SHAPE = (3, SIDE, SIDE)
 
 _ROW = 3 * SIDE * SIDE  # bytes
@@ -38,7 +39,9 @@ _BLOCK = 32  # pictures that a thread decodes at a time
 _SAMPLE = 16  # rows whose pixels are compared with the index whenever a cache is opened
 _HINT = "set ASKEW_CACHE to a folder with room: a picture takes 192 KiB there."
 
-Stamp = tuple[str, int, int]  # path, bytes, time of change in ns
+Stamp = tuple[str, int, int, int]
+"""Path, bytes, and times of change in ns: of the content, which programs such as rsync set, and of
+the file itself, which none can set."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,7 @@ def pictures(
         index = store.index()
         if (
             index is None
-            or [tuple(f[:3]) for f in index["files"]] != stamps
+            or [tuple(f[:-1]) for f in index["files"]] != stamps
             or not store.sound(index, whole)
         ):
             index = _build(store, root, stamps, index)
@@ -82,12 +85,12 @@ def pictures(
         first = "; ".join(f"{root / path} ({why})" for path, why in list(broken.items())[:3])
         raise UserError(
             f"{_pictures(len(broken))} of {len(paths)} cannot be read: "
-            f"{first}{'; …' if len(broken) > 3 else ''}.",
+            f"{visible(first, keep='')}{'; …' if len(broken) > 3 else ''}.",
             "mend or remove them, or leave them out with `askew data check "
             f"{name.split('--')[0]} --skip-broken`.",
         )
     kept = np.array([i for i, path in enumerate(paths) if path not in broken], dtype=np.int64)
-    hashes = np.array([int(file[3], 16) for file in index["files"]], dtype="<u8")
+    hashes = np.array([int(file[-1], 16) for file in index["files"]], dtype="<u8")
     return Pictures(RowSubset(store.pixels(len(paths)), kept, hashes), kept, broken)
 
 
@@ -113,8 +116,8 @@ def _stamp(root: Path, path: str) -> Stamp:
     try:
         about = (root / path).stat()
     except (OSError, ValueError):  # a name with a zero byte is a ValueError
-        return path, 0, 0
-    return path, about.st_size, about.st_mtime_ns
+        return path, 0, 0, 0
+    return path, about.st_size, about.st_mtime_ns, about.st_ctime_ns
 
 
 def _hash(pixels: bytes) -> str:
@@ -133,7 +136,7 @@ class _Store:
         try:
             index: dict[str, Any] = json.loads(self.list.read_text(encoding="utf-8"))
             fits = index["form"] == FORM and self.array.stat().st_size == index["bytes"]
-            known = all(len(file) == 4 for file in index["files"]) and isinstance(
+            known = all(len(file) == 5 for file in index["files"]) and isinstance(
                 index["broken"], dict
             )
             fits = fits and known and isinstance(index["skip"], bool)
@@ -161,7 +164,7 @@ class _Store:
             if whole
             else sorted(set(np.linspace(0, len(files) - 1, _SAMPLE).astype(int).tolist()))
         )
-        return all(_hash(x[i].tobytes()) == files[i][3] for i in rows)
+        return all(_hash(x[i].tobytes()) == files[i][-1] for i in rows)
 
 
 def _build(
@@ -172,7 +175,7 @@ def _build(
     hashes: dict[int, str] = {}
     broken: dict[str, str] = {}
     known = (
-        {tuple(f[:3]): (i, f[3]) for i, f in enumerate(old["files"]) if f[0] not in old["broken"]}
+        {tuple(f[:-1]): (i, f[-1]) for i, f in enumerate(old["files"]) if f[0] not in old["broken"]}
         if old
         else {}
     )

@@ -18,15 +18,16 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from askew.core.errors import UserError, unknown
+from askew.core.options import text
 from askew.data.array_files import known_array, label_names
 from askew.data.custom import CustomDomain, Which, listed_domain, read_domain, require_labels
 from askew.data.decode import SIDE, decode, decoding
 from askew.data.domains import RowSubset
+from askew.data.feature_columns import LABEL_COLUMNS, as_frame, is_frame, numbers_of
 from askew.data.image_lists import Listing
 from askew.data.paths import cache_folder
 
 _IMAGE = ("image", "img", "path", "file", "filename")
-_LABEL = ("label", "labels", "class", "y")
 _FORMS = (
     "a folder or file; a list of paths, images or arrays; an array; a DataFrame; a torch Dataset "
     "or DataLoader; a data "
@@ -49,6 +50,8 @@ class Items:
     """None: their numbers."""
     classes: Sequence[str] = ()
     """Names of labels that are numbers."""
+    columns: tuple[str, ...] = ()
+    """Names of the columns of features, where they have some."""
 
 
 def as_domain(
@@ -65,6 +68,8 @@ def as_domain(
 
     A target's labels are not read.
     """
+    for name, column in (("image", image), ("label", label)):
+        text(name, column)
     if isinstance(given, CustomDomain):
         return given
     if isinstance(given, str | Path):
@@ -104,7 +109,7 @@ def _items(given: Any, image: str, label: str) -> Items:
     """The items of a list, an array, a DataFrame, a data set or a loader; UserError if it is
     something else."""
     if isinstance(given, tuple) and len(given) == 2 and not _is_one(given[0]):
-        x, labels = _items(given[0], image, label), list(given[1])
+        x, labels = _items(given[0], image, label), _list_of(given[1])
         if isinstance(given[0], Sequence | np.ndarray) and len(given[0]) != len(labels):
             raise UserError(
                 f"There are {len(given[0])} images and {len(labels)} labels.",
@@ -113,8 +118,8 @@ def _items(given: Any, image: str, label: str) -> Items:
         return dataclasses.replace(
             x, pairs=[(one, y) for (one, _), y in zip(x.pairs, labels, strict=True)]
         )
-    if hasattr(given, "columns") and hasattr(given, "iloc"):
-        return _of_frame(given, image, label)
+    if is_frame(given):
+        return _of_frame(as_frame(given), image, label)
     if (
         isinstance(given, Mapping)
         and given
@@ -133,27 +138,42 @@ def _items(given: Any, image: str, label: str) -> Items:
     if isinstance(given, list | tuple):
         return Items("a list", [item if _is_pair(item) else (item, None) for item in given])
     if hasattr(given, "__array__"):
-        return Items("an array", ((x, None) for x in _array_of(given)))
+        return _of_array(_array_of(given))
     if hasattr(given, "__getitem__") or hasattr(given, "__iter__"):
         pairs = (_pair(item, image, label) for item in _each(given))
         return Items(f"a {type(given).__name__}", pairs, classes=_class_names(given))
     raise UserError(f"A {type(given).__name__} is no data set.", _FORMS)
 
 
+def _of_array(array: NDArray[Any]) -> Items:
+    if not array.ndim:
+        raise UserError("An array without dimensions is no data set.", _FORMS)
+    return Items("an array", ((x, None) for x in array))
+
+
+def _list_of(labels: Any) -> list[Any]:
+    try:
+        return list(labels)
+    except TypeError:
+        raise UserError(
+            f"The labels are a {type(labels).__name__}, and no list of labels.",
+            "give one label per image.",
+        ) from None
+
+
 def _of_frame(frame: Any, image: str, label: str) -> Items:
     """A column of paths or images and one of labels; without the first, every other column of
     numbers is a feature."""
-    columns = [str(name) for name in frame.columns]
-    x, y = _column(columns, image, _IMAGE), _column(columns, label, _LABEL)
+    names = list(frame.columns)
+    x, y = _column(names, image, _IMAGE), _column(names, label, LABEL_COLUMNS)
     labels = [None] * len(frame) if y is None else frame[y].tolist()
-    inputs = (
-        frame.drop(columns=[y] if y else []).select_dtypes("number").to_numpy()
-        if x is None
-        else frame[x].tolist()
-    )
-    return Items(
-        "a DataFrame", list(zip(inputs, labels, strict=True)), tuple(map(str, frame.index))
-    )
+    columns: tuple[str, ...] = ()
+    if x is None:
+        inputs, columns = numbers_of(frame.drop(columns=[y] if y else []))
+    else:
+        inputs = frame[x].tolist()
+    pairs = list(zip(inputs, labels, strict=True))
+    return Items("a DataFrame", pairs, tuple(map(str, frame.index)), columns=columns)
 
 
 def _of_hugging_face(data: Any, image: str, label: str) -> Items:
@@ -162,7 +182,7 @@ def _of_hugging_face(data: Any, image: str, label: str) -> Items:
     kinds = {type(feature).__name__: name for name, feature in reversed(list(features.items()))}
     columns = list(features) or list(data.column_names or [])
     x = image or kinds.get("Image") or _column(columns, "", _IMAGE)
-    y = _column(columns, label or kinds.get("ClassLabel", ""), _LABEL)
+    y = _column(columns, label or kinds.get("ClassLabel", ""), LABEL_COLUMNS)
     if x not in columns:
         raise unknown("column of images", x or "image", columns, "name it: image='…'.")
     pairs = (
@@ -210,7 +230,7 @@ def _pair(item: Any, image: str, label: str) -> Pair:
     """An item of a data set, or a batch of a loader: (image, label, …), {column: …}, or an image
     alone."""
     if isinstance(item, Mapping):
-        x, y = _column(list(item), image, _IMAGE), _column(list(item), label, _LABEL)
+        x, y = _column(list(item), image, _IMAGE), _column(list(item), label, LABEL_COLUMNS)
         return item[x or next(iter(item))], None if y is None else item[y]
     if isinstance(item, list | tuple) and len(item) > 1:
         return item[0], item[1]
@@ -302,6 +322,7 @@ def _domain(
         names=names,
         labels=own,
         labels_ignored=given and which == "target",
+        columns=items.columns,
         **more,
     )
 

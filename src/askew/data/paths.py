@@ -25,11 +25,16 @@ def data_folder(given: Path | None) -> Path:
 def named_data_folder(given: Path | None) -> Path | None:
     """The same, whether it exists or not; None if neither is set."""
     text = str(given) if given else os.environ.get("ASKEW_DATA", "")
+    return expanded(text, "data folder") if text else None
+
+
+def expanded(text: str, what: str) -> Path:
+    """A path in which ~ stands for a home folder; UserError if there is no such user."""
     try:
-        return Path(text).expanduser() if text else None
+        return Path(text).expanduser()
     except RuntimeError:  # ~nobody
         raise UserError(
-            f"The data folder {text} is that of a user who does not exist.", _HOW
+            f"The {what} {text} is that of a user who does not exist.", "write the whole path."
         ) from None
 
 
@@ -56,13 +61,21 @@ def cache_folder() -> Path:
         return Path(given)
     system: str = sys.platform
     if system == "win32":
-        return (
-            Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
-            / "askew"
-            / "Cache"
-        )
-    usual = Path.home() / ("Library/Caches" if system == "darwin" else ".cache")
-    return Path(os.environ.get("XDG_CACHE_HOME") or usual) / "askew"
+        local = os.environ.get("LOCALAPPDATA")
+        return (Path(local) if local else _home() / "AppData" / "Local") / "askew" / "Cache"
+    if usual := os.environ.get("XDG_CACHE_HOME"):
+        return Path(usual) / "askew"
+    return _home() / ("Library/Caches" if system == "darwin" else ".cache") / "askew"
+
+
+def _home() -> Path:
+    try:
+        return Path.home()
+    except RuntimeError:  # containers run as users without an entry in the system's list
+        raise UserError(
+            "The user has no home folder, so there is no place for the cache.",
+            "set ASKEW_CACHE to a folder that is yours and has room.",
+        ) from None
 
 
 def plain(name: str) -> str:

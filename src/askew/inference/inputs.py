@@ -12,9 +12,10 @@ from PIL import Image
 from torch import Tensor
 
 from askew.core.errors import UserError
-from askew.core.options import whole_number
+from askew.core.options import shown, whole_number
 from askew.data.array_files import as_images, as_rows
 from askew.data.decode import decode, decoding
+from askew.data.feature_columns import is_frame, rows_of
 from askew.inference.model_card import ModelCard
 
 MOST_ROWS = 10**6
@@ -31,8 +32,10 @@ def checked_batch(batch: int) -> int:
     return batch
 
 
-def listed(x: Any) -> Sequence[Any] | NDArray[Any]:
-    """Inputs that have a length and can be sliced."""
+def listed(x: Any, columns: Sequence[str] = ()) -> Sequence[Any] | NDArray[Any]:
+    """Inputs that have a length and can be sliced; a table's columns in the model's order."""
+    if is_frame(x):
+        return rows_of(x, columns, "the model")
     if isinstance(x, str | Path | Image.Image):
         return [x]
     if isinstance(x, Tensor):
@@ -46,11 +49,17 @@ def listed(x: Any) -> Sequence[Any] | NDArray[Any]:
     if hasattr(x, "dtype") and hasattr(x, "ndim") and x.ndim:
         return x  # type: ignore[no-any-return]
     try:
-        return np.asarray(x)
+        array = np.asarray(x)
     except ValueError:
         raise UserError(
             "The inputs are rows of different lengths.", "every row needs as many numbers."
         ) from None
+    if not array.ndim:
+        raise UserError(
+            f"The inputs are {shown(x)}, and neither an array nor pictures.",
+            "give rows of numbers, images, or paths of pictures.",
+        )
+    return array
 
 
 def as_input(x: Sequence[Any] | NDArray[Any], card: ModelCard) -> NDArray[Any]:

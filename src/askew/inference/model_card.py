@@ -3,16 +3,18 @@ knows."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from askew.core.errors import UserError
+from askew.core.files import digest, unique_keys
 from askew.core.plugins import FROM_FILE, plugins
 from askew.evaluation.priors import TargetShares
 from askew.methods import METHODS, make_method
@@ -22,6 +24,7 @@ from askew.nets.spec import NetworkSpec, read_network
 
 FORM = 2
 """Version of the JSON's layout."""
+CARD_HASH = "card_hash"
 
 Shares = tuple[float, ...]
 
@@ -69,6 +72,8 @@ class ModelCard:
     bias: tuple[float, ...] = ()
     """What is added to the logits, where known shares of the target show that they lack it; empty:
     nothing."""
+    columns: tuple[str, ...] = ()
+    """Names of the columns of rows, by which tables are matched; empty: by position. (d,)"""
     made: Mapping[str, Any] = field(default_factory=dict)
     """How it was made, for people to read."""
 
@@ -104,6 +109,7 @@ class ModelCard:
             "input": {
                 "kind": "uint8 images" if self.images else "float32 rows",
                 "shape": list(self.shape),
+                **({"columns": list(self.columns)} if self.columns else {}),
             },
             "classes": list(self.classes),
             "seen_mix": list(self.training_prior),
@@ -141,12 +147,22 @@ def read_json(path: Path) -> dict[str, Any]:
             raise ValueError("it is not a regular file")
         if path.stat().st_size > _LONGEST:
             raise ValueError("it is too long")
-        value = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_number)
+        value = json.loads(
+            path.read_text(encoding="utf-8"),
+            parse_constant=_no_number,
+            object_pairs_hook=unique_keys,
+        )
     except (OSError, ValueError, RecursionError) as error:
         raise _wrong(path, f"it cannot be read as JSON ({error})") from None
     if not isinstance(value, dict):
         raise _wrong(path, "it holds no JSON object")
     return value
+
+
+def card_hash(values: Mapping[str, Any]) -> str:
+    """A hash of all in a model's JSON but the hash itself, which tells whether it was edited."""
+    rest = {name: value for name, value in values.items() if name != CARD_HASH}
+    return digest(json.dumps(rest, sort_keys=True).encode())
 
 
 def read_card(path: Path, method: str = "") -> tuple[ModelCard, dict[str, Any]]:
@@ -162,15 +178,33 @@ def read_card(path: Path, method: str = "") -> tuple[ModelCard, dict[str, Any]]:
             f"{path} is a model of form {values.get('form')!r}, and this askew reads form {FORM}.",
             "adapt again with this askew, or use the one that wrote the model.",
         )
-    rule = _rule_from_file(path, values.get("rule"), method)
-    try:
-        card = _card(values, rule)
-        check(card.net, card.shape)
-    except UserError as error:
-        raise _wrong(path, error.sentence.rstrip(".")) from None
-    except (KeyError, TypeError, ValueError) as error:
-        raise _wrong(path, f"a field is missing or of the wrong kind ({error})") from None
+    with _fields_of(path):
+        rule = _rule_from_file(path, values.get("rule"), method)
+    with _fields_of(path):
+        try:
+            card = _card(values, rule)
+            check(card.net, card.shape)
+        except UserError as error:
+            raise _wrong(path, error.sentence.rstrip(".")) from None
     return card, values
+
+
+def require_unedited(path: Path, values: Mapping[str, Any]) -> None:
+    """Raise a UserError if a model's JSON has a hash that does not fit the rest of it."""
+    if values.get(CARD_HASH, card_hash(values)) != card_hash(values):
+        raise UserError(
+            f"{path} is not as it was saved: its {CARD_HASH} does not fit the rest.",
+            "it was damaged or edited; get the model again, or adapt again with other classes.",
+        )
+
+
+@contextlib.contextmanager
+def _fields_of(path: Path) -> Iterator[None]:
+    """Turn what a field that is missing or of the wrong kind ends in into a UserError."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise _wrong(path, f"a field is missing or of the wrong kind ({error})") from None
 
 
 def _card(values: Mapping[str, Any], rule: Method | None) -> ModelCard:
@@ -178,10 +212,12 @@ def _card(values: Mapping[str, Any], rule: Method | None) -> ModelCard:
     if len(classes) < 1 or len(set(classes)) < len(classes):
         raise ValueError("classes must be names that differ")
     c, source, target = len(classes), values["source_mix"], values["target_mix"]
+    shape = shape_of(values["input"]["shape"])
     return ModelCard(
         net=read_network(values["network"]),
         rule=rule or rule_of(values["rule"]),
-        shape=shape_of(values["input"]["shape"]),
+        shape=shape,
+        columns=_columns(values["input"].get("columns", []), shape),
         classes=classes,
         training_prior=prior_of(values["seen_mix"], c, "seen_mix"),
         source_prior=None if source is None else prior_of(source, c, "source_mix"),
@@ -199,6 +235,14 @@ def shape_of(value: Any) -> tuple[int, ...]:
     if len(shape) not in (1, 3) or not whole or math.prod(shape) > _LONGEST:
         raise ValueError(f"no input has shape {list(shape)}")
     return shape
+
+
+def _columns(value: Any, shape: tuple[int, ...]) -> tuple[str, ...]:
+    names = _list(value, "columns")
+    texts = all(isinstance(name, str) for name in names)
+    if names and (not texts or len(set(names)) < len(names) or (len(names),) != shape):
+        raise ValueError("columns must be a name for each of the input's numbers")
+    return tuple(names)
 
 
 def prior_of(value: Any, classes: int, name: str) -> Shares:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from askew.core.errors import UserError
-from askew.core.files import whole_file
+from askew.core.files import require_other_file, whole_file
 from askew.data.array_files import ARRAYS, read_array
 from askew.data.decode import Row, decode, decoding
 from askew.data.image_lists import LISTS, USUAL, Columns, find_pictures, read_listing
@@ -127,6 +127,7 @@ def write_predictions(
         yield from _write_each(batches, file or CsvWriter(sys.stdout, predictor.classes))
         return
     open_writer = writer_for(file)
+    require_other_file(file, sources)
     with (
         whole_file(file, "choose another file with -o.") as temporary,
         open_writer(temporary, predictor.classes) as writer,
@@ -206,7 +207,7 @@ def _picture_paths(source: Path, columns: Columns) -> list[Path]:
 
 def _checked_length(file: Path, card: ModelCard) -> int:
     """The number of inputs in an array; UserError if it has none, or none that the model takes."""
-    x = _array(file)
+    x = _array(file, card)
     if not x.ndim or not len(x):
         raise UserError(f"The array in {file} is empty.", "it needs one row or image at least.")
     as_input(np.zeros_like(x[:1]), card)  # shape and type are wrong for all rows or for none
@@ -220,7 +221,7 @@ def shard_inputs(shard: Shard, card: ModelCard) -> Iterator[Input]:
             yield readable(path), partial(decode, path, card.shape)
         return
     file = Path(shard["file"])
-    x = _array(file)
+    x = _array(file, card)
     for i in range(shard["start"], shard["stop"]):
         row = partial(_row_of, x, i, card)
         yield f"{readable(file)}:{i}", row
@@ -232,10 +233,13 @@ def _row_of(x: Row, row: int, card: ModelCard) -> Row:
     return found
 
 
-def _array(file: Path) -> Row:
-    """The array in a file; a .npy stays on the disk until its rows are read."""
+def _array(file: Path, card: ModelCard) -> Row:
+    """The array in a file, its columns in the model's order where both have names.
+
+    A .npy stays on the disk until its rows are read.
+    """
     if file.suffix.lower() != ".npy":
-        return read_array(file).x
+        return read_array(file).in_order_of(card.columns, file, "the model")
     try:
         return np.load(file, mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]
     except Exception:  # a damaged file can fail anywhere

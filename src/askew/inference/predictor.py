@@ -9,6 +9,7 @@ to either is found.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -25,13 +26,18 @@ from askew.core import hub
 from askew.core.device import pick_device
 from askew.core.errors import UserError, unknown
 from askew.core.files import as_json, is_temporary, read_tensors, whole_folder
+from askew.core.options import path as as_path
+from askew.core.options import shown
 from askew.evaluation.outputs import Floats, adjust_logits, softmax
 from askew.inference.inputs import as_input, checked_batch, listed
 from askew.inference.model_card import (
+    CARD_HASH,
     ModelCard,
     TargetPrior,
+    card_hash,
     prior_of,
     read_card,
+    require_unedited,
     rule_of,
     run_rule,
     shape_of,
@@ -134,10 +140,13 @@ class Predictor:
         """Logits for the class prior of training. (n, c)
 
         x: uint8 images (n, k, h, w), (n, h, w, k) or (n, h, w); float rows (n, d); pictures of PIL
-        or paths of picture files, one or many, which are resized. A network that keeps batch
-        statistics of each domain uses those of `domain`.
+        or paths of picture files, one or many, which are resized. The columns of a DataFrame are
+        matched by name where the model knows their names. A network that keeps batch statistics of
+        each domain uses those of `domain`.
         """
-        inputs = listed(x)
+        inputs = listed(x, self.card.columns)
+        if not isinstance(domain, str) or domain not in ("target", "source"):
+            raise UserError(f"There is no domain {shown(domain)}.", "target or source.")
         if not len(inputs):
             return np.zeros((0, len(self.classes)), dtype=np.float32)
         return self._forward(_Converted(inputs, self.card), batch, domain)
@@ -180,7 +189,16 @@ class Predictor:
     def probabilities(self, logits: NDArray[Any], prior: Prior = "uniform") -> Floats:
         """softmax((z_k + b_k − log(c·training_prior_k))/T + log(c·prior_k)): the same from logits.
         (n, c) → (n, c)"""
-        even = np.asarray(logits, dtype=np.float64) + self.prior_shift("uniform")
+        try:
+            z: Floats = np.asarray(logits, dtype=np.float64)
+        except (TypeError, ValueError):
+            z = np.empty(0)
+        if z.ndim != 2 or z.shape[1] != len(self.classes):
+            raise UserError(
+                f"Logits are rows of {len(self.classes)} numbers, found {shown(logits)}.",
+                "give what `logits` returns.",
+            )
+        even = z + self.prior_shift("uniform")
         return softmax(
             even / self.card.temperature + self.prior_shift(prior) - self.prior_shift("uniform")
         )
@@ -239,7 +257,7 @@ class Predictor:
         """Write the model's folder, or replace the model in it."""
         from safetensors.torch import save
 
-        folder, card = Path(path), self.card.as_json()
+        folder, card = as_path("path", path), self.card.as_json()
         if folder.exists() and not folder.is_dir():
             raise UserError(f"{folder} is a file, and a model is a folder.", "choose another name.")
         if (
@@ -255,9 +273,9 @@ class Predictor:
         digest = hashlib.sha256(content).hexdigest()
         with whole_folder(folder, CARD_FILE, "choose another folder.") as new:
             (new / weights_file(digest)).write_bytes(content)
-            (new / CARD_FILE).write_bytes(
-                as_json({**card, "weights_sha256": digest, "askew": __version__})
-            )
+            # as JSON has it, where tuples are lists
+            values = json.loads(as_json({**card, "weights_sha256": digest, "askew": __version__}))
+            (new / CARD_FILE).write_bytes(as_json({**values, CARD_HASH: card_hash(values)}))
         for other in folder.glob("weights-*.safetensors"):  # of the model that was there before
             if other.name != weights_file(digest):
                 other.unlink(missing_ok=True)
@@ -315,7 +333,7 @@ def load(
     folder = (
         hub.snapshot(str(path), [CARD_FILE, "weights-*.safetensors"])
         if hub.on_hub(path)
-        else Path(path)
+        else as_path("path", path)
     )
     if not folder.exists():
         raise UserError(f"There is no model {folder}.", HOW)
@@ -325,7 +343,9 @@ def load(
         folder = folder / "model"
     if (folder / CARD_FILE).is_file():
         card, values = read_card(folder / CARD_FILE, method)
-        return Predictor(card, read_weights(folder, values.get("weights_sha256")), device)
+        model = Predictor(card, read_weights(folder, values.get("weights_sha256")), device)
+        require_unedited(folder / CARD_FILE, values)
+        return model
     if (folder / "run.json").is_file():
         return Predictor.of_run(folder, device, rule=run_rule(folder, method))
     raise UserError(f"{folder} is not a model of askew's: it holds no {CARD_FILE}.", HOW)

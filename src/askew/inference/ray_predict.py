@@ -133,7 +133,7 @@ def _line_offsets(file: Path) -> tuple[int, ...]:
 def _read(file: Path) -> Any:
     try:
         return json.loads(file.read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
 
 

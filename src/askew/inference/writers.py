@@ -100,6 +100,16 @@ def _open_csv(path: Path, classes: Sequence[str]) -> Iterator[Writer]:
         yield CsvWriter(file, classes)
 
 
+class _LineFeeds:
+    """Passes on lines that end in a carriage return and a line feed, with the latter alone."""
+
+    def __init__(self, file: TextIO) -> None:
+        self.file = file
+
+    def write(self, line: str) -> int:
+        return self.file.write(line.removesuffix("\r\n") + "\n")
+
+
 class CsvWriter:
     """Writes to an open text file; the header comes with the first batch, so that early errors
     print nothing.
@@ -109,7 +119,9 @@ class CsvWriter:
 
     def __init__(self, file: TextIO, classes: Sequence[str]) -> None:
         self.classes = classes
-        self.rows = csv.writer(file, lineterminator="\n")
+        # Cells are quoted that hold any part of a line's end: a carriage return in a name would
+        # begin a new line in a spreadsheet. Lines end in a line feed all the same.
+        self.rows = csv.writer(_LineFeeds(file), lineterminator="\r\n")
         self.on_terminal = file.isatty()
         self.has_header = False
 

@@ -53,6 +53,12 @@ def load_weights(body: nn.Module, path: Path, name: str) -> None:
             f"(first: {first}).",
             "the file must hold the model's own state_dict names.",
         )
+    bad = [k for k in own if k in tensors and not tensors[k].isfinite().all()]
+    if bad:
+        raise UserError(
+            f"The weights {bad[0]} in {path} hold NaN or infinity.",
+            "the file was damaged, or training diverged; name another.",
+        )
     if any(value.is_meta for value in own.values()):
         return
     body.load_state_dict(

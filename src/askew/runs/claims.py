@@ -241,7 +241,7 @@ def _read(path: Path) -> tuple[Holder | None, bytes]:
         return (
             holder if all(isinstance(v, str | int) for v in asdict(holder).values()) else None
         ), content
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None, content
 
 

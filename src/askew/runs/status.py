@@ -79,7 +79,7 @@ def _read(file: Path) -> dict[str, Any]:
     try:
         require_file(file)
         values = json.loads(file.read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return values if isinstance(values, dict) else {}
 

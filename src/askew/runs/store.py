@@ -235,7 +235,7 @@ class RunFolder:
             if kept and trace.stat().st_size < kept:
                 raise Damaged(trace)
             resume = Resume(int(meta["step"]), tensors, json.loads(meta["losses"]))
-        except (FileNotFoundError, Damaged, KeyError, ValueError):
+        except (FileNotFoundError, Damaged, KeyError, ValueError, RecursionError):
             with writing(trace):
                 trace.unlink(missing_ok=True)
             return None
@@ -276,7 +276,7 @@ class RunFolder:
             return str(json.loads((self.path / FAILURE).read_bytes())["reason"])
         except FileNotFoundError:
             return ""
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return "its reason cannot be read"
 
     def ends(self) -> tuple[int, int]:

@@ -4,6 +4,7 @@ them."""
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,7 +83,7 @@ def all_paths(files: Mapping[str, Sequence[str]]) -> list[str]:
 def hash_order(paths: Sequence[str]) -> list[str]:
     """Paths in the order of their hashes, so that an image's row index does not reveal its
     class."""
-    return sorted(paths, key=lambda path: hashlib.sha256(path.encode()).digest())
+    return sorted(paths, key=lambda path: hashlib.sha256(os.fsencode(path)).digest())
 
 
 def cache_name(data_set: str, domain: str) -> str:

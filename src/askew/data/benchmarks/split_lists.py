@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from askew.core.errors import UserError
-from askew.data.paths import plain
+from askew.data.paths import expanded, plain
 
 
 class Entry(NamedTuple):
@@ -54,7 +54,7 @@ def list_folders(data: Path, root: Path | None, name: str) -> list[Path]:
     office-home-RSUT.
     """
     own = os.environ.get("ASKEW_LISTS", "")
-    places = _with_inner(Path(own).expanduser(), name) if own else []
+    places = _with_inner(expanded(own, "folder of lists"), name) if own else []
     places += [] if root is None else [root, root / "lists"]
     return [*places, *_with_inner(data / "lists", name)]
 
