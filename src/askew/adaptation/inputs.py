@@ -145,9 +145,9 @@ def _networks(
     tuned = _fine_tuned(name, request, task) if fine_tunes(request, device) else None
     if tuned is not None and (request.method or request.weights == "none"):
         return Inputs(task=task, kind="images", pixels=tuned)
-    open_root(out / "runs")  # marks the folder as ours, so that stopped work can go on
     if both is None:
         both = task_embedders(name, request, task, device)
+    open_root(out / "runs")  # marks the folder as ours, so that stopped work can go on
     embeddings = yield from embedded(task, both)
     # What was asked of training is about fine-tuning: rates and lengths on embeddings differ.
     rows = TrainingSet(task=embeddings, network="mlp", training={} if tuned else training)
