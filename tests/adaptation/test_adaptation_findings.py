@@ -25,7 +25,9 @@ def changed(found: Adaptation, **verdict: Any) -> Adaptation:
     own = dataclasses.replace(
         found.verdicts[name], **({"verdict": "helped", "collapsed": False} | verdict)
     )
-    return dataclasses.replace(found, saved=1, rejected="", verdicts=dict(found.verdicts) | {name: own})
+    return dataclasses.replace(
+        found, saved=1, rejected="", verdicts=dict(found.verdicts) | {name: own}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -53,9 +55,7 @@ CASES: dict[str, Callable[[Adaptation], Adaptation]] = {
     ),
     "A115": lambda fine: dataclasses.replace(fine, failures={"dann": "no"}),
     "A116": lambda fine: _with_source_only_logits(fine, np.eye(3)[[2] * 102]),
-    "A117": lambda fine: dataclasses.replace(
-        fine, unfamiliar=Unfamiliar(np.arange(102.0), 50.0)
-    ),
+    "A117": lambda fine: dataclasses.replace(fine, unfamiliar=Unfamiliar(np.arange(102.0), 50.0)),
     "A118": lambda fine: _with_estimate(fine, np.array([0.9, 0.1] + [0.0] * 8)),
 }
 
@@ -71,8 +71,7 @@ def test_a_finding_is_not_made_where_it_does_not_hold(fine: Adaptation, code: st
 
 
 @pytest.mark.parametrize(
-    ("shares", "code"),
-    [({"target": 40}, "A106"), ({"classes": (0.9, 0.08, 0.02)}, "A105")],
+    ("shares", "code"), [({"target": 40}, "A106"), ({"classes": (0.9, 0.08, 0.02)}, "A105")]
 )
 def test_too_few_images_are_a_finding(shares: dict[str, Any], code: str) -> None:
     own = np.random.default_rng(0).choice(3, 100, p=shares.get("classes", (0.4, 0.3, 0.3)))

@@ -98,11 +98,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> AdaptationResult:
     """Two methods combined, in a folder."""
     folder = tmp_path_factory.mktemp("choose")
     return askew.adapt(
-        *domains(folder, 60),
-        folder / "out",
-        methods=["coal", "lda"],
-        training=LENGTH,
-        device="cpu",
+        *domains(folder, 60), folder / "out", methods=["coal", "lda"], training=LENGTH, device="cpu"
     )
 
 

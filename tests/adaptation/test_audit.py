@@ -16,7 +16,7 @@ from torch import tensor
 
 import askew
 from askew import UserError
-from askew.adaptation.audit import _strata, _turns, audit, draw_sheet
+from askew.adaptation.audit import _strata, _turns, draw_sheet
 from askew.adaptation.request import _rows, read_truth
 from askew.core.files import write_json, write_tensors
 from askew.evaluation.metrics import accuracy_gain, labels_to_settle, mean_accuracy
@@ -82,7 +82,7 @@ ALL = [(name, name.partition("/")[0]) for name in NAMES]
 
 
 def test_methods_are_scored_and_a_gain_and_a_loss_are_told_apart(out: Path, tmp_path: Path) -> None:
-    found = audit(out, labels(tmp_path / "all.csv", ALL))
+    found = askew.audit(out, labels(tmp_path / "all.csv", ALL))
     source, coal, mcd = found.methods
     assert source.accuracy.value == pytest.approx(source.scores["per_class_mean"])
     assert (source.verdict, coal.verdict, mcd.verdict) == ("–", "helped", "hurt")
@@ -94,7 +94,7 @@ def test_methods_are_scored_and_a_gain_and_a_loss_are_told_apart(out: Path, tmp_
 
 
 def test_a_few_labels_leave_it_open(out: Path, tmp_path: Path) -> None:
-    found = audit(out, labels(tmp_path / "few.csv", ALL[:2] + ALL[45:47]))
+    found = askew.audit(out, labels(tmp_path / "few.csv", ALL[:2] + ALL[45:47]))
     assert found.labelled == 4
     assert found.unseen == ("cat",)
     assert found.methods[1].verdict == "unclear"
@@ -105,7 +105,7 @@ def test_a_network_that_was_kept_is_said_to_be_the_one_without_adaptation(tmp_pa
     out = adaptation(tmp_path / "out")
     told = json.loads((out / "summary.json").read_text()) | {"saved": "source"}
     write_json(out / "summary.json", told)
-    assert audit(out, labels(tmp_path / "all.csv", ALL)).sentence.startswith(
+    assert askew.audit(out, labels(tmp_path / "all.csv", ALL)).sentence.startswith(
         "The network without adaptation"
     )
 
@@ -196,7 +196,7 @@ def test_the_number_of_labels_that_would_settle_it_is_told(
     cli: Command, out: Path, tmp_path: Path
 ) -> None:
     few = labels(tmp_path / "few.csv", ALL[::8])
-    found = audit(out, few)
+    found = askew.audit(out, few)
     assert found.methods[1].verdict == "unclear"
     assert found.needed is not None
     assert found.labelled < found.needed <= found.images
@@ -206,7 +206,7 @@ def test_the_number_of_labels_that_would_settle_it_is_told(
     )
     assert found.outlook in cli("audit", str(out), str(few)).out.replace("\n", " ")
     assert (
-        audit(out, labels(tmp_path / "all.csv", ALL)).outlook
+        askew.audit(out, labels(tmp_path / "all.csv", ALL)).outlook
         == "These labels tell coal from source-only."
     )
     y = np.arange(30) % 3

@@ -103,9 +103,7 @@ def test_a_frozen_backbone_and_one_head_are_the_model(
 ) -> None:
     found, model = frozen.saved(name, tmp_path / "out")
     assert model.card.net.name == f"{EMBEDDED}+{head}"
-    np.testing.assert_allclose(
-        frozen.probabilities(model), found.probabilities, atol=ALIKE
-    )
+    np.testing.assert_allclose(frozen.probabilities(model), found.probabilities, atol=ALIKE)
 
 
 def test_every_training_below_a_frozen_backbone_is_counted(frozen: Adapted) -> None:

@@ -132,12 +132,7 @@ def test_a_quick_look_takes_some_images_and_no_corners(
 )
 @pytest.mark.parametrize("arrays", [True, False])
 def test_few_images_have_corners_and_adapted_ones_their_own_statistics(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    most: int,
-    method: str,
-    name: str,
-    arrays: bool,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, method: str, name: str, arrays: bool
 ) -> None:
     monkeypatch.setattr(reading, "FEW_IMAGES", most)
     source, target = tmp_path / "s.npz", tmp_path / "t.npz"

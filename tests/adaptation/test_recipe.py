@@ -230,7 +230,7 @@ def test_a_failed_student_is_replaced_by_the_network_with_the_best_scores(
 
 
 def test_one_method_that_fails_is_an_error_with_a_hint() -> None:
-    with pytest.raises(UserError, match="broken could not be trained: .* is not finite") as caught:
+    with pytest.raises(UserError, match=r"broken could not be trained: .* is not finite") as caught:
         adapt(Broken)
     assert "lr" in caught.value.hint
 

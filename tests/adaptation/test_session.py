@@ -61,7 +61,9 @@ def test_a_session_tells_how_many_trainings_are_missing(made: Made, tmp_path: Pa
     assert made.found.inputs.rows is not None
     for folder in (made.out / "runs", tmp_path / "runs"):
         session = Session(folder, CPU, expect=lambda trainings, later: heard.append(trainings))
-        work = session.train([SOURCE_ONLY, *[made.found.networks[1].candidate]], made.found.inputs.rows)
+        work = session.train(
+            [SOURCE_ONLY, *[made.found.networks[1].candidate]], made.found.inputs.rows
+        )
         next(work, None)
         work.close()
     assert heard[0] == 0

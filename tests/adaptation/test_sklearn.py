@@ -109,7 +109,9 @@ def test_by_default_auto_s_candidates_become_one_student() -> None:
 @pytest.fixture(scope="module")
 def combined() -> AdaptiveClassifier:
     longer = SHORT | {"pretrain": 60}
-    return short(methods=["lda", COAL(alpha=0.2)], training=longer).fit_domains(XS[:120], YS[:120], XF)
+    return short(methods=["lda", COAL(alpha=0.2)], training=longer).fit_domains(
+        XS[:120], YS[:120], XF
+    )
 
 
 def test_several_methods_are_combined_into_a_student(combined: AdaptiveClassifier) -> None:
@@ -239,9 +241,9 @@ def test_methods_that_do_not_exist_are_refused(more: dict[str, Any], why: str) -
 def test_it_works_in_pipelines_and_searches() -> None:
     y = np.r_[YS, np.full(len(XT), -1)]
     x = np.r_[XS, XT]
-    piped = make_pipeline(StandardScaler(), short(backbone="bare", training=SHORT | {"lr": 0.5})).fit(
-        x, y
-    )
+    piped = make_pipeline(
+        StandardScaler(), short(backbone="bare", training=SHORT | {"lr": 0.5})
+    ).fit(x, y)
     assert (piped.predict(XT) == YT).mean() > 0.6
     search = GridSearchCV(short(backbone="bare"), {"random_state": [0, 1]}, cv=2).fit(XS, YS)
     assert search.best_params_["random_state"] in (0, 1)

@@ -19,9 +19,7 @@ class Louder(SourceOnly):
     weight: Annotated[float, Between(0)] = 2.0
     """Weight of the loss."""
 
-    def losses(
-        self, net: Net, batch: Batch, state: State, t: torch.Tensor
-    ) -> Losses:
+    def losses(self, net: Net, batch: Batch, state: State, t: torch.Tensor) -> Losses:
         return {
             name: self.weight * value
             for name, value in super().losses(net, batch, state, t).items()
@@ -34,12 +32,8 @@ class Broken(SourceOnly):
 
     id = "broken"
 
-    def losses(
-        self, net: Net, batch: Batch, state: State, t: torch.Tensor
-    ) -> Losses:
-        return {
-            name: value / 0 for name, value in super().losses(net, batch, state, t).items()
-        }
+    def losses(self, net: Net, batch: Batch, state: State, t: torch.Tensor) -> Losses:
+        return {name: value / 0 for name, value in super().losses(net, batch, state, t).items()}
 
 
 FILE = """

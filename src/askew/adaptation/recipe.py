@@ -160,11 +160,7 @@ def one_method(
             "lower the rates, as by -t lr=0.001.",
         )
     return Outcome(
-        networks=tuple(networks),
-        scored=tuple(scored),
-        verdicts=verdicts,
-        saved=saved,
-        alone=True,
+        networks=tuple(networks), scored=tuple(scored), verdicts=verdicts, saved=saved, alone=True
     )
 
 

@@ -155,8 +155,7 @@ def _limits(
             "measures it."
         )
     findings = [
-        f"{finding['what']}: {finding['remedy']}"
-        for finding in (summary or {}).get("findings", [])
+        f"{finding['what']}: {finding['remedy']}" for finding in (summary or {}).get("findings", [])
     ]
     return "\n".join(f"- {_cell(line)}" for line in [*lines, *findings])
 
