@@ -18,6 +18,8 @@ from askew.adaptation import findings
 from askew.adaptation.assessment import Adaptation
 from askew.evaluation.agreement import Unfamiliar
 
+pytestmark = pytest.mark.usefixtures("small_maps")
+
 
 def changed(found: Adaptation, **verdict: Any) -> Adaptation:
     """The same as if the first method beside source-only had been saved, with such a verdict."""

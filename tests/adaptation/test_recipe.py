@@ -22,6 +22,8 @@ from askew.evaluation.calibration import mean_outputs
 from askew.evaluation.logits import softmax
 from askew.evaluation.smoothing import smoothed
 
+pytestmark = pytest.mark.usefixtures("small_maps")
+
 CLOUDS = drawn(60, [0.4, 0.3, 0.3], 0.0, 0)
 SOURCE = (CLOUDS[0], NAMES[CLOUDS[1]])
 TARGET = drawn(40, [0.2, 0.3, 0.5], 0.4, 1)[0]

@@ -25,6 +25,8 @@ from askew.methods.base import Method
 from askew.nets.adabn import domain_norms
 from askew.nets.spec import NetSpec
 
+pytestmark = pytest.mark.usefixtures("small_maps")
+
 LONG = [
     word
     for name, value in {"pretrain": 150, "rounds": 1, "round": 1}.items()
