@@ -14,13 +14,12 @@ from commands import assert_refused
 from conftest import Answer, Command
 from own_methods import FILE
 
-from askew.adaptation import report
+pytestmark = pytest.mark.usefixtures("small_maps")
 
 
 def test_the_guide_s_embeddings_become_a_model_predictions_a_report_and_a_summary(
-    cli: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Command, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(report, "POINTS", 30)  # t-SNE of 600 rows takes seconds
     text = (
         (Path(__file__).parents[2] / "docs" / "adapt.md").read_text().partition("## Embeddings")[2]
     )

@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 from adaptations import LENGTH, NAMES, Made, codes
+from askew.evaluation.agreement import Unfamiliar
 
 import askew
 from askew.adaptation import findings
 from askew.adaptation.assessment import Adaptation
-from askew.evaluation.agreement import Unfamiliar
+
+pytestmark = pytest.mark.usefixtures("small_maps")
 
 
 def changed(found: Adaptation, **verdict: Any) -> Adaptation:

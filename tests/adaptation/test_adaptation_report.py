@@ -7,7 +7,7 @@ import base64
 import dataclasses
 import io
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -167,7 +167,7 @@ def test_images_are_shown_from_least_to_most_confident_as_the_model_sees_them(
     assert (pixels[1::3, 1::3] == original).all(), "a small picture is enlarged without blur"
 
 
-def test_images_of_every_predicted_class_are_shown_fewer_of_each_where_classes_are_many(
+def test_images_of_each_predicted_class_are_shown_fewer_where_classes_are_many(
     found: Adaptation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     even = dataclasses.replace(
@@ -178,7 +178,7 @@ def test_images_of_every_predicted_class_are_shown_fewer_of_each_where_classes_a
         assert [len(gallery) for _, _, gallery in report._by_class(even)] == [shown] * 3
 
 
-def test_a_page_about_a_network_that_was_not_adapted_says_so_once_and_what_to_do_next(
+def test_a_page_without_adaptation_says_so_once_and_what_to_do_next(
     found: Adaptation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(report, "_map", lambda *_: "")

@@ -21,6 +21,8 @@ from askew import UserError
 from askew.methods import COAL
 from askew.nets import modules
 
+pytestmark = pytest.mark.usefixtures("small_maps")
+
 NAMES = np.array(["cat", "dog", "owl"])
 
 

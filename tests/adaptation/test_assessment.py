@@ -7,11 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from adaptations import LENGTH, NAMES, Made, adapted, drawn, request_for
+from adaptations import LENGTH, NAMES, Made, adapted, drawn, make, request_for
 
 import askew
-from askew import AdaptationResult
 from askew.evaluation.calibration import temperature
+
+pytestmark = pytest.mark.usefixtures("small_maps")
 
 
 def test_the_expected_accuracy_is_how_often_two_candidates_agree(made: Made) -> None:
@@ -50,43 +51,45 @@ def test_one_method_alone_is_calibrated_on_the_source(made: Made, method: str) -
 
 
 @pytest.fixture(scope="module")
-def strange(tmp_path_factory: pytest.TempPathFactory) -> AdaptationResult:
+def strange(tmp_path_factory: pytest.TempPathFactory) -> Made:
     """A target whose last 40 of 140 rows are of a class that the source lacks."""
     folder = tmp_path_factory.mktemp("strange")
     rng = np.random.default_rng(0)
     xs, ys = drawn(240, [0.4, 0.3, 0.3], 0.0, 0)
     fourth = 2.5 * np.eye(8)[3] + rng.normal(size=(40, 8))
-    return askew.adapt(
-        (4 * xs, NAMES[ys]),
-        4 * np.concatenate([known_rows()[0], fourth]).astype(np.float32),
-        folder / "out",
+    xt = np.concatenate([known_rows()[0], fourth]).astype(np.float32)
+    np.savez(folder / "source.npz", x=4 * xs, y=NAMES[ys])
+    np.savez(folder / "target.npz", x=4 * xt)
+    request = request_for(
+        folder / "source.npz",
+        folder / "target.npz",
         methods=("coal", "teacher", "lda"),
         training=LENGTH | {"pretrain": 100},
-        device="cpu",
     )
+    return make(request, folder / "out")
 
 
 def known_rows() -> tuple[np.ndarray, np.ndarray]:
     return drawn(100, [0.3, 0.3, 0.4], 0.2, 1)
 
 
-def test_images_of_an_unknown_class_are_told_from_the_others(strange: AdaptationResult) -> None:
+def test_images_of_an_unknown_class_are_told_from_the_others(strange: Made) -> None:
     score = strange.found.unfamiliar.score
     assert np.mean(score[100:, None] > score[:100]) > 0.8
 
 
-def test_possible_unknown_images_are_marked_in_the_table(strange: AdaptationResult) -> None:
+def test_possible_unknown_images_are_marked_in_the_table(strange: Made) -> None:
     marked = strange.found.unfamiliar.marked
-    lines = (strange.folder / "predictions.csv").read_text().splitlines()[1:]
+    lines = (strange.out / "predictions.csv").read_text().splitlines()[1:]
     assert [line.endswith("yes") for line in lines] == marked.tolist()
     assert marked[100:].mean() > 2 * marked[:100].mean()
 
 
-def test_possible_unknown_images_are_shown_in_the_report(strange: AdaptationResult) -> None:
-    assert "Perhaps of no known class" in strange.report.read_text()
+def test_possible_unknown_images_are_shown_in_the_report(strange: Made) -> None:
+    assert "Perhaps of no known class" in (strange.out / "report.html").read_text()
 
 
-def test_an_unknown_class_does_not_spoil_the_saved_network(strange: AdaptationResult) -> None:
+def test_an_unknown_class_does_not_spoil_the_saved_network(strange: Made) -> None:
     y = known_rows()[1]
     right = [np.mean(one.predicted[:100] == y) for one in strange.found.networks]
     assert right[strange.found.saved] > max(right) - 0.1

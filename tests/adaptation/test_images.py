@@ -22,6 +22,8 @@ from askew.adaptation.assessment import Adaptation
 from askew.adaptation.request import GivenLabels
 from askew.nets.forward import fast_bfloat16
 
+pytestmark = pytest.mark.usefixtures("small_maps")
+
 ALIKE = 0.05 if fast_bfloat16(CPU) else 5e-3
 """How far probabilities may be apart: some processors predict in bfloat16, and kept outputs have
 half precision."""

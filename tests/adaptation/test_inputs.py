@@ -17,11 +17,12 @@ import askew
 from askew import UserError
 from askew.adaptation import inputs as reading
 from askew.adaptation.api import adapt_steps
-from askew.adaptation.inputs import Inputs, read_inputs
 from askew.inference import embeddings
 from askew.inference.embeddings import embedded, embedders, frozen
 from askew.nets.network import build
 from askew.nets.spec import NetSpec
+
+pytestmark = pytest.mark.usefixtures("small_maps")
 
 RESNET: dict[str, Any] = {"backbone": "resnet18", "weights": "none"}
 
@@ -39,9 +40,9 @@ def two_folders(folder: Path, n: int = 4) -> tuple[Path, Path]:
     )
 
 
-def inputs_of(folder: Path, **changes: Any) -> Inputs:
+def inputs_of(folder: Path, **changes: Any) -> reading.Inputs:
     request = request_for(*two_folders(folder), **(RESNET | changes))
-    return finish(read_inputs(request, folder / "out", CPU))
+    return finish(reading.read_inputs(request, folder / "out", CPU))
 
 
 # --- which network ---
@@ -143,7 +144,7 @@ def test_few_images_have_corners_and_adapted_ones_their_own_statistics(
         source = photographs(tmp_path / "s", ("red", "green"), 2, 90)
         target = photographs(tmp_path / "t", ("red",), 2, 0)
     request = request_for(source, target, methods=(method,), **RESNET)
-    embedders = finish(read_inputs(request, tmp_path / "out", CPU)).embedders
+    embedders = finish(reading.read_inputs(request, tmp_path / "out", CPU)).embedders
     assert embedders is not None
     assert embedders.target.spec.name == name
 
@@ -169,7 +170,7 @@ def test_images_that_were_embedded_are_not_decoded_again(
     inputs_of(tmp_path)
     monkeypatch.setattr(embeddings, "decode", lambda *args: pytest.fail("it was embedded"))
     request = request_for(tmp_path / "s", tmp_path / "t", **RESNET)
-    assert finish(read_inputs(request, tmp_path / "another", CPU)).rows is not None
+    assert finish(reading.read_inputs(request, tmp_path / "another", CPU)).rows is not None
 
 
 def test_embedding_that_was_stopped_continues_with_the_next_images(

@@ -11,6 +11,8 @@ from conftest import Command
 import askew
 from askew.runs.root import MARKER
 
+pytestmark = pytest.mark.usefixtures("small_maps")
+
 GOLDEN = Path(__file__).parents[1] / "golden"
 ADAPT = (
     "adapt",

@@ -22,10 +22,12 @@ from askew.evaluation.calibration import mean_outputs
 from askew.evaluation.neighbours import smooth_over_neighbours
 from askew.evaluation.outputs import softmax
 
+pytestmark = pytest.mark.usefixtures("small_maps")
+
 CLOUDS = drawn(60, [0.4, 0.3, 0.3], 0.0, 0)
 SOURCE = (CLOUDS[0], NAMES[CLOUDS[1]])
 TARGET = drawn(40, [0.2, 0.3, 0.5], 0.4, 1)[0]
-USUAL = [one.name for one in CANDIDATES["rows"]]
+USUAL = [one.name for one in CANDIDATES["embeddings"]]
 
 
 def adapt(methods: Any, **more: Any) -> AdaptationResult:
@@ -108,9 +110,9 @@ def test_steps_of_each_network_are_labelled_with_its_name(made: Made) -> None:
 
 
 def test_mcc_on_rows_sees_every_class_twice_in_a_batch() -> None:
-    (mcc,) = (one for one in CANDIDATES["rows"] if one.method == "mcc")
+    (mcc,) = (one for one in CANDIDATES["embeddings"] if one.method == "mcc")
     (named,) = recipe.named_candidates(["mcc"], {}, 0)
-    others = [one for one in CANDIDATES["rows"] if one is not mcc]
+    others = [one for one in CANDIDATES["embeddings"] if one is not mcc]
     assert mcc.images_per_class == named.images_per_class == 2
     assert not any(one.images_per_class for one in others)
 

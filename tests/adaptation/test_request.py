@@ -18,6 +18,8 @@ from askew import AdaptationResult, Labeled, Task, Unlabeled, UserError
 from askew.adaptation.request import TargetLabels, add_target_labels, read_shares
 from askew.data.task import make_unlabeled_task
 
+pytestmark = pytest.mark.usefixtures("small_maps")
+
 SHORT = [word for name, value in LENGTH.items() for word in ("-t", f"{name}={value}")]
 XS, YS = drawn(120, [0.6, 0.3, 0.1], 0.0, 0)
 XT, YT = drawn(60, [0.1, 0.3, 0.6], 0.4, 1)

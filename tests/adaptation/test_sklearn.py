@@ -100,7 +100,7 @@ def test_rows_of_a_domain_below_zero_are_the_target_as_skada_has_it() -> None:
 def test_by_default_auto_s_candidates_become_one_student() -> None:
     model = AdaptiveClassifier(device="cpu", training=SHORT | {"pretrain": 60})
     model.fit_domains(XS[:120], YS[:120], XF)
-    usual = [candidate.name for candidate in CANDIDATES["rows"]]
+    usual = [candidate.name for candidate in CANDIDATES["embeddings"]]
     assert list(model.scores_) == ["source", *usual, "student"]
     assert model.method_ == "student"
     assert (model.predict(XF) == YF).mean() > 0.9

@@ -25,6 +25,8 @@ from askew.methods.base import Method
 from askew.nets.adabn import domain_norms
 from askew.nets.spec import NetworkSpec
 
+pytestmark = pytest.mark.usefixtures("small_maps")
+
 LONG = [
     word
     for name, value in {"pretrain": 150, "rounds": 1, "round": 1}.items()
@@ -32,7 +34,7 @@ LONG = [
 ]
 
 
-def test_prototypes_label_images_by_the_nearest_mean_and_a_class_without_images_gets_none() -> None:
+def test_prototypes_label_by_the_nearest_mean_and_never_a_class_without_images() -> None:
     f = torch.tensor([[1.0, 0.1], [1.0, -0.1], [0.1, 1.0], [-0.1, 1.0], [0.9, 0.4]])
     p = torch.tensor(
         [[0.9, 0.1, 0.0], [0.8, 0.2, 0.0], [0.2, 0.8, 0.0], [0.1, 0.9, 0.0], [0.4, 0.6, 0.0]]
@@ -152,7 +154,7 @@ def test_statistics_of_the_domain_become_those_of_the_new_one(tmp_path: Path) ->
     torch.testing.assert_close(before.statistics, after.statistics, rtol=1e-3, atol=1e-4)
 
 
-def test_prototypes_on_bare_rows_move_to_the_target_and_a_linear_layer_has_nothing_to_adapt(
+def test_prototypes_on_bare_rows_move_and_a_linear_layer_has_nothing_to_adapt(
     tmp_path: Path,
 ) -> None:
     rng = np.random.default_rng(0)

@@ -99,13 +99,12 @@ class Made(NamedTuple):
         return self.found.request
 
 
-def make(folder: Path) -> Made:
-    """Adapt rows by `auto`, with all files that it writes."""
+def make(request: AdaptRequest, out: Path) -> Made:
+    """Adapt, and write all files."""
     labels = set[str]()
-    request = request_for(*domains(folder))
-    found = adapted(request, folder / "out", lambda step: labels.add(step.label))
-    write_artifacts(found, folder / "out", map_features=first_two)
-    return Made(found, folder / "out", labels)
+    found = adapted(request, out, lambda step: labels.add(step.label))
+    write_artifacts(found, out, map_features=first_two)
+    return Made(found, out, labels)
 
 
 def rows_of(file: Path) -> list[dict[str, str]]:

@@ -22,7 +22,7 @@ GRID = ("--seeds", "1", "--jobs", "1", "--json", *TINY)
 
 CASES: dict[str, tuple[object, ...]] = {
     "adapt": ("adapt", *DOMAINS, "-o", "out", "--backbone", "bare", "--method", "coal", *TINY),
-    "adapt ensemble": ("adapt", *DOMAINS, "-o", "out", *TINY),
+    "adapt auto": ("adapt", *DOMAINS, "-o", "out", *TINY),
     "adapt model": (
         "adapt",
         "--model",
@@ -78,8 +78,8 @@ CASES: dict[str, tuple[object, ...]] = {
 _OWN = re.compile(r".*/(done|report\.html|log\.txt|failed\.json|last\.safetensors|claim\.\d+)")
 
 
-BEFORE = {"adapt ensemble": "adapt ensemble", "choose": "adapt", "report": "run"}
-"""The case that a command finds ended in its folder; of an ensemble, only its runs."""
+BEFORE = {"adapt auto": "adapt auto", "choose": "adapt", "report": "run"}
+"""The case that a command finds ended in its folder; of `auto`, only its runs."""
 
 
 def new_folder(case: str, folder: Path) -> Path:
@@ -139,13 +139,16 @@ class Undisturbed:
             )
             assert first.code == 0, first.err
             (folder.parent / "first").rename(before)
-        if case == "adapt ensemble":
+        if case == "adapt auto":
             shutil.rmtree(before / "out" / "model")
             for name in ("predictions.csv", "report.html", "summary.json", "log.txt"):
                 (before / "out" / name).unlink()
         found = contents(new_folder(case, folder))
         ended = commands.run(CASES[case], folder)
         assert ended.code == 0, ended.err
+        if case == "adapt auto":
+            summary = json.loads((folder / "out" / "summary.json").read_bytes())
+            assert [one["name"] for one in summary["methods"]][-1] == "student"
         return cls(case, ended, found, contents(folder))
 
     def survives(self, commands: Commands, fault: Fault, folder: Path) -> None:

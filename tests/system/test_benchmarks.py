@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from askew.adaptation.candidates import AUTO
 from PIL import Image
 
+from askew.adaptation.recipe import CANDIDATES as USUAL
 from askew.core.options import checked
 from askew.data.benchmarks import task_infos
 from askew.methods import make_method
@@ -28,7 +28,7 @@ FROZEN = ("first", "schedule", "length", "final")
 """Sweeps that results/development reports: they name every setting, whatever the committed ones
 become."""
 DEVELOPMENT = [grid for grid in GRIDS if grid.parent.name == "development"]
-CANDIDATES = {candidate.name for candidate in AUTO["embeddings"]}
+CANDIDATES = {"source", *(candidate.name for candidate in USUAL["embeddings"])}
 
 
 def test_there_are_programs_and_grids() -> None:
@@ -71,7 +71,6 @@ def test_a_reported_sweep_names_every_setting_that_it_was_run_with(name: str) ->
             assert {"alpha", "k0", "k_step", "k_max"} <= variant.params.keys(), variant.name
 
 
-@pytest.mark.usefixtures("all_candidates")
 def test_settings_for_embeddings_are_tried_on_pairs_that_nothing_reports(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -24,8 +24,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from askew.adaptation.given import read_prior, read_truth
-from askew.adaptation.setup import AdaptRequest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from many_runs import make_runs
@@ -36,6 +34,7 @@ from small_models import card, predictor
 
 from askew.adaptation.artifacts import earlier_request, request_as_json
 from askew.adaptation.audit import audit
+from askew.adaptation.request import AdaptRequest, read_shares, read_truth
 from askew.core.errors import UserError
 from askew.core.files import digest, read_tensors
 from askew.data.array_files import read_array
@@ -142,16 +141,9 @@ def adapted(folder: Path) -> Path:
     labels of its target."""
     shutil.copytree(GOLDEN, folder, dirs_exist_ok=True)
     whole = json.loads((folder / "summary.json").read_bytes())
-    summary = {name: whole[name] for name in ("classes", "chosen", "target_mix", "methods")}
-    together = {
-        "name": "ensemble",
-        "run": None,
-        "members": ["source", "coal"],
-        "against_source": "unclear",
-    }
-    summary["methods"].append(together)
+    summary = {name: whole[name] for name in ("classes", "saved", "target_shares", "methods")}
     summary["request"] = request_as_json(
-        AdaptRequest(Path("source.npz"), Path("target.npz"), "coal")
+        AdaptRequest(source=Path("source.npz"), target=Path("target.npz"), methods=("coal",))
     )
     (folder / "summary.json").write_text(json.dumps(summary))
     (folder / "labels.csv").write_text("path,label\n0,ash\n1,birch\n2,cedar\n")
@@ -169,7 +161,7 @@ def tables_of_an_adaptation(folder: Path) -> dict[str, bytes]:
 
 def audit_of(file: Path) -> object:
     with contextlib.suppress(UserError):
-        earlier_request(file.parent).candidates("embeddings")
+        earlier_request(file.parent).check()
     return audit(file.parent, file.parent / "labels.csv").as_dict()
 
 
@@ -235,7 +227,7 @@ TARGETS = {
         lambda file: load_weights(a_network(), file, "network"), {"w.safetensors": TENSORS}
     ),
     "shares of classes": Target(
-        lambda file: read_prior(file, ("ash", "birch")),
+        lambda file: read_shares(file, ("ash", "birch")),
         {"a.csv": b"class,share\nash,0.25\nbirch,0.75\n", "a.json": b'{"ash": 1, "birch": 3}'},
     ),
     "labels": Target(

@@ -1,9 +1,9 @@
 """What is hashed, seeded or stored keeps its meaning: files and numbers that an earlier askew made,
 held to today's.
 
-`tests/golden` was written by `askew adapt source.npz target.npz -o adaptation --backbone bare
---method coal -t pretrain=20 -t rounds=2 -t round=10 -t batch=12 -t norm=joint` without log.txt and
-report.html, and by asking runs for their keys.
+`tests/golden` was written by asking runs for their keys, and by `askew adapt source.npz target.npz
+-o adaptation --backbone bare --method coal -t pretrain=20 -t rounds=2 -t round=10 -t batch=12 -t
+norm=joint`. Its runs are older than its summary, model card and predictions.
 """
 
 from __future__ import annotations

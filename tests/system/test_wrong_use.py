@@ -24,8 +24,7 @@ from small_models import predictor, rows
 import askew
 from askew.adaptation.artifacts import earlier_request
 from askew.adaptation.audit import target_names
-from askew.adaptation.given import read_prior, read_truth
-from askew.adaptation.setup import AdaptRequest
+from askew.adaptation.request import AdaptRequest, read_shares, read_truth
 from askew.cli.terminal import output_error
 from askew.core.errors import UserError, from_os_error
 from askew.core.files import Damaged, read_tensors, write_json
@@ -121,7 +120,7 @@ NO_SEED = [float("nan"), 1.5, "x", "0", None, -1, 2**64, [0]]
     [
         lambda seed: askew.run("mini/syn-uci", seed=seed),
         lambda seed: RunRequest(task="mini/syn-uci", method="coal", draw=seed),
-        lambda seed: AdaptRequest(Path("a"), Path("b"), seed=seed),
+        lambda seed: AdaptRequest(source=Path("a"), target=Path("b"), seed=seed),
         lambda seed: askew.load_task("mini/syn-uci", draw=seed),
     ],
     ids=["run", "draw", "adapt", "load_task"],
@@ -226,7 +225,7 @@ def within(seconds: float, call: Callable[[], object]) -> BaseException | None:
         ("b.npy", lambda file: list(predict_sources(predictor(), [file]))),
         ("labels.csv", lambda file: read_truth(file, ["0"], ["cat"])),
         ("labels.npz", lambda file: read_truth(file, ["0"], ["cat"])),
-        ("shares.csv", lambda file: read_prior(file, ["cat"])),
+        ("shares.csv", lambda file: read_shares(file, ["cat"])),
         ("predictions.csv", lambda file: target_names(file.parent)),
         ("summary.json", lambda file: earlier_request(file.parent)),
         ("w.safetensors", read_tensors),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -144,8 +144,6 @@ def _networks(
     if name in LAYERS:
         pixels = TrainingSet(task=task, network=name, training=training)
         return Inputs(task=task, kind="small-images", pixels=pixels)
-    if both is None and not (request.method and fine_tunes(request, device)):
-        open_root(out / "runs")  # marks the folder as ours, so that stopped work can go on
     images = ImageSettings(
         network=name,
         weights=request.weights,
@@ -154,7 +152,11 @@ def _networks(
         method=request.method,
         training=training,
     )
-    return (yield from image_inputs(task, images, device, both))
+
+    def begin() -> None:
+        open_root(out / "runs")  # marks the folder as ours, so that stopped work can go on
+
+    return (yield from image_inputs(task, images, device, both, begin))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,9 +174,16 @@ class ImageSettings:
 
 
 def image_inputs(
-    task: Task, images: ImageSettings, device: torch.device, both: Embedders | None = None
+    task: Task,
+    images: ImageSettings,
+    device: torch.device,
+    both: Embedders | None = None,
+    begin: Callable[[], None] = lambda: None,
 ) -> Generator[Progress, None, Inputs]:
-    """Embed the images of a task with a frozen backbone, and plan its fine-tuning."""
+    """Embed the images of a task with a frozen backbone, and plan its fine-tuning.
+
+    `begin` is called once the backbone and its weights are there, before any work.
+    """
     tuned = _fine_tuned(images, task) if images.fine_tune else None
     if tuned is not None and (images.method or images.weights == "none"):
         return Inputs(task=task, kind="images", pixels=tuned)
@@ -183,6 +192,7 @@ def image_inputs(
         n = len(data.source) + len(data.source_val) + len(data.target)
         shape = tuple(data.source.x.shape[1:])
         both = embedders(checked_embedding(_embedding(images, n), shape), shape, device)
+    begin()
     embeddings = yield from embed_task(task, both)
     # What was asked of training is about fine-tuning: rates and lengths on embeddings differ.
     training = {} if tuned else images.training
