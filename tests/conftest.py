@@ -212,7 +212,11 @@ def task() -> Task:
     classes = ("a", "b", "c")
     test = rows(60, 0.5, 3)
     training_data = TrainingData(
-        rows(120, 0, 0), rows(30, 0, 1), rows(90, 0.5, 2).unlabeled(), test.unlabeled(), classes
+        source=rows(120, 0, 0),
+        source_val=rows(30, 0, 1),
+        target=rows(90, 0.5, 2).unlabeled(),
+        test_images=test.unlabeled(),
+        classes=classes,
     )
     return Task("toy", training_data, TestLabels(test.y, np.arange(20), classes))
 
@@ -248,9 +252,11 @@ def make_run(training_data: TrainingData) -> MakeRun:
         **optim: Any,
     ) -> Run:
         how = Optim(**{"lr": 0.05, "features_lr": 0.05} | optim)
-        plan = [Stage(method or SourceOnly(), rounds, round_steps, how)]
+        plan = [
+            Stage(method=method or SourceOnly(), rounds=rounds, round_steps=round_steps, optim=how)
+        ]
         if pretrain:
-            plan.insert(0, Stage(SourceOnly(), 1, pretrain, how))
+            plan.insert(0, Stage(method=SourceOnly(), rounds=1, round_steps=pretrain, optim=how))
         return Run(
             task="toy",
             shift="natural",
@@ -294,25 +300,16 @@ def train_mini_runs(folder: Path) -> Path:
     from askew.runs.execute import Execution, execute
     from askew.runs.root import open_root
 
-    how = Execution(open_root(folder), pick_device("cpu"), curve=True)
+    how = Execution(root=open_root(folder), device=pick_device("cpu"), curve=True)
     length = {"pretrain": 6, "rounds": 2, "round": 4, "batch": 16}
     for method in ("source", "coal"):
         for seed in (0, 1):
-            for _ in execute(
-                *prepare(RunRequest("mini/syn-uci", method, seed, training=length)), how
-            ):
+            planned = prepare(
+                RunRequest(task="mini/syn-uci", method=method, seed=seed, training=length)
+            )
+            for _ in execute(planned.run, planned.task, how):
                 pass
     return folder
-
-
-@pytest.fixture(scope="module")
-def small_maps() -> Iterator[None]:
-    """Reports map 30 images of each domain, since t-SNE of all takes longer than the training."""
-    from askew.adaptation import report
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(report, "POINTS", 30)
-        yield
 
 
 @pytest.fixture(scope="session")

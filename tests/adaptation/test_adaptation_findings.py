@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 from adaptations import LENGTH, NAMES, Made, codes
-from askew.evaluation.agreement import Unfamiliar
 
 import askew
 from askew.adaptation import findings
 from askew.adaptation.assessment import Adaptation
+from askew.evaluation.unknown_classes import UnknownImages
 
 pytestmark = pytest.mark.usefixtures("small_maps")
 
@@ -37,7 +37,7 @@ def fine(made: Made) -> Adaptation:
     """An adaptation that helped, with nothing strange."""
     return dataclasses.replace(
         changed(made.found),
-        unfamiliar=Unfamiliar(np.zeros(102), 0.5),
+        unknown=UnknownImages(np.zeros(102), 0.5),
         probabilities=np.eye(3)[[0, 1, 2] * 34],
     )
 
@@ -57,7 +57,7 @@ CASES: dict[str, Callable[[Adaptation], Adaptation]] = {
     ),
     "A115": lambda fine: dataclasses.replace(fine, failures={"dann": "no"}),
     "A116": lambda fine: _with_source_only_logits(fine, np.eye(3)[[2] * 102]),
-    "A117": lambda fine: dataclasses.replace(fine, unfamiliar=Unfamiliar(np.arange(102.0), 50.0)),
+    "A117": lambda fine: dataclasses.replace(fine, unknown=UnknownImages(np.arange(102.0), 50.0)),
     "A118": lambda fine: _with_estimate(fine, np.array([0.9, 0.1] + [0.0] * 8)),
 }
 

@@ -263,7 +263,7 @@ def test_clones_and_pickles_are_the_same() -> None:
 
 
 @pytest.mark.filterwarnings(
-    "ignore::askew.evaluation.prior_estimators.UnsurePriorWarning"
+    "ignore::askew.evaluation.priors.UnsurePriorWarning"
 )  # two steps teach nothing
 def test_small_images_are_learnt_as_they_are() -> None:
     rng = np.random.default_rng(0)
