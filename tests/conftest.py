@@ -312,6 +312,16 @@ def train_mini_runs(folder: Path) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def small_maps() -> Iterator[None]:
+    """Reports map 30 images of each domain, since t-SNE of all takes longer than the training."""
+    from askew.adaptation import report
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(report, "POINTS", 30)
+        yield
+
+
 @pytest.fixture(scope="session")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     """An adaptation by all candidates to look at; more may be trained in its folder, but what is

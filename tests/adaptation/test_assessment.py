@@ -54,9 +54,8 @@ def test_one_method_alone_is_calibrated_on_the_source(made: Made, method: str) -
 def strange(tmp_path_factory: pytest.TempPathFactory) -> Made:
     """A target whose last 40 of 140 rows are of a class that the source lacks."""
     folder = tmp_path_factory.mktemp("strange")
-    rng = np.random.default_rng(0)
     xs, ys = drawn(240, [0.4, 0.3, 0.3], 0.0, 0)
-    fourth = 2.5 * np.eye(8)[3] + rng.normal(size=(40, 8))
+    fourth = drawn(40, [1.0, 0.0, 0.0], 0.2, 2)[0][:, np.r_[3, 1, 2, 0, 4:104]]
     xt = np.concatenate([known_rows()[0], fourth]).astype(np.float32)
     np.savez(folder / "source.npz", x=4 * xs, y=NAMES[ys])
     np.savez(folder / "target.npz", x=4 * xt)
@@ -74,12 +73,12 @@ def known_rows() -> tuple[np.ndarray, np.ndarray]:
 
 
 def test_images_of_an_unknown_class_are_told_from_the_others(strange: Made) -> None:
-    score = strange.found.unfamiliar.score
+    score = strange.found.unknown.score
     assert np.mean(score[100:, None] > score[:100]) > 0.8
 
 
 def test_possible_unknown_images_are_marked_in_the_table(strange: Made) -> None:
-    marked = strange.found.unfamiliar.marked
+    marked = strange.found.unknown.marked
     lines = (strange.out / "predictions.csv").read_text().splitlines()[1:]
     assert [line.endswith("yes") for line in lines] == marked.tolist()
     assert marked[100:].mean() > 2 * marked[:100].mean()

@@ -167,7 +167,7 @@ def test_the_number_of_labels_that_would_settle_it_is_told(
 def test_three_of_four_images_are_drawn_where_the_methods_disagree(
     cli: Command, out: Path, tmp_path: Path
 ) -> None:
-    cli("audit", out, "--draw", "40", "--disagree", "-o", tmp_path / "s.csv")
+    cli("audit", out, "--sample", "40", "--disagree", "-o", tmp_path / "s.csv")
     drawn = [line.removesuffix(",") for line in (tmp_path / "s.csv").read_text().splitlines()[1:]]
     predicted = [
         read_outputs(out / "runs" / name).target_uniform.argmax(axis=1)
@@ -175,7 +175,7 @@ def test_three_of_four_images_are_drawn_where_the_methods_disagree(
     ]
     contested = {name for i, name in enumerate(NAMES) if len({p[i] for p in predicted}) > 1}
     assert sum(name in contested for name in drawn) == 30
-    cli("audit", out, "--draw", "500", "--disagree", "-o", tmp_path / "all.csv")
+    cli("audit", out, "--sample", "500", "--disagree", "-o", tmp_path / "all.csv")
     assert len((tmp_path / "all.csv").read_text().splitlines()) == 121
 
 
@@ -183,7 +183,7 @@ def test_a_longer_sheet_begins_with_the_images_of_a_shorter_one_and_shows_no_ans
     cli: Command, out: Path, tmp_path: Path
 ) -> None:
     for n, name in ((10, "a.csv"), (500, "b.csv")):
-        assert cli("audit", out, "--draw", n, "-o", tmp_path / name).code == 0
+        assert cli("audit", out, "--sample", n, "-o", tmp_path / name).code == 0
     short, long = ((tmp_path / name).read_text().splitlines() for name in ("a.csv", "b.csv"))
     assert long[:11] == short
     assert sorted(line.removesuffix(",") for line in long[1:]) == sorted(NAMES)

@@ -18,7 +18,7 @@ from askew import UserError
 from askew.adaptation import inputs as reading
 from askew.adaptation.api import adapt_steps
 from askew.inference import embeddings
-from askew.inference.embeddings import embedded, embedders, frozen
+from askew.inference.embeddings import embed_task, embedders, frozen
 from askew.nets.network import build
 from askew.nets.spec import NetSpec
 
@@ -152,7 +152,7 @@ def test_few_images_have_corners_and_adapted_ones_their_own_statistics(
 def test_embeddings_are_what_the_network_computes_for_each_image(tmp_path: Path) -> None:
     data = reading.load_custom_data(*two_folders(tmp_path))
     spec = NetSpec(name="resnet18", crop=32)
-    task = finish(embedded(data.task, embedders(spec, (3, 256, 256), CPU)))
+    task = finish(embed_task(data.task, embedders(spec, (3, 256, 256), CPU)))
     with torch.no_grad():
         network = frozen(spec, (3, 256, 256))
         for view in ("source", "source_val", "target"):

@@ -23,6 +23,8 @@ CPU = torch.device("cpu")
 LENGTH = {"pretrain": 30, "rounds": 2, "round": 15, "batch": 16}
 SHORT = [word for name, value in LENGTH.items() for word in ("-t", f"{name}={value}")]
 NAMES = np.array(["ant", "bee", "cat"])
+NOISE = 96
+"""Columns that tell nothing: rows of more than 99 numbers are embeddings, not a table."""
 
 Done = TypeVar("Done")
 
@@ -39,7 +41,19 @@ def finish(
 
 
 def drawn(n: int, prior: list[float], shift: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Three overlapping clouds, in these shares, moved by `shift`."""
+    """Three overlapping clouds, in these shares, moved by `shift`, and as wide as embeddings.
+
+    Their first 8 columns are those of `drawn_table`, and 96 columns are small noise.
+    """
+    x, y = drawn_table(n, prior, shift, seed)
+    noise = 0.05 * np.random.default_rng([seed, 1]).normal(size=(n, NOISE))
+    return np.hstack([x, noise]).astype(np.float32), y
+
+
+def drawn_table(
+    n: int, prior: list[float], shift: float, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Three overlapping clouds in 8 columns, in these shares, moved by `shift`."""
     rng = np.random.default_rng(seed)
     y = rng.choice(3, n, p=prior)
     return (2.5 * np.eye(3, 8)[y] + rng.normal(size=(n, 8)) + shift).astype(np.float32), y

@@ -67,8 +67,14 @@ def lists(
 
 
 def test_the_tasks_are_the_paper_s() -> None:
-    names = [name for name in task_infos() if name.startswith("office-home/")]
-    assert names == [f"office-home/{s}-{t}" for s, t in permutations(("rw", "pr", "cl"), 2)]
+    roles = {n: i.role for n, i in task_infos().items() if n.startswith("office-home/")}
+    names = [f"office-home/{s}-{t}" for s, t in permutations(("rw", "pr", "cl", "ar"), 2)]
+    assert list(roles) == names
+    reported = [name for name in names if roles[name] == "reported"]
+    assert reported == [f"office-home/{s}-{t}" for s, t in permutations(("rw", "pr", "cl"), 2)]
+    assert {roles[name] for name in names if "ar" in name.partition("/")[2].split("-")} == {
+        "development"
+    }
     assert len([name for name in task_infos() if name.startswith("pacs/")]) == 12
     assert {
         i.network for n, i in task_infos().items() if n.startswith(("office-home", "pacs"))
