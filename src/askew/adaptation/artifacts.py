@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import Tensor
+from torch import Tensor, nn
 
 from askew.adaptation.assessment import Adaptation
 from askew.adaptation.findings import adaptation_findings
@@ -65,9 +65,34 @@ def final_model(found: Adaptation) -> Predictor:
     )
     model = Predictor(card, model.weights, "cpu")
     shape = tuple(found.inputs.task.training_data.source.x.shape[1:])
-    if found.inputs.embedders is None or model.card.shape == shape:
+    if model.card.shape == shape:
         return model
+    if found.final.below is not None:
+        below = found.final.below
+        return on_tuned(model, Predictor.of_run(below.folder, "cpu", rule=below.run.method))
+    assert found.inputs.embedders is not None, "rows of images are made by a backbone"
     return on_frozen(model, found.inputs.embedders, shape)
+
+
+def on_tuned(head: Predictor, below: Predictor) -> Predictor:
+    """Put a head that was computed on a network's features in place of that network's own."""
+    net = below.card.net
+    weights = {n: v for n, v in below.weights.items() if n.startswith("features.")}
+    parts = below.classifier.net["features"]
+    assert isinstance(parts, nn.Sequential), "a backbone and layers on it"
+    layers = parts[1]
+    assert isinstance(layers, nn.Sequential), "layers are one after another"
+    centre = f"features.1.{len(layers) + 1}."  # unit length comes before it
+    for name, value in head.weights.items():
+        weights[name.replace("features.1.", centre, 1)] = value
+    card = dataclasses.replace(
+        head.card,
+        net=dataclasses.replace(
+            head.card.net, embedding=net.embedding, layers=f"{net.layers}-centred", norm="split"
+        ),
+        shape=below.card.shape,
+    )
+    return Predictor(card, with_source_statistics(weights), "cpu")
 
 
 def on_frozen(model: Predictor, embedders: Embedders, shape: tuple[int, ...]) -> Predictor:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from askew.adaptation.inputs import Inputs
-from askew.adaptation.session import SOURCE_ONLY, Candidate, Session, Trained
+from askew.adaptation.session import SOURCE_ONLY, Candidate, Session, Trained, TrainingSet
 from askew.core.errors import UserError, unknown
 from askew.evaluation.calibration import mean_outputs
 from askew.evaluation.expected_accuracy import target_posterior
@@ -91,13 +91,33 @@ def auto(
         networks += yield from session.train([STUDENT_ON_TABLES], features)
     elif inputs.pixels is not None and teachers > 1:
         pixels = inputs.with_labels(inputs.pixels).with_soft_labels(soft)
-        networks += yield from session.train([GUIDED], pixels)
+        networks += yield from fine_tune(session, inputs, networks, pixels)
     elif teachers > 1:
         networks += yield from session.train([STUDENT], features.with_soft_labels(soft))
     # 5. Judge it without target labels; if it looks harmful, save source-only.
     students = len(networks) - teachers
     scored, verdicts = yield from judge(session, networks, inputs.target_shares, students=students)
     return choose_network(networks, scored, verdicts, students)
+
+
+def fine_tune(
+    session: Session, inputs: Inputs, teachers: Sequence[Trained], pixels: TrainingSet
+) -> Generator[Progress, None, list[Trained]]:
+    """Train on images and soft labels; then fit one linear layer on the features that were learnt.
+
+    The layer learns from the new network and the others, which count as much all together.
+    """
+    guided = yield from session.train([GUIDED], pixels)
+    if not guided or not inputs.fine_tune or guided[0].run.net.layers not in CENTRED:
+        return guided
+    features = yield from session.embed(guided[0], pixels.task)
+    soft = soft_labels([*teachers, *guided], inputs, last=len(teachers) - 1)
+    students = yield from session.train([STUDENT], features.with_soft_labels(soft))
+    return [*guided, *(replace(one, below=guided[0]) for one in students)]
+
+
+CENTRED = ("mlp", "bottleneck")
+"""Layers of a fine-tuned backbone that a computed head can follow."""
 
 
 def choose_network(
@@ -124,9 +144,14 @@ def source_only(inputs: Inputs) -> Candidate:
     return SOURCE_ON_TABLES if inputs.kind == "tables" else SOURCE_ONLY
 
 
-def soft_labels(networks: Sequence[Trained], inputs: Inputs) -> Floats:
-    """Average the adapted networks' calibrated predictions, smoothed over neighbours. (n_t, c)"""
-    soft = softmax(mean_outputs([one.outputs for one in networks[1:] or networks]).target_uniform)
+def soft_labels(networks: Sequence[Trained], inputs: Inputs, last: float = 1.0) -> Floats:
+    """Average the adapted networks' calibrated predictions, smoothed over neighbours. (n_t, c)
+
+    The last network counts `last` times as much as each of the others.
+    """
+    adapted = [one.outputs for one in networks[1:] or networks]
+    weights = [1.0] * (len(adapted) - 1) + [last]
+    soft = softmax(mean_outputs(adapted, weights).target_uniform)
     exact = soft if inputs.labels is None else inputs.labels.set_in(soft)
     if inputs.rows is None:
         return exact

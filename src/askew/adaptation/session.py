@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -13,9 +13,11 @@ import torch
 from askew.core.errors import UserError
 from askew.core.files import Unwritable
 from askew.core.tracking import Maker
+from askew.data.domains import Labeled, Unlabeled
 from askew.data.task import Task
 from askew.evaluation.outputs import DomainOutputs, Floats, Labels, as_labels, read_outputs
 from askew.nets.network import fetch_weights
+from askew.reports.features import network_features
 from askew.runs.config import RunRequest, plan_run
 from askew.runs.execute import Execution, Progress, execute
 from askew.runs.root import open_root
@@ -73,7 +75,10 @@ class Trained:
     run: Run
     folder: Path
     task: Task
+    """What it was trained on."""
     outputs: DomainOutputs
+    below: Trained | None = None
+    """The fine-tuned network whose features it was trained on."""
 
     @property
     def name(self) -> str:
@@ -155,6 +160,33 @@ class Session:
                 )
             )
         return trained
+
+    def embed(self, network: Trained, task: Task) -> Generator[Progress, None, TrainingSet]:
+        """Replace a task's images by the features of a network that was trained on them."""
+        data, label = task.training_data, f"features of {network.name}"
+        features = network_features(network.folder, network.run.describe(), data)
+        parts: list[tuple[Any, Literal["source", "target"]]] = [
+            (data.source.x, "source"),
+            (data.source_val.x, "source"),
+            (data.target.x, "target"),
+        ]
+        if data.test_images is not data.target:
+            parts.append((data.test_images.x, "target"))
+        rows = []
+        for step, (x, domain) in enumerate(parts):
+            yield Progress(key="features", label=label, step=step, steps=len(parts), losses={})
+            rows.append(features(x, domain))
+        target = Unlabeled(rows[2])
+        embedded = replace(
+            data,
+            source=Labeled(rows[0], data.source.y),
+            source_val=Labeled(rows[1], data.source_val.y),
+            target=target,
+            test_images=Unlabeled(rows[3]) if len(rows) > 3 else target,
+            answers=None,
+        )
+        made = Task("own/embeddings", embedded, task.test, task.notes)
+        return TrainingSet(task=made, network="mlp")
 
     def _train(self, candidate: Candidate, run: Run, task: Task) -> Generator[Progress, None, None]:
         if not RunFolder(self.folder / run.key).done:

@@ -68,6 +68,19 @@ def bottleneck(shape: tuple[int, ...]) -> tuple[nn.Module, int]:
     return nn.Sequential(*dense(width, 256)), 256
 
 
+def then_centred(
+    layers: Callable[[tuple[int, ...]], tuple[nn.Module, int]],
+) -> Callable[[tuple[int, ...]], tuple[nn.Module, int]]:
+    """Follow layers by unit length and a centre of each domain, for a head that is computed."""
+
+    def build(shape: tuple[int, ...]) -> tuple[nn.Module, int]:
+        below, width = layers(shape)
+        assert isinstance(below, nn.Sequential), "layers are one after another"
+        return nn.Sequential(*below, UnitLength(), Centre(width)), width
+
+    return build
+
+
 def bare(shape: tuple[int, ...]) -> tuple[nn.Module, int]:
     """No features at all: the head works on the rows as they are."""
     (width,) = _expect(shape, "bare", (None,))
@@ -95,6 +108,8 @@ OWN: Mapping[str, Callable[[tuple[int, ...]], tuple[nn.Module, int]]] = {
     "bare": bare,
     "centred": centred,
     "shifted": shifted,
+    "mlp-centred": then_centred(mlp),
+    "bottleneck-centred": then_centred(bottleneck),
 }
 
 

@@ -13,10 +13,18 @@ from askew.core.errors import UserError
 from askew.core.options import Between, checked
 from askew.nets.embedding import Embedding
 
-LAYERS = ("digits-28", "digits-32", "mini", "mlp", "bottleneck", "bare", "centred", "shifted")
+ON_BACKBONE = (
+    "mlp",
+    "bottleneck",
+    "bare",
+    "centred",
+    "shifted",
+    "mlp-centred",
+    "bottleneck-centred",
+)
+"""Layers that can follow a backbone."""
+LAYERS = ("digits-28", "digits-32", "mini", *ON_BACKBONE)
 """askew's own layers, each of which is a network by itself."""
-ON_BACKBONE = ("mlp", "bottleneck", "bare", "centred", "shifted")
-"""Those that can follow a backbone."""
 WITHOUT_WEIGHTS = ("bare", "centred", "shifted")
 """Those that leave everything to be learned to the head."""
 
