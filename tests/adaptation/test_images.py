@@ -28,9 +28,7 @@ pytestmark = pytest.mark.usefixtures("small_maps")
 ALIKE = 0.05 if fast_bfloat16(CPU) else 5e-3
 """How far probabilities may be apart: some processors predict in bfloat16, and kept outputs have
 half precision."""
-EMBEDDED = Embedding(
-    backbone="resnet18", crop=32, pooling="gem", corners=True, statistics="both"
-)
+EMBEDDED = Embedding(backbone="resnet18", crop=32, pooling="gem", corners=True, statistics="both")
 """Its weights come from a file, and are left out."""
 SMALL = {"pretrain": 3, "rounds": 1, "round": 6, "batch": 2, "crop": "32", "lr": 1e-3}
 STEPS = {"reading", "statistics", "embeddings", "choice"}
