@@ -187,7 +187,7 @@ def test_gaussians_that_do_not_fit_moved_source_rows_count_less() -> None:
     for x in (gaussian, round_rows):
         source = Moments.of(x, y, 2, method.few)
         moved = [method._move(source, x, method.anchor)]
-        head = moved[0]._replace(bias=moved[0].bias + [0.0, -50.0])
+        head = moved[0]._replace(bias=moved[0].bias - np.array([0.0, 50.0]))
         votes.append([float(method._votes(x, y, 2, heads)[0]) for heads in (moved, [head])])
     assert votes[0][1] < votes[0][0], "a head that is wrong on moved source rows"
     assert votes[0][0] > votes[1][0], "a family that is unlikely on held-out source rows"
