@@ -3,10 +3,6 @@ photographs.
 
     python benchmarks/studies/glyphs.py letters PICTURES --photos PACS/photo
     python benchmarks/studies/glyphs.py letters --photos PACS/photo --sheet FOLDER
-    python benchmarks/studies/own.py embed PICTURES EMBEDDINGS --weights FILE.safetensors --shift
-    reversed python benchmarks/studies/own.py try benchmarks/studies/committed.toml EMBEDDINGS --out
-    R.jsonl --auto \
-        --pairs many --shift reversed
 
 31 classes, of which domain p has 22 to 54 pictures of 128 pixels each and q 12 to 35. Letters and
 symbols are dark on light paper in p, and in q coloured, turned, blurred and noisy before a faint

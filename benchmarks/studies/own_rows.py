@@ -1,5 +1,4 @@
-"""Frozen embeddings of pairs of domains, under a label shift: what own.py and other studies adapt
-to."""
+"""Frozen embeddings of pairs of domains, under a label shift."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from adaptations import LENGTH, NAMES, Made, adapted, drawn, make, request_for
+from adaptations import LENGTH, NAMES, Made, adapted, drawn, drawn_table, make, request_for
 
 import askew
 from askew.evaluation.calibration import temperature
@@ -55,7 +55,7 @@ def strange(tmp_path_factory: pytest.TempPathFactory) -> Made:
     """A target whose last 40 of 140 rows are of a class that the source lacks."""
     folder = tmp_path_factory.mktemp("strange")
     xs, ys = drawn(240, [0.4, 0.3, 0.3], 0.0, 0)
-    fourth = drawn(40, [1.0, 0.0, 0.0], 0.2, 2)[0][:, np.r_[3, 1, 2, 0, 4:104]]
+    fourth = drawn(40, [1.0, 0.0, 0.0], 0.0, 2)[0][:, np.r_[3, 1, 2, 0, 4:104]]
     xt = np.concatenate([known_rows()[0], fourth]).astype(np.float32)
     np.savez(folder / "source.npz", x=4 * xs, y=NAMES[ys])
     np.savez(folder / "target.npz", x=4 * xt)
@@ -96,8 +96,8 @@ def test_an_unknown_class_does_not_spoil_the_saved_network(strange: Made) -> Non
 
 def test_a_class_that_the_target_lacks_is_predicted_nowhere(tmp_path: Path) -> None:
     """BBSE gives the class no weight in training, so the network never learns it."""
-    xs, ys = drawn(180, [0.3, 0.3, 0.4], 0.0, 0)
-    xt, yt = drawn(100, [0.5, 0.5, 0.0], 0.0, 1)
+    xs, ys = drawn_table(180, [0.3, 0.3, 0.4], 0.0, 0)
+    xt, yt = drawn_table(100, [0.5, 0.5, 0.0], 0.0, 1)
     result = askew.adapt(
         (4 * xs, NAMES[ys]),
         4 * xt,

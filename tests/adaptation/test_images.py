@@ -20,6 +20,7 @@ from askew.adaptation.api import adapt_steps
 from askew.adaptation.artifacts import write_artifacts
 from askew.adaptation.assessment import Adaptation
 from askew.adaptation.request import GivenLabels
+from askew.nets.embedding import Embedding
 from askew.nets.forward import fast_bfloat16
 
 pytestmark = pytest.mark.usefixtures("small_maps")
@@ -27,7 +28,8 @@ pytestmark = pytest.mark.usefixtures("small_maps")
 ALIKE = 0.05 if fast_bfloat16(CPU) else 5e-3
 """How far probabilities may be apart: some processors predict in bfloat16, and kept outputs have
 half precision."""
-EMBEDDED = "corners:norms:gem:resnet18"
+EMBEDDED = Embedding(backbone="resnet18", crop=32, pooling="gem", corners=True, statistics="both")
+"""Its weights come from a file, and are left out."""
 SMALL = {"pretrain": 3, "rounds": 1, "round": 6, "batch": 2, "crop": "32", "lr": 1e-3}
 STEPS = {"reading", "statistics", "embeddings", "choice"}
 """Keys of steps that train nothing."""
@@ -104,7 +106,9 @@ def test_a_frozen_backbone_and_one_head_are_the_model(
     frozen: Adapted, tmp_path: Path, name: str, head: str
 ) -> None:
     found, model = frozen.saved(name, tmp_path / "out")
-    assert model.card.net.name == f"{EMBEDDED}+{head}"
+    assert model.card.net.name == f"resnet18+{head}"
+    assert model.card.net.embedding is not None
+    assert model.card.net.embedding.without_weights() == EMBEDDED
     np.testing.assert_allclose(frozen.probabilities(model), found.probabilities, atol=ALIKE)
 
 

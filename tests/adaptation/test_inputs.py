@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
@@ -19,8 +20,9 @@ from askew.adaptation import inputs as reading
 from askew.adaptation.api import adapt_steps
 from askew.inference import embeddings
 from askew.inference.embeddings import embed_task, embedders, frozen
+from askew.nets.embedding import Embedding
 from askew.nets.network import build
-from askew.nets.spec import NetSpec
+from askew.nets.spec import parse_network
 
 pytestmark = pytest.mark.usefixtures("small_maps")
 
@@ -30,7 +32,10 @@ RESNET: dict[str, Any] = {"backbone": "resnet18", "weights": "none"}
 @pytest.fixture(autouse=True)
 def small_backbone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Networks see 32 pixels in place of 224, which is forty times faster."""
-    monkeypatch.setattr(embeddings, "NetSpec", lambda **values: NetSpec(**(values | {"crop": 32})))
+    usual = reading._embedding
+    monkeypatch.setattr(
+        reading, "_embedding", lambda images, count: replace(usual(images, count), crop=32)
+    )
 
 
 def two_folders(folder: Path, n: int = 4) -> tuple[Path, Path]:
@@ -50,7 +55,7 @@ def inputs_of(folder: Path, **changes: Any) -> reading.Inputs:
 
 def test_images_on_a_cpu_are_embedded_by_a_frozen_backbone(tmp_path: Path) -> None:
     inputs = inputs_of(tmp_path)
-    assert inputs.description == "mlp on embeddings of a frozen resnet18, corners too"
+    assert inputs.description == "mlp on embeddings of a frozen resnet18, 4 views"
     assert (inputs.kind, inputs.pixels, inputs.fine_tune) == ("images", None, False)
     assert inputs.rows is not None
     assert inputs.rows.task.training_data.source.x.shape[1:] == (512,)
@@ -120,20 +125,23 @@ def test_a_quick_look_takes_some_images_and_no_corners(
     assert inputs.rows is not None
     assert inputs.rows.training == {**reading.QUICK, "batch": 4, "round": 5}
     assert inputs.embedders is not None
-    assert inputs.embedders.target.spec.name == "norms:gem:resnet18"
+    embedding = inputs.embedders.target.embedding
+    assert (embedding.corners, embedding.statistics, embedding.pooling) == (False, "both", "gem")
 
 
 @pytest.mark.parametrize(
-    ("most", "method", "name"),
-    [
-        (6, "coal", "corners:norms:gem:resnet18"),
-        (5, "coal", "norms:gem:resnet18"),
-        (6, "source", "corners:gem:resnet18"),
-    ],
+    ("most", "method", "corners", "statistics"),
+    [(6, "coal", True, "both"), (5, "coal", False, "both"), (6, "source", True, "original")],
 )
 @pytest.mark.parametrize("arrays", [True, False])
 def test_few_images_have_corners_and_adapted_ones_their_own_statistics(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, method: str, name: str, arrays: bool
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    most: int,
+    method: str,
+    corners: bool,
+    statistics: str,
+    arrays: bool,
 ) -> None:
     monkeypatch.setattr(reading, "FEW_IMAGES", most)
     source, target = tmp_path / "s.npz", tmp_path / "t.npz"
@@ -146,12 +154,13 @@ def test_few_images_have_corners_and_adapted_ones_their_own_statistics(
     request = request_for(source, target, methods=(method,), **RESNET)
     embedders = finish(reading.read_inputs(request, tmp_path / "out", CPU)).embedders
     assert embedders is not None
-    assert embedders.target.spec.name == name
+    embedding = embedders.target.embedding
+    assert (embedding.corners, embedding.statistics) == (corners, statistics)
 
 
 def test_embeddings_are_what_the_network_computes_for_each_image(tmp_path: Path) -> None:
     data = reading.load_custom_data(*two_folders(tmp_path))
-    spec = NetSpec(name="resnet18", crop=32)
+    spec = Embedding(backbone="resnet18", crop=32)
     task = finish(embed_task(data.task, embedders(spec, (3, 256, 256), CPU)))
     with torch.no_grad():
         network = frozen(spec, (3, 256, 256))
@@ -227,9 +236,9 @@ def test_weights_in_a_file_that_does_not_exist_are_refused(tmp_path: Path) -> No
 
 
 def test_what_stands_on_a_backbone_is_a_network_of_rows() -> None:
-    parts, width = build(NetSpec(name="resnet18+mlp", crop=0), (3, 32, 32), 2, 0)
+    parts, width = build(parse_network("resnet18+mlp", crop=0), (3, 32, 32), 2, 0)
     assert width == 256
     assert parts["features"].eval()(torch.zeros(2, 3, 32, 32, dtype=torch.uint8)).shape == (2, 256)
     with pytest.raises(UserError, match=r"There is no network 'resnet18\+mini'") as caught:
-        build(NetSpec(name="resnet18+mini"), (3, 32, 32), 2, 0)
-    assert caught.value.hint == "after a +: mlp, bottleneck, bare or centred."
+        build(parse_network("resnet18+mini"), (3, 32, 32), 2, 0)
+    assert caught.value.hint == "after a +: mlp, bottleneck, bare, centred or shifted."

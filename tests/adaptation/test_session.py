@@ -26,7 +26,7 @@ def test_a_batch_that_the_user_wants_is_kept() -> None:
 
 
 def test_rows_are_trained_as_long_as_the_committed_settings_say() -> None:
-    settings = read_settings("own")["task"]["rows"]["train"]
+    settings = read_settings("embeddings")["train"]
     coal = Candidate(name="coal", method="coal")
     plan = coal.run(TrainingSet(task=wide_task(3), network="mlp"), 0).plan
     assert [stage.steps for stage in plan] == [

@@ -42,6 +42,12 @@ XF[:, 0] += 3
 """A target so far from the source that adaptation helps."""
 
 
+def widened(x: Array) -> Array:
+    """The same rows, as wide as embeddings: 96 more columns are small noise."""
+    noise = 0.05 * np.random.default_rng(len(x)).normal(size=(len(x), 96))
+    return np.hstack([x, noise])
+
+
 def short(**more: Any) -> AdaptiveClassifier:
     return AdaptiveClassifier(**{"methods": "coal", "training": SHORT, "device": "cpu"} | more)
 
@@ -99,11 +105,21 @@ def test_rows_of_a_domain_below_zero_are_the_target_as_skada_has_it() -> None:
 
 def test_by_default_auto_s_candidates_become_one_student() -> None:
     model = AdaptiveClassifier(device="cpu", training=SHORT | {"pretrain": 60})
-    model.fit_domains(XS[:120], YS[:120], XF)
+    model.fit_domains(widened(XS[:120]), YS[:120], widened(XF))
     usual = [candidate.name for candidate in CANDIDATES["embeddings"]]
     assert list(model.scores_) == ["source", *usual, "student"]
     assert model.method_ == "student"
-    assert (model.predict(XF) == YF).mean() > 0.9
+    assert (model.predict(widened(XF)) == YF).mean() > 0.9
+
+
+def test_by_default_a_table_is_adapted_by_one_student_with_its_posterior() -> None:
+    model = AdaptiveClassifier(device="cpu").fit_domains(XS[:120], YS[:120], XF)
+    assert list(model.scores_) == ["source", "student"]
+    assert model.method_ == "student"
+    assert model.expected_accuracy_ is not None
+    right = (model.predict(XF) == YF).mean()
+    assert right > 0.9
+    assert model.expected_accuracy_.overall == pytest.approx(right, abs=0.15)
 
 
 @pytest.fixture(scope="module")
@@ -307,4 +323,4 @@ def test_a_target_of_another_width_is_refused() -> None:
 
 def test_rows_on_which_training_diverges_are_refused() -> None:
     with pytest.raises(ValueError, match="Scale the rows, or lower lr"):
-        short(backbone="bare", training=SHORT | {"lr": 1e30}).fit(1e20 * XS, YS)
+        short(backbone="bare", training=SHORT | {"lr": 1e30}).fit(1e20 * widened(XS), YS)

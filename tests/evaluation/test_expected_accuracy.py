@@ -5,7 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from askew.evaluation.expected_accuracy import expected_accuracy
+from askew.evaluation.expected_accuracy import (
+    accuracy_by_posterior,
+    expected_accuracy,
+    target_posterior,
+)
 from askew.evaluation.outputs import DomainOutputs, Floats
 
 
@@ -59,3 +63,44 @@ def test_networks_that_err_as_often_as_they_say_agree_as_often_as_one_is_right()
 def rng_posterior(n: int) -> Floats:
     p: Floats = np.random.default_rng(1).dirichlet([0.4, 0.4, 0.4], n)
     return p
+
+
+# --- by one posterior ---
+
+
+def outputs_of(p: Floats) -> DomainOutputs:
+    """A network whose probabilities for equal shares are these."""
+    c = p.shape[1]
+    return DomainOutputs.of(np.eye(c), np.arange(c), np.log(p), np.full(c, 1 / c))
+
+
+def test_a_target_posterior_has_the_shares_of_greatest_likelihood() -> None:
+    p = np.array([[0.9, 0.1], [0.8, 0.2], [0.7, 0.3], [0.3, 0.7]])
+    posterior, shares = target_posterior(outputs_of(p))
+    first = np.linspace(0.0005, 0.9995, 1000)
+    likelihood = [np.log(p @ [a, 1 - a]).sum() for a in first]
+    assert shares == pytest.approx(
+        [first[np.argmax(likelihood)], 1 - first[np.argmax(likelihood)]], abs=0.02
+    )
+    wanted = [[pi * a for pi, a in zip(shares, row, strict=True)] for row in p]
+    assert posterior == pytest.approx(np.array([[a / (a + b), b / (a + b)] for a, b in wanted]))
+
+
+def test_a_posterior_tells_how_often_predictions_are_right() -> None:
+    posterior = np.array([[0.9, 0.1], [0.6, 0.4], [0.2, 0.8], [0.3, 0.7]])
+    found = accuracy_by_posterior(posterior, np.array([0, 0, 1, 1]), np.array([0, 1, 1, 0]))
+    assert found.overall == pytest.approx((0.9 + 0.6 + 0.8 + 0.7) / 4)
+    assert found.before == pytest.approx((0.9 + 0.4 + 0.8 + 0.3) / 4)
+    # Of 2.0 images of either class, 1.5 are found.
+    assert found.per_class_mean == pytest.approx((1.5 / 2 + 1.5 / 2) / 2)
+    assert found.networks == 1
+    assert found.sentence == (
+        "Expected accuracy: 75 % (75 % as a mean over classes; without adaptation about 60 %), if "
+        "the model describes the target."
+    )
+
+
+def test_a_class_of_less_than_one_expected_image_is_in_no_mean() -> None:
+    posterior = np.array([[0.9, 0.1, 0.0], [0.8, 0.2, 0.0], [0.2, 0.7, 0.1], [0.0, 0.9, 0.1]])
+    found = accuracy_by_posterior(posterior, np.array([0, 0, 1, 1]), np.zeros(4, int))
+    assert found.per_class_mean == pytest.approx((1.7 / 1.9 + 1.6 / 1.9) / 2)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from worlds import EVEN, World, world
 
-from askew.evaluation.outputs import DomainOutputs
+from askew.evaluation.outputs import DomainOutputs, Floats
 from askew.evaluation.scores import SCORES, score_another, score_networks
 from askew.evaluation.verdict import (
     COLLAPSED,
@@ -20,6 +20,7 @@ from askew.evaluation.verdict import (
     Evidence,
     _resamples,
     judge,
+    judge_by_posterior,
     judge_transfer,
     judge_transfers,
     resample_scores,
@@ -295,3 +296,40 @@ def test_verdicts_on_several_networks_are_those_of_each_beside_the_others(
             assert (e.before, e.after, e.low, e.high) == pytest.approx(
                 (f.before, f.after, f.low, f.high)
             )
+
+
+# --- by one posterior ---
+
+
+def alike(n: int, first: float) -> Floats:
+    """A posterior that gives each of n images so much to the first of two classes."""
+    return np.tile([first, 1 - first], (n, 1))
+
+
+@pytest.mark.parametrize(("first", "answer"), [(0.9, "helped"), (0.1, "hurt"), (0.5, "unclear")])
+def test_a_posterior_tells_whether_changed_predictions_helped(first: float, answer: str) -> None:
+    before, after = np.ones(20, int), np.r_[np.zeros(10, int), np.ones(10, int)]
+    found, _ = judge_by_posterior(alike(20, first), before, after)
+    assert found == answer
+
+
+@pytest.mark.parametrize(("images", "answer"), [(2, "unclear"), (3, "unclear"), (5, "helped")])
+def test_a_gain_by_posterior_has_to_exceed_chance(images: int, answer: str) -> None:
+    """Of n images that differ, 0.8 n is gained, and 1.64 √n is chance: n above 4.2 is enough."""
+    after = np.r_[np.zeros(images, int), np.ones(30, int)]
+    found, _ = judge_by_posterior(alike(30 + images, 0.9), np.ones(30 + images, int), after)
+    assert found == answer
+
+
+def test_equal_predictions_are_unclear_by_posterior() -> None:
+    same = np.zeros(5, int)
+    assert judge_by_posterior(alike(5, 0.9), same, same)[0] == "unclear"
+
+
+def test_a_verdict_by_posterior_names_both_expected_accuracies() -> None:
+    before, after = np.ones(20, int), np.r_[np.zeros(10, int), np.ones(10, int)]
+    _, sentence = judge_by_posterior(alike(20, 0.9), before, after)
+    assert sentence == (
+        "Adaptation helped: it changes 50 % of the predictions, and about 50 % are expected to be "
+        "right, instead of 10 %."
+    )

@@ -393,7 +393,7 @@ def test_a_name_that_comes_twice_in_json_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("net", [[1, 2]]),
+        ("network", [[1, 2]]),
         ("rule", [[1, 2]]),
         ("rule", {"method": "coal", "options": [[1, 2]]}),
         ("rule", {"file": "a.py:A"}),

@@ -8,7 +8,9 @@ from typing import Any
 from askew.methods import METHODS
 from askew.methods.base import ClosedForm, Method
 
-TRAINED = [id for id, cls in METHODS.items() if not issubclass(cls, ClosedForm)]
+FITTED = [id for id, cls in METHODS.items() if not cls.runner]
+"""All but those that train other methods."""
+TRAINED = [id for id in FITTED if not issubclass(METHODS[id], ClosedForm)]
 
 
 def small(id: str, **params: Any) -> Method:

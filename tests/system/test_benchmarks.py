@@ -6,18 +6,18 @@ import importlib
 import itertools
 import runpy
 import sys
-import tomllib
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from toy_data import wide_task
 
-from askew.adaptation.recipe import CANDIDATES as USUAL
 from askew.core.options import checked
 from askew.data.benchmarks import task_infos
 from askew.methods import make_method
+from askew.nets.embedding import Embedding
 from askew.runs.config import RunRequest, Training
 from askew.runs.grid import read_grid
 
@@ -28,11 +28,10 @@ FROZEN = ("first", "schedule", "length", "final")
 """Sweeps that results/development reports: they name every setting, whatever the committed ones
 become."""
 DEVELOPMENT = [grid for grid in GRIDS if grid.parent.name == "development"]
-CANDIDATES = {"source", *(candidate.name for candidate in USUAL["embeddings"])}
 
 
 def test_there_are_programs_and_grids() -> None:
-    assert {"judge.py", "own.py", "speed.py", "lane_conv.py"} <= {p.name for p in PROGRAMS}
+    assert {"drawings.py", "glyphs.py", "speed.py", "lane_conv.py"} <= {p.name for p in PROGRAMS}
     assert set(FROZEN) <= {p.stem for p in DEVELOPMENT}
 
 
@@ -71,72 +70,38 @@ def test_a_reported_sweep_names_every_setting_that_it_was_run_with(name: str) ->
             assert {"alpha", "k0", "k_step", "k_max"} <= variant.params.keys(), variant.name
 
 
-def test_settings_for_embeddings_are_tried_on_pairs_that_nothing_reports(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_embeddings_of_domains_are_files_that_are_computed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(FOLDER / "studies")
-    own, rows_of, tables = (
-        importlib.import_module(name) for name in ("own", "own_rows", "own_tables")
-    )
-    assert len(rows_of.PAIRS["development"]) == 8
-    assert not rows_of.REPORTED & set(rows_of.PAIRS["development"])
-    # Of noise, rounding would decide whether anything is preferred to source-only; who joins is
-    # tested elsewhere.
-    monkeypatch.setattr(own, "choose_members", lambda *_: [(1, 1.0), (2, 1.0)])
+    own_rows = importlib.import_module("own_rows")
+    assert len(own_rows.PAIRS["development"]) == 8
+    assert not own_rows.REPORTED & set(own_rows.PAIRS["development"])
     rng = np.random.default_rng(0)
     for domain, kind in itertools.product(("cartoon", "sketch"), ("cat", "dog")):
         (tmp_path / "pacs" / domain / kind).mkdir(parents=True)
         for i in range(6):
             picture = Image.fromarray(rng.integers(0, 256, (16, 16, 3), dtype=np.uint8))
             picture.save(tmp_path / "pacs" / domain / kind / f"{i}.png")
-    embedding = own.Embedding(backbone="resnet18", statistics="both")
-    rows_of.embed(tmp_path / "pacs", tmp_path / "rows", embedding, 32, "rs-ut", torch.device("cpu"))
+    embedding = Embedding(backbone="resnet18", statistics="both")
+    place, device = (tmp_path / "pacs", tmp_path / "rows"), torch.device("cpu")
+    own_rows.embed(*place, embedding, 32, "rs-ut", device)
     rows = np.load(tmp_path / "rows" / "sketch.npz")
     assert rows["x"].shape == (12, 512)
-    assert sorted(set(rows["y"].tolist())) == ["cat", "dog"]
-    short = "train = { pretrain = 2, rounds = 1, round = 2, batch = 2 }"
-    strong, less = "params = { coal = { alpha = 0.3 } }", 'without = ["mcc"]'
-    variants = tomllib.loads(
-        f"[base]\n{short}\n[strong]\n{strong}\n{short}\n[less]\n{less}\n{short}\n"
-    )
-    trials = [
-        own.Trial(name, ("cartoon", "sketch"), "rs-ut", 0, variant)
-        for name, variant in variants.items()
-    ]
-    results = tmp_path / "results.jsonl"
-    for _ in range(2):  # the second time there is nothing to do
-        own.run_trials(trials, own.Trier(tmp_path / "rows", auto=True), results)
-        every = list(tables.read(results))
-        found = [
-            row for row in every if not row["method"].startswith("skada")
-        ]  # which may be missing
-    without = [row for row in found if row["variant"] == "less"]
-    assert len(found) - len(without) == 2 * (7 + 3), (
-        "six candidates, one fitted to them, what is handed out, two peers"
-    )
-    assert len(without) == 5 + 2, "one candidate less, and no peer again"
-    assert not any("mcc" in row["method"] or "verdict" in row for row in without)
-    chosen = [row["mean"] for row in found if row["method"] == "auto"]
-    assert set(chosen) <= {row["mean"] for row in found if row["method"] != "auto"}
-    tables.print_table(every)
-    printed = [line.split(" | ") for line in capsys.readouterr().out.splitlines()]
-    assert [line[0] for line in printed[-3:]] == [
-        "| base (1 pairs)",
-        "| strong (1 pairs)",
-        "| less (1 pairs)",
-    ]
-    best = max(
-        row["mean"] for row in every if row["variant"] == "base" and row["method"] in CANDIDATES
-    )
-    assert printed[-3][printed[-5].index(tables.BEST)] == f"{best:.1f}"
-    base = [row for row in every if row["variant"] == "base"]
-    tables.print_summary(base, [("development", "rs-ut")])
-    _, _, answers, _, _, _, told = capsys.readouterr().out.splitlines()
-    scores = tables.Scores(base)
-    handed_out, best = (scores.mean("auto"), max(map(scores.mean, scores.candidates)))
-    assert answers.split(" | ")[:2] == ["| development, rs-ut", "1"]
-    assert answers.split(" | ")[6:8] == [f"{handed_out:.1f}", f"{best - handed_out:.1f}"]
-    assert told.startswith("| development, rs-ut | ")
+    assert sorted(rows["y"].tolist()) == ["cat"] * 6 + ["dog"] * 6
+    monkeypatch.setattr(own_rows, "embed_rows", lambda *_: pytest.fail("it is there"))
+    own_rows.embed(*place, embedding, 32, "rs-ut", device)
+
+
+def test_peers_predict_a_class_for_every_row_of_the_target() -> None:
+    task = wide_task(3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(FOLDER / "studies")
+        peers = importlib.import_module("peers")
+    found = peers.peers(task)
+    assert list(found)[:2] == ["k-means", "LogisticRegression"]
+    assert all(len(classes) == len(task.training_data.target) for classes in found.values())
+    assert all(set(classes.tolist()) <= {0, 1, 2} for classes in found.values())
 
 
 def test_glyphs_are_two_domains_of_the_same_classes_and_the_same_every_time(

@@ -22,7 +22,7 @@ from askew.adaptation.audit import Audit, target_names
 from askew.adaptation.audit import audit as audit_folder
 from askew.adaptation.inputs import read_domains, read_inputs
 from askew.adaptation.recipe import auto, named_candidates, one_method, take
-from askew.adaptation.request import AdaptRequest, GivenLabels, GivenShares, refuse_repeated
+from askew.adaptation.request import AdaptRequest, GivenLabels, GivenShares, check_combination
 from askew.adaptation.result import AdaptationResult, DiagnosisResult
 from askew.adaptation.session import SOURCE_ONLY, Expect, Session
 from askew.core.device import pick_device
@@ -201,7 +201,7 @@ def named_methods(
             "methods='coal', say.",
         )
     pairs = [named(method) for method in several]
-    refuse_repeated([method_class(name).id for name, _ in pairs])
+    check_combination([method_class(name).id for name, _ in pairs])
     own = {method_class(name).id: {**of_object, **(params or {})} for name, of_object in pairs}
     for name, _ in pairs:
         make_method(name, own[method_class(name).id])  # a UserError for a wrong name or value

@@ -26,6 +26,7 @@ from askew.data.paths import require_file
 from askew.data.task import Task
 from askew.evaluation.outputs import Floats
 from askew.methods import make_method, method_class
+from askew.methods.auto import Auto
 
 _FORM = (
     "a list of path,label (--label-column names another column, empty labels are skipped), a "
@@ -104,7 +105,7 @@ class AdaptRequest:
         if self.search and not self.method:
             raise UserError("A search needs one method.", "name it: --method coal, say.")
         ids = [method_class(name).id for name in self.methods]
-        refuse_repeated(ids)
+        check_combination(ids)
         for name in self.params:
             if name not in ids:
                 raise UserError(
@@ -115,8 +116,13 @@ class AdaptRequest:
             make_method(name, dict(self.params.get(own, {})))
 
 
-def refuse_repeated(ids: Sequence[str]) -> None:
-    """Raise a UserError if one method is named twice: its networks would have the same name."""
+def check_combination(ids: Sequence[str]) -> None:
+    """Raise a UserError if methods cannot be combined: one is `auto`, or is named twice."""
+    if Auto.id in ids:
+        raise UserError(
+            f"{Auto.id} combines methods by itself, and cannot be one of them.",
+            f"--method {Auto.id} alone, or the other methods without it.",
+        )
     for number, name in enumerate(ids):
         if name in ids[:number]:
             raise UserError(

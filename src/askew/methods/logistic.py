@@ -71,6 +71,11 @@ def fit_logistic(
     x: Floats, y: NDArray[np.int64], classes: int, inverse_strength: float = 1.0
 ) -> tuple[Floats, Floats]:
     """Fit balanced logistic regression; a class without rows is never predicted. (c, d), (c,)"""
+    weight, bias = np.zeros((classes, x.shape[1])), np.full(classes, NEVER)
+    present = np.unique(y)
+    if len(present) < 2:  # which scikit-learn refuses
+        bias[present] = 0.0
+        return weight, bias
     import warnings
 
     from sklearn.exceptions import ConvergenceWarning
@@ -83,7 +88,6 @@ def fit_logistic(
     own, intercept = model.coef_, model.intercept_
     if len(model.classes_) == 2:  # scikit-learn keeps one row for two classes
         own, intercept = np.vstack([-own, own]) / 2, np.r_[-intercept, intercept] / 2
-    weight, bias = np.zeros((classes, x.shape[1])), np.full(classes, NEVER)
     weight[model.classes_], bias[model.classes_] = own, intercept
     return weight, bias
 
