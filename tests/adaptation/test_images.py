@@ -132,8 +132,7 @@ def test_a_guided_network_is_fine_tuned_after_networks_on_embeddings(tuned: Adap
 
 
 @pytest.mark.parametrize(
-    ("name", "net"),
-    [("student", "resnet18+bottleneck-centred"), ("guided", "resnet18+bottleneck")],
+    ("name", "net"), [("student", "resnet18+bottleneck-centred"), ("guided", "resnet18+bottleneck")]
 )
 def test_one_fine_tuned_network_is_the_model(
     tuned: Adapted, tmp_path: Path, name: str, net: str
