@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import html
+import importlib
 import io
 import json
 import os
@@ -85,28 +86,43 @@ def gather() -> None:
 # --- API reference ---
 
 
-def undocumented() -> list[str]:
-    """Public names without a docstring of their own."""
+def public_names() -> dict[str, list[str]]:
+    """The names that the API reference lists, by package."""
     import askew
 
-    return [
-        name
-        for name in askew.__all__
-        if callable(getattr(askew, name)) and not getattr(askew, name).__doc__
-    ]
+    return {
+        "askew": askew.__all__,
+        "askew.methods": list(askew.methods.FOR_AUTHORS),
+        "askew.data": askew.data.__all__,
+        "askew.runs": askew.runs.__all__,
+    }
+
+
+def undocumented() -> list[str]:
+    """Public names without a docstring of their own."""
+    found = []
+    for package, names in public_names().items():
+        for name in names:
+            thing = getattr(importlib.import_module(package), name)
+            if callable(thing) and not thing.__doc__:
+                found.append(f"{package}.{name}")
+    return found
+
+
+ABOUT = {
+    "askew": "For users. `import askew` imports torch when one of these names is first used.",
+    "askew.methods": "For authors of methods, see [Add a method](docs/add-a-method.md).",
+    "askew.data": "Domains and tasks, for authors of benchmarks.",
+    "askew.runs": "Planning of runs, for studies.",
+}
 
 
 def api_page() -> str:
-    import askew
-
-    names = sorted(askew.__all__, key=lambda name: (name[0].isupper(), name.lower()))
-    functions, classes = ([n for n in names if n[0].isupper() is upper] for upper in (False, True))
-    parts = [
-        "# API",
-        "All public names; `import askew` offers them, and imports torch when one is first used.",
-    ]
-    for heading, group in (("Functions", functions), ("Classes", classes)):
-        parts += [f"## {heading}", *(f"::: askew.{name}" for name in group)]
+    parts = ["# API", "All public names, by package."]
+    for package, names in public_names().items():
+        parts += [f"## {package}", ABOUT[package]]
+        ordered = sorted(names, key=lambda name: (name[0].isupper(), name.lower()))
+        parts += [f"::: {package}.{name}" for name in ordered]
     return "\n\n".join(parts) + "\n"
 
 

@@ -44,7 +44,7 @@ def check_method(method: Method, *, strict: bool = True) -> None:
     hyper-parameters may be tensors. If `strict`, every part of the network gets a gradient, and
     each hyper-parameter has a help text.
 
-    >>> askew.check_method(COAL(alpha=0.3))
+    >>> askew.methods.check_method(COAL(alpha=0.3))
     """
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter(

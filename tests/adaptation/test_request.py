@@ -14,8 +14,9 @@ from commands import assert_refused, files
 from conftest import Command
 
 import askew
-from askew import AdaptationResult, Labeled, Task, Unlabeled, UserError
+from askew import AdaptationResult, Task, UserError
 from askew.adaptation.request import TargetLabels, add_target_labels, read_shares
+from askew.data import Labeled, Unlabeled
 from askew.data.task import make_unlabeled_task
 
 pytestmark = pytest.mark.usefixtures("small_maps")

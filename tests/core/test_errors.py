@@ -175,11 +175,13 @@ def test_a_method_file_that_cannot_be_used_is_explained(
 
 
 def test_a_method_without_an_id_is_called_by_its_class(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text("import askew\nclass Mine(askew.Method):\n    '''Mine.'''\n")
+    (tmp_path / "mine.py").write_text(
+        "import askew\nclass Mine(askew.methods.Method):\n    '''Mine.'''\n"
+    )
     assert method_class(f"{tmp_path / 'mine.py'}:Mine").id == "mine"
 
 
 def test_the_package_offers_what_it_lists_and_nothing_else() -> None:
     assert all(hasattr(askew, name) for name in askew.__all__)
     assert not hasattr(askew, "nonsense")
-    assert askew.Method is COAL.__mro__[1]
+    assert askew.methods.Method is COAL.__mro__[1]

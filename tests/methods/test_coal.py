@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from askew.methods.base import Batch, Losses, State, both
+from askew.methods.base import Batch, Losses, State, join_domains
 from askew.methods.coal import COAL
 from askew.nets.heads import CosineHead
 from askew.nets.network import Net
@@ -213,7 +213,7 @@ def test_batch_statistics_are_of_both_domains_together_or_of_each_by_itself(
     pools = (
         [(xs, xs), (xt, xt)] if split else [(xs, torch.cat([xs, xt])), (xt, torch.cat([xs, xt]))]
     )
-    for f, (x, pool) in zip(both(net, given.batch), pools, strict=True):
+    for f, (x, pool) in zip(join_domains(net, given.batch), pools, strict=True):
         torch.testing.assert_close(
             f, (x - pool.mean(dim=0)) / (pool.var(dim=0, correction=0) + 1e-5).sqrt()
         )

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from askew.core.errors import UserError
 from askew.methods import COAL, make_method, method_class, named
-from askew.methods.base import Batch, Losses, Method, State, both
+from askew.methods.base import Batch, Losses, Method, State, join_domains
 from askew.methods.losses import cross_entropy
 from askew.nets.network import Net
 
@@ -22,7 +22,7 @@ class Plain(Method):
     """Of the label loss."""
 
     def losses(self, net: Net, batch: Batch, state: State, t: Tensor) -> Losses:
-        fs, _ = both(net, batch)
+        fs, _ = join_domains(net, batch)
         return {"label": self.weight * cross_entropy(net["head"](fs), batch.ys)}
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from askew.core.random import hash64, key
 from askew.methods import METHODS
-from askew.methods.base import Batch, Losses, Method, Outputs, Phase, Shape, State, both
+from askew.methods.base import Batch, Losses, Method, Outputs, Phase, Shape, State, join_domains
 from askew.methods.losses import cross_entropy, entropy
 from askew.nets.network import Net
 from askew.testing import check_method
@@ -43,12 +43,12 @@ class Sound(Method):
         return {"pseudo": outputs.target.argmax(dim=-1)}
 
     def losses(self, net: Net, batch: Batch, state: State, t: Tensor) -> Losses:
-        fs, ft = both(net, batch)
+        fs, ft = join_domains(net, batch)
         own = self.weight * t * cross_entropy(net["head"](ft), state["pseudo"][batch.it])
         return {"label": cross_entropy(net["head"](fs), batch.ys), "own": own}
 
     def critic(self, net: Net, batch: Batch, state: State, t: Tensor) -> Losses:
-        fs, ft = both(net, batch)
+        fs, ft = join_domains(net, batch)
         return {"critic": self.weight * (net["critic"](fs).mean() - net["critic"](ft).mean()) ** 2}
 
 

@@ -18,16 +18,20 @@ TRAINING = {"pretrain": 5, "rounds": 1, "round": 5, "batch": 16}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sharp(askew.Method):
+class Sharp(askew.methods.Method):
     """Confident on the target."""
 
     weight: float = 0.1
     """Of the entropy."""
 
     def losses(
-        self, net: askew.Net, batch: askew.Batch, state: askew.State, t: Tensor
-    ) -> askew.Losses:
-        fs, ft = askew.both(net, batch)
+        self,
+        net: askew.methods.Net,
+        batch: askew.methods.Batch,
+        state: askew.methods.State,
+        t: Tensor,
+    ) -> askew.methods.Losses:
+        fs, ft = askew.methods.join_domains(net, batch)
         return {
             "label": cross_entropy(net["head"](fs), batch.ys),
             "entropy": self.weight * entropy(net["head"](ft)),
@@ -80,7 +84,7 @@ def test_an_object_s_hyper_parameters_are_those_of_the_run(tmp_path: Path) -> No
 
 
 def test_classes_that_cannot_be_told_apart_or_found_are_refused(tmp_path: Path) -> None:
-    class Other(askew.Method):
+    class Other(askew.methods.Method):
         id = "sharp"
 
     with pytest.raises(UserError, match="Two methods have the id 'sharp'"):

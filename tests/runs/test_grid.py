@@ -220,7 +220,7 @@ def test_a_grid_that_is_not_there_is_refused(cli: Command) -> None:
 # --- methods that are code ---
 
 EVIL = (
-    "from pathlib import Path\nimport askew\nPath('ran').touch()\nclass Evil(askew.Method):\n  "
+    "from pathlib import Path\nimport askew\nPath('ran').touch()\nclass Evil(askew.methods.Method):\n  "
     "  '''Evil.'''\n"
 )
 

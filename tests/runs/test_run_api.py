@@ -41,10 +41,10 @@ def test_a_result_names_its_folder_and_is_read_when_it_is_asked_for_again(tmp_pa
 
 
 def test_hyper_parameters_and_training_reach_the_run(tmp_path: Path) -> None:
-    request = askew.RunRequest(
+    request = askew.runs.RunRequest(
         task="mini/syn-uci", method="coal", params={"alpha": 0.3}, training=TRAINING
     )
-    planned = askew.prepare(request)
+    planned = askew.runs.prepare(request)
     run, task = planned.run, planned.task
     assert run.method == COAL(alpha=0.3)
     assert [(s.rounds, s.round_steps) for s in run.plan] == [(1, 20), (2, 10)]
@@ -57,7 +57,7 @@ def test_a_wrong_call_writes_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-class Silent(askew.Method):
+class Silent(askew.methods.Method):
     """Breaks the contract: it has no losses."""
 
     id = "silent"
@@ -76,9 +76,9 @@ def test_a_request_is_planned_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     from askew.runs import config
     from askew.runs.launch import jobs
 
-    asked: list[askew.RunRequest] = []
+    asked: list[askew.runs.RunRequest] = []
 
-    def prepare(request: askew.RunRequest) -> askew.Planned:
+    def prepare(request: askew.runs.RunRequest) -> askew.runs.Planned:
         asked.append(request)
         return config.prepare(request)
 

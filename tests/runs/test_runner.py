@@ -34,7 +34,7 @@ from typing import ClassVar
 import askew
 
 @dataclass(frozen=True, kw_only=True)
-class Means(askew.Method):
+class Means(askew.methods.Method):
     """Nearest class mean."""
 
     id: ClassVar[str] = "file-means"
@@ -70,21 +70,21 @@ def run_nothing(run: Run, task: Task, how: Execution) -> Iterator[Progress]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NearestMean(askew.Method):
+class NearestMean(askew.methods.Method):
     """The class whose mean is nearest."""
 
     id = "nearest-mean"
     runner = f"{__name__}:run_means"
 
 
-class Nothing(askew.Method):
+class Nothing(askew.methods.Method):
     """Its runner writes nothing."""
 
     id = "nothing"
     runner = f"{__name__}:run_nothing"
 
 
-class Unknown(askew.Method):
+class Unknown(askew.methods.Method):
     """Its runner does not exist."""
 
     id = "unknown"
@@ -123,7 +123,7 @@ def test_a_finished_run_by_a_runner_is_read_and_a_damaged_one_done_anew(tmp_path
 
 def test_a_runner_has_no_pretraining_and_no_lanes(tmp_path: Path) -> None:
     method = NearestMean()
-    askew.check_method(method)
+    askew.methods.check_method(method)
     name = askew.methods.named(method)[0]
     requests = [RunRequest(task="mini/syn-uci", method=name, seed=seed) for seed in (0, 1)]
     plan = plan_jobs(requests, Execution(root=tmp_path, device=CPU, lanes=4))

@@ -44,48 +44,48 @@ from askew.methods.losses import cross_entropy
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ranges(askew.Method):
+class Ranges(askew.methods.Method):
     """One of each kind."""
 
-    size: Annotated[float, askew.Search(0.01, 100, log=True)] = 1.0
+    size: Annotated[float, askew.methods.Search(0.01, 100, log=True)] = 1.0
     """In log scale."""
-    share: Annotated[float, askew.Search(0, 1)] = 0.5
+    share: Annotated[float, askew.methods.Search(0, 1)] = 0.5
     """In linear scale."""
-    count: Annotated[int, askew.Search(1, 4)] = 2
+    count: Annotated[int, askew.methods.Search(1, 4)] = 2
     """A whole number."""
-    many: Annotated[int, askew.Search(1, 1000, log=True)] = 30
+    many: Annotated[int, askew.methods.Search(1, 1000, log=True)] = 30
     """A whole number in log scale."""
-    switch: Annotated[bool, askew.Search(0, 1)] = False
+    switch: Annotated[bool, askew.methods.Search(0, 1)] = False
     """Yes or no."""
     fixed: float = 7.0
     """Not searched."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Switch(askew.Method):
+class Switch(askew.methods.Method):
     """Two points, and no more."""
 
-    switch: Annotated[bool, askew.Search(0, 1)] = False
+    switch: Annotated[bool, askew.methods.Search(0, 1)] = False
     """Yes or no."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Narrow(askew.Method):
+class Narrow(askew.methods.Method):
     """A range whose ends have three digits."""
 
-    size: Annotated[float, askew.Search(0.124, 0.126)] = 0.125
+    size: Annotated[float, askew.methods.Search(0.124, 0.126)] = 0.125
     """Between two numbers of two digits."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Idle(askew.Method):
+class Idle(askew.methods.Method):
     """Learns nothing by default, so any other point is better."""
 
-    weight: Annotated[float, askew.Search(1, 2)] = 0.0
+    weight: Annotated[float, askew.methods.Search(1, 2)] = 0.0
     """Weight of the loss."""
 
     def losses(self, net, batch, state, t):
-        fs, _ = askew.both(net, batch)
+        fs, _ = askew.methods.join_domains(net, batch)
         return {"label": self.weight * cross_entropy(net["head"](fs), batch.ys)}
 '''
 

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import torch
 
-from askew import Batch, Between, Losses, Net, State
-from askew.methods import SourceOnly
+from askew.methods import Batch, Between, Losses, Net, SourceOnly, State
 
 
 @dataclass(frozen=True, kw_only=True)

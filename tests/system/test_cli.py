@@ -37,15 +37,15 @@ from askew.methods.losses import cross_entropy
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mine(askew.Method):
+class Mine(askew.methods.Method):
     """Learns from the source, at a weight."""
 
     id = "mine"
-    weight: Annotated[float, askew.Between(0)] = 1.0
+    weight: Annotated[float, askew.methods.Between(0)] = 1.0
     """Weight of the loss."""
 
     def losses(self, net, batch, state, t):
-        fs, _ = askew.both(net, batch)
+        fs, _ = askew.methods.join_domains(net, batch)
         return {"label": self.weight * cross_entropy(net["head"](fs), batch.ys)}
 '''
 

@@ -82,7 +82,7 @@ def readme_method() -> str:
     """The README's example of a method, of which a help text is read from its source where there is
     one."""
     (block,) = (
-        block for block in blocks(ROOT / "README.md", "python") if "(askew.Method)" in block
+        block for block in blocks(ROOT / "README.md", "python") if "(askew.methods.Method)" in block
     )
     return block
 

@@ -24,7 +24,7 @@ from askew.methods import method_class
 from askew.runs.recipes import read_settings
 
 cls = method_class("entmin")
-askew.check_method(cls())
+askew.methods.check_method(cls())
 result = askew.run("rings/plain-noisy", method="entmin", params={"weight": 0.05}, device="cpu", log=["journal"])
 try:
     askew.run("rings/plain-noisy", method="lost")

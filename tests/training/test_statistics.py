@@ -19,7 +19,7 @@ from askew.core.files import read_tensors
 from askew.data.task import Task, TestLabels
 from askew.inference.predictor import Predictor, load
 from askew.methods import DANN, SourceOnly
-from askew.methods.base import Batch, Method, both
+from askew.methods.base import Batch, Method, join_domains
 from askew.methods.teacher import PriorAwareTeacher
 from askew.nets.network import Net, build
 from askew.nets.spec import NetworkSpec
@@ -82,7 +82,7 @@ def test_each_domain_s_running_statistics_become_its_own_mean_and_variance() -> 
     net = Net({"features": norm, "head": nn.Identity()}, 8, split_norm=True)
     xs, xt = (torch.from_numpy(domain.x).double() for domain in (DATA.source, DATA.target))
     for _ in range(200):
-        both(net, Batch(xs, torch.zeros(60), xt, torch.arange(60)))
+        join_domains(net, Batch(xs, torch.zeros(60), xt, torch.arange(60)))
     found = net.state_dict()
     for prefix, x in (("source_", xs), ("", xt)):
         torch.testing.assert_close(

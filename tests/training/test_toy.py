@@ -10,7 +10,6 @@ import pytest
 import torch
 from toy_data import training_data_of
 
-from askew import fit
 from askew.data.domains import Labeled, Labels
 from askew.data.task import TrainingData
 from askew.evaluation.metrics import score
@@ -39,6 +38,7 @@ from askew.nets.spec import NetworkSpec
 from askew.training.optim import Optim
 from askew.training.run import Run, Stage
 from askew.training.snapshot import Checkpoint
+from askew.training.trainer import fit
 
 CENTRES = np.array([[-2, -0.5], [0, 1], [2, -0.5]])
 EVEN = (400, 400, 400)

@@ -23,7 +23,7 @@ from askew.core.errors import UserError, unknown
 class Between:
     """Hard limits of an option, ends included.
 
-    >>> 0.5 in askew.Between(0, 1)
+    >>> 0.5 in askew.methods.Between(0, 1)
     True
     """
 
@@ -46,7 +46,7 @@ class Between:
 class Search:
     """The range that tuning searches; in log scale where `log`.
 
-    >>> print(askew.Search(0.01, 1, log=True))
+    >>> print(askew.methods.Search(0.01, 1, log=True))
     0.01 … 1 (log)
     """
 

@@ -128,7 +128,7 @@ def _checked(x: Rows) -> None:
 class Unlabeled:
     """Images uint8 (n, c, h, w) or feature rows float32 (n, d); no labels, by construction.
 
-    >>> len(askew.Unlabeled(np.zeros((3, 2), np.float32)))
+    >>> len(askew.data.Unlabeled(np.zeros((3, 2), np.float32)))
     3
     """
 
@@ -154,7 +154,7 @@ class Unlabeled:
 class Labeled:
     """The same with one class index per row.
 
-    >>> askew.Labeled(np.zeros((3, 2), np.float32), np.array([0, 1, 1])).sizes(2).tolist()
+    >>> askew.data.Labeled(np.zeros((3, 2), np.float32), np.array([0, 1, 1])).sizes(2).tolist()
     [1, 2]
     """
 

@@ -1,19 +1,31 @@
-"""All methods by id; and anyone's, from a file (`mine.py:Mine`), from an installed package, or
-defined in Python."""
+"""All methods by id, anyone's own from a file (`mine.py:Mine`), a package or Python, and what a
+method's author needs."""
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
 import sys
+from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from askew.core.errors import UserError, unknown
-from askew.core.options import checked
+from askew.core.options import Between, Search, checked
 from askew.core.plugins import content_hash, load_file, load_plugin, plugins, source_of
 from askew.methods.auto import Auto
-from askew.methods.base import ClosedForm, Method
+from askew.methods.base import (
+    Batch,
+    ClosedForm,
+    Losses,
+    Method,
+    Outputs,
+    Phase,
+    Shape,
+    State,
+    join_domains,
+)
 from askew.methods.bbse import BBSE
 from askew.methods.bsp import BSP
 from askew.methods.cdan import CDAN
@@ -37,6 +49,11 @@ from askew.methods.shares import ShareAware
 from askew.methods.source import SourceOnly
 from askew.methods.teacher import PriorAwareTeacher
 from askew.methods.uan import UAN
+from askew.nets.network import Net
+
+if TYPE_CHECKING:
+    check_method: Callable[..., None]
+    fit: Callable[..., Any]
 
 GROUPS: dict[str, tuple[type[Method], ...]] = {
     "paper": (SourceOnly, DAN, JAN, DANN, MCD, BSP, BBSE, PADA, ETN, UAN, FDANN, COAL),
@@ -64,6 +81,23 @@ COMPARED = tuple(
 can be given equal conditions."""
 METHODS: dict[str, type[Method]] = {cls.id: cls for group in GROUPS.values() for cls in group}
 
+FOR_AUTHORS = (
+    "Batch",
+    "Between",
+    "Losses",
+    "Method",
+    "Net",
+    "Outputs",
+    "Phase",
+    "Search",
+    "Shape",
+    "State",
+    "check_method",
+    "fit",
+    "join_domains",
+)
+"""What the author of a method needs; the API reference lists these names."""
+
 __all__ = [
     "BBSE",
     "BSP",
@@ -74,6 +108,7 @@ __all__ = [
     "DANN",
     "ETN",
     "FDANN",
+    "FOR_AUTHORS",
     "GROUPS",
     "JAN",
     "MCC",
@@ -86,15 +121,29 @@ __all__ = [
     "UAN",
     "Auto",
     "BalancedLogistic",
+    "Batch",
+    "Between",
+    "ClosedForm",
     "DiscriminantAnalysis",
     "FixMatch",
     "GuidedTeacher",
+    "Losses",
+    "Method",
+    "Net",
+    "Outputs",
+    "Phase",
     "PriorAwareTeacher",
     "Prototypes",
+    "Search",
+    "Shape",
     "ShareAware",
     "SourceOnly",
+    "State",
+    "check_method",
+    "fit",
     "is_file",
     "is_installed",
+    "join_domains",
     "known_method",
     "make_method",
     "method_class",
@@ -102,8 +151,17 @@ __all__ = [
 ]
 
 
+_HOMES = {"check_method": "askew.testing", "fit": "askew.training.trainer"}
+"""Names from rooms that import this one, so they are imported when they are first used."""
+
 _DEFINED: dict[str, type[Method]] = {}
 """Classes that Python code handed over, by id."""
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'askew.methods' has no attribute '{name}'")
 
 
 def is_file(name: str) -> bool:
@@ -170,7 +228,9 @@ def _from_file(file: str, name: str) -> type[Method]:
     module = load_file(file, "method", "a method of your own is `file.py:Class`.")
     cls = getattr(module, name, None)
     if not (isinstance(cls, type) and issubclass(cls, Method)):
-        raise UserError(f"{file} defines no method class '{name}'.", "derive it from askew.Method.")
+        raise UserError(
+            f"{file} defines no method class '{name}'.", "derive it from askew.methods.Method."
+        )
     cls.revision = content_hash([Path(file).read_bytes()])
     return cls
 

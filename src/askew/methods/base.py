@@ -21,7 +21,8 @@ class Batch(NamedTuple):
     """One step's images: source with labels, target with its row numbers; both as their first
     random view.
 
-    >>> askew.Batch(torch.zeros(4, 8), torch.arange(4), torch.zeros(4, 8), torch.arange(4)).xt.shape
+    >>> rows = torch.arange(4)
+    >>> askew.methods.Batch(torch.zeros(4, 8), rows, torch.zeros(4, 8), rows).xt.shape
     torch.Size([4, 8])
     """
 
@@ -46,7 +47,7 @@ class Outputs(Protocol):
     """The present network's outputs for all of the training data; each entry is computed when it is
     first read.
 
-    >>> class Confident(askew.Method):
+    >>> class Confident(askew.methods.Method):
     ...     def refresh(self, outputs, round):
     ...         return {"confidence": outputs.target.softmax(dim=1).amax(dim=1)}
     """
@@ -77,7 +78,7 @@ class Outputs(Protocol):
 class Shape:
     """What a method's own parts have to fit.
 
-    >>> askew.Shape(16, 3, lambda: torch.nn.Linear(16, 3)).new_head().out_features
+    >>> askew.methods.Shape(16, 3, lambda: torch.nn.Linear(16, 3)).new_head().out_features
     3
     """
 
@@ -92,7 +93,7 @@ class Shape:
 class Phase:
     """One optimiser step within a step: which losses, and which parts of the network they train.
 
-    >>> askew.Phase(COAL().losses, trains=("head",)).repeat
+    >>> askew.methods.Phase(COAL().losses, trains=("head",)).repeat
     1
     """
 
@@ -264,13 +265,14 @@ def features_of(net: Net, xs: Tensor, *xt: Tensor) -> list[Tensor]:
     return list(net["features"](torch.cat([xs, *xt])).split([len(xs), *sizes]))
 
 
-def both(net: Net, batch: Batch) -> tuple[Tensor, Tensor]:
+def join_domains(net: Net, batch: Batch) -> tuple[Tensor, Tensor]:
     """Features of both domains, by their first views.
 
     >>> parts = {"features": torch.nn.Flatten(), "head": torch.nn.Linear(8, 3)}
-    >>> net = askew.Net(parts, width=8, split_norm=False)
-    >>> batch = askew.Batch(torch.zeros(4, 8), torch.arange(4), torch.ones(5, 8), torch.arange(5))
-    >>> [len(features) for features in askew.both(net, batch)]
+    >>> net = askew.methods.Net(parts, width=8, split_norm=False)
+    >>> xs, xt = torch.zeros(4, 8), torch.ones(5, 8)
+    >>> batch = askew.methods.Batch(xs, torch.arange(4), xt, torch.arange(5))
+    >>> [len(features) for features in askew.methods.join_domains(net, batch)]
     [4, 5]
     """
     fs, ft = features_of(net, batch.xs, batch.xt)

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from torch import Tensor, nn
 
 from askew.core.options import Between, Search
-from askew.methods.base import Batch, Losses, Method, Shape, State, both
+from askew.methods.base import Batch, Losses, Method, Shape, State, join_domains
 from askew.methods.cdan import conditional_domain_loss
 from askew.methods.losses import cross_entropy, domain_loss, ramp, reverse_grad, top_singular_square
 from askew.nets.heads import ConditionalCritic, Critic
@@ -50,7 +50,7 @@ class BSP(Method):
         return {"critic": ConditionalCritic(shape.width, shape.classes, self.hidden)}
 
     def losses(self, net: Net, batch: Batch, state: State, t: Tensor) -> Losses:
-        fs, ft = both(net, batch)
+        fs, ft = join_domains(net, batch)
         zs, zt = net["head"](fs), net["head"](ft)
         return {
             "label": cross_entropy(zs, batch.ys),

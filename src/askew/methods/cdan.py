@@ -8,7 +8,7 @@ from typing import Annotated
 from torch import Tensor, nn
 
 from askew.core.options import Between, Search
-from askew.methods.base import Batch, Losses, Method, Shape, State, both
+from askew.methods.base import Batch, Losses, Method, Shape, State, join_domains
 from askew.methods.losses import certainty, cross_entropy, domain_loss, mean_one, ramp, reverse_grad
 from askew.nets.heads import ConditionalCritic
 from askew.nets.network import Net
@@ -68,7 +68,7 @@ class CDAN(Method):
         return {"critic": ConditionalCritic(shape.width, shape.classes, self.hidden)}
 
     def losses(self, net: Net, batch: Batch, state: State, t: Tensor) -> Losses:
-        fs, ft = both(net, batch)
+        fs, ft = join_domains(net, batch)
         zs, zt = net["head"](fs), net["head"](ft)
         apart = conditional_domain_loss(net["critic"], fs, ft, zs, zt, ramp(t), self.entropy)
         return {"label": cross_entropy(zs, batch.ys), "domain": self.weight * apart}

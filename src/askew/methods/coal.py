@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from torch import Tensor
 
 from askew.core.options import Between, Search
-from askew.methods.base import Batch, Losses, Method, Outputs, Phase, State, both
+from askew.methods.base import Batch, Losses, Method, Outputs, Phase, State, join_domains
 from askew.methods.losses import cross_entropy, entropy, reverse_grad, top_share_mask
 from askew.nets.network import Net
 
@@ -65,7 +65,7 @@ class COAL(Method):
 
     def losses(self, net: Net, batch: Batch, state: State, t: Tensor) -> Losses:
         """Step B."""
-        fs, ft = both(net, batch)
+        fs, ft = join_domains(net, batch)
         terms = {"label": cross_entropy(net["head"](fs), batch.ys)}
         if self.self_training:
             pseudo, mask = state["pseudo"][batch.it], state["mask"][batch.it]
@@ -77,5 +77,5 @@ class COAL(Method):
 
     def entropy_alone(self, net: Net, batch: Batch, state: State, t: Tensor) -> Losses:
         """The second of two updates."""
-        _, ft = both(net, batch)
+        _, ft = join_domains(net, batch)
         return {"entropy": -self.alpha * entropy(net["head"](reverse_grad(ft)))}

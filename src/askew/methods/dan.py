@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from askew.core.options import Between, Search
-from askew.methods.base import Batch, Losses, Method, State, both
+from askew.methods.base import Batch, Losses, Method, State, join_domains
 from askew.methods.losses import cross_entropy, gaussian_kernels, mmd
 from askew.nets.network import Net
 
@@ -36,7 +36,7 @@ class DAN(Method):
     """How many Gaussians, around the mean squared distance."""
 
     def losses(self, net: Net, batch: Batch, state: State, t: Tensor) -> Losses:
-        fs, ft = both(net, batch)
+        fs, ft = join_domains(net, batch)
         kernel = gaussian_kernels(torch.cat([fs, ft]), self.kernels)
         return {
             "label": cross_entropy(net["head"](fs), batch.ys),

@@ -8,7 +8,7 @@ from typing import Annotated
 from torch import Tensor, nn
 
 from askew.core.options import Between, Search
-from askew.methods.base import Batch, Losses, Method, Shape, State, both, verdicts
+from askew.methods.base import Batch, Losses, Method, Shape, State, join_domains, verdicts
 from askew.methods.losses import cross_entropy, domain_loss, ramp
 from askew.nets.heads import Critic
 from askew.nets.network import Net
@@ -39,7 +39,7 @@ class DANN(Method):
         return {"critic": Critic(shape.width, self.hidden)}
 
     def losses(self, net: Net, batch: Batch, state: State, t: Tensor) -> Losses:
-        fs, ft = both(net, batch)
+        fs, ft = join_domains(net, batch)
         ds, dt = verdicts(net["critic"], fs, ft, ramp(t))
         return {
             "label": cross_entropy(net["head"](fs), batch.ys),

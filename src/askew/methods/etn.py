@@ -8,7 +8,7 @@ from typing import Annotated
 from torch import Tensor, nn
 
 from askew.core.options import Between, Search
-from askew.methods.base import Batch, Losses, Method, Shape, State, both, verdicts
+from askew.methods.base import Batch, Losses, Method, Shape, State, join_domains, verdicts
 from askew.methods.losses import (
     cross_entropy,
     domain_loss,
@@ -60,7 +60,7 @@ class ETN(Method):
         }
 
     def losses(self, net: Net, batch: Batch, state: State, t: Tensor) -> Losses:
-        fs, ft = both(net, batch)
+        fs, ft = join_domains(net, batch)
         zs, zt = net["auxiliary"](fs.detach()), net["auxiliary"](ft.detach())
         w = mean_one((-leaky_logit(zs)).sigmoid())  # 1 − D, to all digits
         ds, dt = verdicts(net["critic"], fs, ft, ramp(t))

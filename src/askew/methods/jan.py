@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from askew.core.options import Between, Search
-from askew.methods.base import Batch, Losses, Method, State, both
+from askew.methods.base import Batch, Losses, Method, State, join_domains
 from askew.methods.losses import cross_entropy, gaussian_kernels, mmd, squared_distances
 from askew.nets.network import Net
 
@@ -37,7 +37,7 @@ class JAN(Method):
     """σ of the Gaussian on the softmax outputs; the authors' value."""
 
     def losses(self, net: Net, batch: Batch, state: State, t: Tensor) -> Losses:
-        fs, ft = both(net, batch)
+        fs, ft = join_domains(net, batch)
         zs, zt = net["head"](fs), net["head"](ft)
         p = torch.cat([zs, zt]).softmax(dim=-1)
         kernel = gaussian_kernels(torch.cat([fs, ft]), self.kernels) * torch.exp(

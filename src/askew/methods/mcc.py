@@ -8,7 +8,7 @@ from typing import Annotated
 from torch import Tensor
 
 from askew.core.options import Between, Search
-from askew.methods.base import Batch, Losses, Method, State, both
+from askew.methods.base import Batch, Losses, Method, State, join_domains
 from askew.methods.losses import confusion, cross_entropy
 from askew.nets.network import Net
 
@@ -38,6 +38,6 @@ class MCC(Method):
     with."""
 
     def losses(self, net: Net, batch: Batch, state: State, t: Tensor) -> Losses:
-        fs, ft = both(net, batch)
+        fs, ft = join_domains(net, batch)
         apart = confusion(net["head"](ft) / self.temperature)
         return {"label": cross_entropy(net["head"](fs), batch.ys), "confusion": self.weight * apart}

@@ -8,7 +8,7 @@ from typing import Annotated
 from torch import Tensor, nn
 
 from askew.core.options import Between, Search
-from askew.methods.base import Batch, Losses, Method, Phase, Shape, State, both
+from askew.methods.base import Batch, Losses, Method, Phase, Shape, State, join_domains
 from askew.methods.losses import cross_entropy
 from askew.nets.layers import dense_stack
 from askew.nets.network import Net
@@ -67,12 +67,12 @@ class MCD(Method):
 
     def losses(self, net: Net, batch: Batch, state: State, t: Tensor) -> Losses:
         """A."""
-        fs, _ = both(net, batch)
+        fs, _ = join_domains(net, batch)
         return {"label": self.label(net, fs, batch.ys)}
 
     def disagree(self, net: Net, batch: Batch, state: State, t: Tensor) -> Losses:
         """B."""
-        fs, ft = both(net, batch)
+        fs, ft = join_domains(net, batch)
         return {
             "hold": self.label(net, fs, batch.ys),
             "disagree": -self.weight * self.discrepancy(net, ft),
@@ -80,7 +80,7 @@ class MCD(Method):
 
     def agree(self, net: Net, batch: Batch, state: State, t: Tensor) -> Losses:
         """C."""
-        _, ft = both(net, batch)
+        _, ft = join_domains(net, batch)
         return {"agree": self.weight * self.discrepancy(net, ft)}
 
     def predict(self, net: Net, x: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from askew.core.options import Between, Search
-from askew.methods.base import Batch, Losses, Method, Shape, State, both, verdicts
+from askew.methods.base import Batch, Losses, Method, Shape, State, join_domains, verdicts
 from askew.methods.losses import cross_entropy, log_other, ramp
 from askew.nets.layers import dense_stack
 from askew.nets.network import Net
@@ -56,7 +56,7 @@ class MDD(Method):
         return {"head2": nn.Sequential(dense_stack(shape.width, self.depth), shape.new_head())}
 
     def losses(self, net: Net, batch: Batch, state: State, t: Tensor) -> Losses:
-        fs, ft = both(net, batch)
+        fs, ft = join_domains(net, batch)
         zs, zt = net["head"](fs), net["head"](ft)
         others = verdicts(net["head2"], fs, ft, self.weight * ramp(t))
         absent = (

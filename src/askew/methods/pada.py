@@ -8,7 +8,7 @@ from typing import Annotated
 from torch import Tensor, nn
 
 from askew.core.options import Between, Search
-from askew.methods.base import Batch, Losses, Method, Outputs, Shape, State, both, verdicts
+from askew.methods.base import Batch, Losses, Method, Outputs, Shape, State, join_domains, verdicts
 from askew.methods.losses import cross_entropy, domain_loss, ramp
 from askew.nets.heads import Critic
 from askew.nets.network import Net
@@ -45,7 +45,7 @@ class PADA(Method):
 
     def losses(self, net: Net, batch: Batch, state: State, t: Tensor) -> Losses:
         gamma = state["gamma"]
-        fs, ft = both(net, batch)
+        fs, ft = join_domains(net, batch)
         ds, dt = verdicts(net["critic"], fs, ft, ramp(t))
         return {
             "label": cross_entropy(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from askew.core.options import Between, Search
-from askew.methods.base import Batch, Losses, Method, Shape, State, both
+from askew.methods.base import Batch, Losses, Method, Shape, State, join_domains
 from askew.methods.losses import confusion, cross_entropy
 from askew.methods.mcc import MCC
 from askew.nets.network import Net
@@ -90,7 +90,7 @@ class PriorAwareTeacher(Method):
 
     def terms(self, net: Net, batch: Batch) -> tuple[Losses, Tensor]:
         """The losses, and the student's logits of the target's first view. (n, c)"""
-        fs, ft = both(net, batch)
+        fs, ft = join_domains(net, batch)
         q = net["teacher"](batch.target_views[1]).softmax(dim=-1).detach()
         if self.aligned:
             q = net["shares"](q, self.floor)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from askew.core.options import Between, Search
-from askew.methods.base import Batch, Losses, Method, Shape, State, both, verdicts
+from askew.methods.base import Batch, Losses, Method, Shape, State, join_domains, verdicts
 from askew.methods.losses import cross_entropy, domain_loss, mean_one, ramp, row_entropy, unit_range
 from askew.nets.heads import Critic
 from askew.nets.network import Net
@@ -50,7 +50,7 @@ class UAN(Method):
         }
 
     def losses(self, net: Net, batch: Batch, state: State, t: Tensor) -> Losses:
-        fs, ft = both(net, batch)
+        fs, ft = join_domains(net, batch)
         zs, zt = net["head"](fs), net["head"](ft)
         own_s, own_t = net["similarity"](torch.cat([fs, ft]).detach()).split([len(fs), len(ft)])
         most = math.log(zs.shape[-1])

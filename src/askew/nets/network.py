@@ -52,7 +52,7 @@ class Net(nn.ModuleDict):
     the ordinary ones, and the source's, which are in use within `source_statistics`.
 
     >>> parts = {"features": torch.nn.Flatten(), "head": torch.nn.Linear(8, 3)}
-    >>> net = askew.Net(parts, width=8, split_norm=False)
+    >>> net = askew.methods.Net(parts, width=8, split_norm=False)
     >>> net["head"](net["features"](torch.zeros(2, 2, 4))).shape
     torch.Size([2, 3])
     """

@@ -87,7 +87,7 @@ class Training(Optim, Views):
 class RunRequest:
     """What a user asks for; small enough to send to another process or machine.
 
-    >>> askew.RunRequest(task="mini/syn-uci", method="coal", seed=1).label
+    >>> askew.runs.RunRequest(task="mini/syn-uci", method="coal", seed=1).label
     'mini/syn-uci coal seed 1'
     """
 
@@ -136,7 +136,7 @@ class Planned:
 
     A request is planned once; all later steps take the result.
 
-    >>> askew.prepare(askew.RunRequest(task="mini/syn-uci", method="coal")).request.label
+    >>> askew.runs.prepare(askew.runs.RunRequest(task="mini/syn-uci", method="coal")).request.label
     'mini/syn-uci coal seed 0'
     """
 
@@ -152,8 +152,8 @@ class Planned:
 def prepare(request: RunRequest) -> Planned:
     """Plan the run that a request and the benchmark's settings describe, and load its task.
 
-    >>> request = askew.RunRequest(task="mini/syn-uci", method="coal", params={"alpha": 0.3})
-    >>> planned = askew.prepare(request)
+    >>> request = askew.runs.RunRequest(task="mini/syn-uci", method="coal", params={"alpha": 0.3})
+    >>> planned = askew.runs.prepare(request)
     >>> planned.run.method.alpha, planned.task.origin == planned.run.origin
     (0.3, True)
     """

@@ -323,10 +323,10 @@ def fit(
     It begins from `start`, the weights that the stages before it left (none for a single stage), or
     goes on from `resume`. It holds no target label: the training data has none.
 
-    >>> request = askew.RunRequest(task="mini/syn-uci", method="source", training=short)
-    >>> planned = askew.prepare(request)
+    >>> request = askew.runs.RunRequest(task="mini/syn-uci", method="source", training=short)
+    >>> planned = askew.runs.prepare(request)
     >>> data = planned.task.training_data
-    >>> *_, last = askew.fit(planned.run.before, data, torch.device("cpu"))
+    >>> *_, last = askew.methods.fit(planned.run.before, data, torch.device("cpu"))
     >>> last.step
     5
     """

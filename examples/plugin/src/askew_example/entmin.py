@@ -7,7 +7,7 @@ from typing import Annotated
 
 from torch import Tensor
 
-from askew import Batch, Between, Losses, Method, Net, Search, State, both
+from askew.methods import Batch, Between, Losses, Method, Net, Search, State, join_domains
 from askew.methods.losses import cross_entropy, entropy
 
 
@@ -21,7 +21,7 @@ class EntropyMinimisation(Method):
     """Weight of the target's entropy."""
 
     def losses(self, net: Net, batch: Batch, state: State, t: Tensor) -> Losses:
-        fs, ft = both(net, batch)
+        fs, ft = join_domains(net, batch)
         return {
             "label": cross_entropy(net["head"](fs), batch.ys),
             "entropy": self.weight * entropy(net["head"](ft)),

@@ -144,7 +144,7 @@ def check_contract(method: Method) -> None:
     except AssertionError as error:
         raise UserError(
             str(error),
-            "docs/add-a-method.md explains the contract; askew.check_method tests it in Python.",
+            "docs/add-a-method.md explains the contract, and askew.methods.check_method tests it.",
         ) from None
 
 
