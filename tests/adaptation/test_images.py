@@ -143,7 +143,7 @@ def test_one_fine_tuned_network_is_the_model(
 
 
 def test_a_guided_network_learns_soft_labels_of_the_embeddings(tuned: Adapted) -> None:
-    soft = tuned.found.networks[-2].task.training_data.answers
+    soft = tuned.found.networks[-2].task.training_data.soft_labels
     assert soft is not None
     assert soft.shape == (6, 2)
     np.testing.assert_allclose(soft.sum(axis=1), 1, atol=1e-5)
@@ -153,8 +153,8 @@ def test_a_guided_network_is_trained_with_the_user_s_labels(tuned: Adapted) -> N
     data = tuned.found.networks[-2].task.training_data
     rows = [tuned.found.data.target.names.index(f"red {i}.png") for i in (1, 4)]
     red = tuned.found.classes.index("red")
-    assert data.answers is not None
-    assert data.answers[rows].tolist() == np.eye(2)[[red, red]].tolist()
+    assert data.soft_labels is not None
+    assert data.soft_labels[rows].tolist() == np.eye(2)[[red, red]].tolist()
     own = len(tuned.found.inputs.task.training_data.source)
     assert data.source.y[own:].tolist() == [red, red]
 

@@ -66,12 +66,12 @@ def test_the_student_learns_the_smoothed_mean_of_the_candidates(made: Made) -> N
     *others, student = made.found.networks
     mean = softmax(mean_outputs([one.outputs for one in others[1:]]).target_uniform)
     soft = smooth_over_neighbours(mean, np.asarray(student.task.training_data.target.x))
-    assert student.task.training_data.answers == pytest.approx(soft, abs=1e-6)
+    assert student.task.training_data.soft_labels == pytest.approx(soft, abs=1e-6)
 
 
 def test_the_student_agrees_with_its_soft_labels(made: Made) -> None:
     student = made.found.networks[-1]
-    soft = student.task.training_data.answers
+    soft = student.task.training_data.soft_labels
     assert soft is not None
     assert (student.predicted == soft.argmax(axis=1)).mean() > 0.85
 

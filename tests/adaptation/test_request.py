@@ -62,7 +62,7 @@ def test_labelled_images_join_the_source_of_every_other_network(labelled: Adapta
 
 
 def test_soft_labels_of_labelled_images_are_exact(labelled: AdaptationResult) -> None:
-    soft = labelled.found.networks[-1].task.training_data.answers
+    soft = labelled.found.networks[-1].task.training_data.soft_labels
     assert soft is not None
     assert soft[LABELLED].tolist() == np.eye(3)[YT[LABELLED]].tolist()
     assert (np.delete(soft, LABELLED, axis=0).max(axis=1) < 1).all()

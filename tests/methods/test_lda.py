@@ -38,7 +38,7 @@ def written_out(
     few: float,
     shrinkage: float,
     steps: int,
-    answers: np.ndarray | None = None,
+    soft_labels: np.ndarray | None = None,
 ) -> np.ndarray:
     """Log-odds of the target's images, class by class and image by image, in all components."""
     classes = range(ys.max() + 1)
@@ -56,7 +56,7 @@ def written_out(
 
     for _ in range(steps):
         p = np.exp(densities())
-        r = p / p.sum(axis=1, keepdims=True) if answers is None else answers
+        r = p / p.sum(axis=1, keepdims=True) if soft_labels is None else soft_labels
         found = np.array([np.average(g, axis=0, weights=r[:, k]) for k in classes])
         share = np.array([r[:, k].sum() / (r[:, k].sum() + anchor) for k in classes])
         offset = np.average(found - start, axis=0, weights=share)
@@ -89,22 +89,24 @@ def test_log_odds_are_those_of_gaussians_fitted_by_em(
 
 def test_given_the_answers_of_others_it_takes_one_step_from_them() -> None:
     xs, ys, xt, yt = domains([9, 12, 5], [8, 4, 20])
-    answers = 0.9 * np.eye(3)[yt] + 0.1 / 3
+    soft_labels = 0.9 * np.eye(3)[yt] + 0.1 / 3
     method = DiscriminantAnalysis(anchor=3, few=2, shrinkage=0.1)
-    found = method.fit(*map(torch.from_numpy, (xs, ys, xt)), 3, torch.from_numpy(answers))
+    found = method.fit(*map(torch.from_numpy, (xs, ys, xt)), 3, torch.from_numpy(soft_labels))
     assert found.bias is not None
     z = ((torch.from_numpy(xt) - found.target_centre) @ found.weight.T + found.bias).numpy()
-    assert z - z[:, :1] == pytest.approx(written_out(xs, ys, xt, 3, 2, 0.1, 1, answers), abs=1e-8)
+    assert z - z[:, :1] == pytest.approx(
+        written_out(xs, ys, xt, 3, 2, 0.1, 1, soft_labels), abs=1e-8
+    )
 
 
 def test_answers_in_the_training_data_reach_it(
     make_run: MakeRun, training_data: TrainingData
 ) -> None:
     run = make_run(DiscriminantAnalysis(), net="centred", head="linear", pretrain=0)
-    answers = np.eye(len(training_data.classes), dtype=np.float32)[
+    soft_labels = np.eye(len(training_data.classes), dtype=np.float32)[
         np.zeros(len(training_data.target), dtype=np.int64)
     ]
-    given = dataclasses.replace(training_data, answers=answers)
+    given = dataclasses.replace(training_data, soft_labels=soft_labels)
     first, second = (
         [*fit(run, data, torch.device("cpu"))][-1].outputs.target for data in (training_data, given)
     )

@@ -217,7 +217,7 @@ def changed_runs(run: Run) -> dict[str, Run]:
         "seed": 1,
         "threads": 2,
         "views": Views(views="rows"),
-        "answers": "of others",
+        "soft_labels": "of others",
         "recipe": "today",
         "overrides": (("rounds", 3),),
     }

@@ -275,7 +275,8 @@ def test_training_is_never_handed_a_target_label() -> None:
         "target": Unlabeled,
         "test_images": Unlabeled,
         "classes": tuple[str, ...],
-        "answers": NDArray[np.float32] | None,  # of networks that were trained without one either
+        # of networks that were trained without a target label either
+        "soft_labels": NDArray[np.float32] | None,
     }
     assert [f.name for f in dataclasses.fields(Unlabeled)] == ["x"]
     # nor does a batch, or what a method may ask of the network, carry one
@@ -285,7 +286,7 @@ def test_training_is_never_handed_a_target_label() -> None:
         "source_val",
         "source_val_y",
         "source_prior",
-        "answers",
+        "soft_labels",
     }
 
 

@@ -101,7 +101,7 @@ class TrainingSet:
 
     def with_soft_labels(self, soft: Floats) -> TrainingSet:
         """Add soft labels of the target images. (n_t, c)"""
-        data = replace(self.task.training_data, answers=soft.astype(np.float32))
+        data = replace(self.task.training_data, soft_labels=soft.astype(np.float32))
         return replace(self, task=replace(self.task, training_data=data))
 
 
@@ -183,7 +183,7 @@ class Session:
             source_val=Labeled(rows[1], data.source_val.y),
             target=target,
             test_images=Unlabeled(rows[3]) if len(rows) > 3 else target,
-            answers=None,
+            soft_labels=None,
         )
         made = Task("own/embeddings", embedded, task.test, task.notes)
         return TrainingSet(task=made, network="mlp")

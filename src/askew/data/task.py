@@ -64,7 +64,7 @@ class TrainingData:
     target: Unlabeled
     test_images: Unlabeled
     classes: tuple[str, ...]
-    answers: NDArray[np.float32] | None = None
+    soft_labels: NDArray[np.float32] | None = None
     """Probabilities that other networks give the target's images, for a method that starts from
     them. (n_t, c)"""
 

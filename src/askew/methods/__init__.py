@@ -75,7 +75,7 @@ COMPARED = tuple(
     cls.id
     for group in GROUPS.values()
     for cls in group
-    if not (issubclass(cls, ClosedForm) or cls.takes_answers or cls.runner)
+    if not (issubclass(cls, ClosedForm) or cls.takes_soft_labels or cls.runner)
 )
 """What the recipes of a benchmark train: all that learn by gradients, from the data alone, and so
 can be given equal conditions."""

@@ -69,7 +69,7 @@ class Outputs(Protocol):
         """Share of each class in the source batches, as the sampler delivers them. (c,)"""
 
     @property
-    def answers(self) -> Tensor | None:
+    def soft_labels(self) -> Tensor | None:
         """Probabilities that other networks gave the target's images, where the training data has
         some. (n_t, c)"""
 
@@ -126,8 +126,8 @@ class Method:
     teacher: ClassVar[bool] = False
     """Whether `net["teacher"]`, an average of features and head over the steps, is kept, and
     predicts."""
-    takes_answers: ClassVar[bool] = False
-    """Whether it can begin with what other networks answered for the target's images."""
+    takes_soft_labels: ClassVar[bool] = False
+    """Whether it learns from soft labels that other networks gave the target's images."""
     sees_target: ClassVar[bool] = True
     """Whether it learns from target images at all."""
     restarts: ClassVar[bool] = False
@@ -209,7 +209,7 @@ class ClosedForm(Method):
     def fit(self, fs: Tensor, ys: Tensor, ft: Tensor, classes: int) -> LinearFit:
         """The head. (n_s, d), (n_s,), (n_t, d)
 
-        One that takes `answers` too is given them where the training data has some. (n_t, c)
+        One that takes `soft_labels` too is given them where the training data has some. (n_t, c)
         """
         raise TypeError(f"{type(self).__name__} defines no fit")
 

@@ -49,10 +49,9 @@ class DiscriminantAnalysis(ClosedForm):
     on the target."""
 
     def fit(
-        self, fs: Tensor, ys: Tensor, ft: Tensor, classes: int, answers: Tensor | None = None
+        self, fs: Tensor, ys: Tensor, ft: Tensor, classes: int, soft_labels: Tensor | None = None
     ) -> LinearFit:
-        """By EM; or, given answers r of others, by one step from them: no start of its own can then
-        be a poor one."""
+        """By EM; or, given soft labels r of other networks, by one step from them."""
         s, y, t = (
             fs.cpu().double(),
             ys.cpu(),
@@ -72,9 +71,12 @@ class DiscriminantAnalysis(ClosedForm):
         within = source_within = (apart * weights).T @ apart
         start = means * sizes / (sizes + self.few)
         mu, offset = start, torch.zeros_like(start[0])
-        for _ in range(self.steps if answers is None else 1):
+        for _ in range(self.steps if soft_labels is None else 1):
             matrix, bias = self._linear(mu, within)
-            r = (g @ matrix.T + bias).softmax(dim=1) if answers is None else answers.cpu().double()
+            if soft_labels is None:
+                r = (g @ matrix.T + bias).softmax(dim=1)
+            else:
+                r = soft_labels.cpu().double()
             n = r.sum(dim=0)[:, None]
             found, share = r.T @ g / n.clamp(min=1e-9), n / (n + self.anchor)
             offset = (share * (found - start)).sum(dim=0) / share.sum()

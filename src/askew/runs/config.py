@@ -193,7 +193,7 @@ def plan_run(request: RunRequest, task: Task, network: str) -> Run:
         threads=chosen.threads,
         views=views,
         target_floor=chosen.target_floor,
-        answers=hash_of_answers(task.training_data.answers),
+        soft_labels=hash_of_soft_labels(task.training_data.soft_labels),
         recipe=request.recipe if method.runner else "",
         overrides=_overrides(request, chosen) if method.runner else (),
     )
@@ -204,9 +204,9 @@ def _overrides(request: RunRequest, chosen: Training) -> tuple[tuple[str, Any], 
     return tuple((name, getattr(chosen, name)) for name in sorted(request.training))
 
 
-def hash_of_answers(answers: NDArray[np.float32] | None) -> str:
-    """What tells runs apart that begin with other answers; empty without any."""
-    return "" if answers is None else Unlabeled(answers).fingerprint()[:16]
+def hash_of_soft_labels(soft_labels: NDArray[np.float32] | None) -> str:
+    """Hash soft labels, by which runs that learn from other ones differ; empty without any."""
+    return "" if soft_labels is None else Unlabeled(soft_labels).fingerprint()[:16]
 
 
 def _net_spec(training: Training, network: str, method: Method) -> NetworkSpec:

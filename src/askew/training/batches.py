@@ -197,8 +197,8 @@ class Feed:
         self.ys = torch.from_numpy(training_data.source.y).to(device)
         self.source_val_y = torch.from_numpy(training_data.source_val.y).to(device)
         self.classes = len(training_data.classes)
-        given = training_data.answers
-        self.answers = None if given is None else torch.from_numpy(given).to(device)
+        given = training_data.soft_labels
+        self.soft_labels = None if given is None else torch.from_numpy(given).to(device)
         self._members = class_members(self.ys, self.classes)
 
     def source_rows(

@@ -52,8 +52,8 @@ class Run:
     threads: int
     views: Views = NO_VIEWS
     target_floor: float = TARGET_FLOOR
-    answers: str = ""
-    """A hash of what other networks answered for the target's images, where somebody gave that."""
+    soft_labels: str = ""
+    """A hash of the soft labels that other networks gave the target, where there are some."""
 
     recipe: str = ""
     """The recipe that was asked for, for a method with its own runner, which plans runs itself."""
@@ -75,7 +75,7 @@ class Run:
             plan=self.plan[:-1],
             target_sampler="natural",
             target_floor=TARGET_FLOOR,
-            answers="",
+            soft_labels="",
         )
 
     def describe(self) -> dict[str, Any]:
@@ -97,7 +97,7 @@ class Run:
         if self.target_sampler != "even":
             del values["target_floor"]
         values["overrides"] = dict(self.overrides)
-        for name in ("answers", "recipe", "overrides"):
+        for name in ("soft_labels", "recipe", "overrides"):
             if not values[name]:
                 del values[name]
         if self.net.last_dropout:
@@ -119,7 +119,7 @@ def key_before(described: Mapping[str, Any]) -> str | None:
     if len(described["plan"]) == 1:
         return None
     values = {**described, "plan": described["plan"][:-1], "target_sampler": "natural"}
-    for seen in ("target_floor", "answers"):
+    for seen in ("target_floor", "soft_labels"):
         values.pop(seen, None)
     return _key(values)
 

@@ -58,8 +58,8 @@ class NetworkOutputs:
         return self._feed.source_prior(self._sampler)
 
     @property
-    def answers(self) -> Tensor | None:
-        return self._feed.answers
+    def soft_labels(self) -> Tensor | None:
+        return self._feed.soft_labels
 
 
 class Trained(Protocol):

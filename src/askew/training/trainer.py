@@ -166,7 +166,7 @@ class Trainer(Loop[Snapshot]):
             self.forward(domain, lambda net, x: net["features"](x).flatten(1), self.net.width)
             for domain in (self.feed.source, self.feed.target)
         )
-        given = {} if self.feed.answers is None else {"answers": self.feed.answers}
+        given = {} if self.feed.soft_labels is None else {"soft_labels": self.feed.soft_labels}
         self.net.set_head(*method.fit(fs, self.feed.ys, ft, self.feed.classes, **given))
         self.clock.fill_(self.stage.steps)
         yield self.look(self.stage.steps, self.stage.steps)
