@@ -4,9 +4,6 @@ import askew
 
 result = askew.run("mini/syn-uci", method="coal", seed=0)
 print(result.scores["whole"]["per_class_mean"])
-
-`askew.methods` has what a method's author needs, `askew.data` the domains and tasks, and
-`askew.runs` the planning of runs.
 """
 
 from __future__ import annotations
@@ -66,6 +63,7 @@ _HOMES = {
     "askew.inference.predictor": ("Predictor", "load"),
 }
 _PACKAGES = ("data", "methods", "runs")
+"""Names for authors of benchmarks, of methods and of studies, which `askew` itself does not have."""
 
 
 def __getattr__(name: str) -> Any:

@@ -18,7 +18,7 @@ from askew.adaptation.audit import _strata, _turns
 from askew.adaptation.request import _rows, read_truth
 from askew.core.files import write_tensors
 from askew.evaluation.metrics import accuracy_gain, labels_to_settle
-from askew.evaluation.outputs import read_outputs
+from askew.evaluation.outputs import OUTPUTS_FORM, read_outputs
 
 CLASSES = ("ant", "bee", "cat")
 NAMES = tuple(f"{name}/{i}.png" for name in CLASSES for i in range(40))
@@ -41,8 +41,8 @@ def adaptation(folder: Path) -> Path:
         run.mkdir(parents=True)
         write_tensors(
             run / "outputs.safetensors",
-            {k: tensor(v) for k, v in (told | {"seen_mix": np.full(3, 1 / 3)}).items()},
-            {},
+            {k: tensor(v) for k, v in (told | {"training_shares": np.full(3, 1 / 3)}).items()},
+            {"form": OUTPUTS_FORM},
         )
         methods.append(
             {"name": name, "run": name, "verdict": None if name == "source" else "helped"}

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from askew.core.errors import UserError
+from askew.core.files import write_tensors
 from askew.evaluation.outputs import (
     ABSENT,
     DomainOutputs,
     adjust_logits,
     floor_prior,
     prior_bias,
+    read_stored_outputs,
     softmax,
 )
 
@@ -136,3 +140,9 @@ def test_a_bias_gives_the_classes_just_their_known_shares(prior: list[float]) ->
     np.testing.assert_allclose(softmax(logits + bias).mean(axis=0), prior, atol=1e-3)
     assert abs(bias.sum()) < 1e-9
     assert np.isfinite(bias).all()
+
+
+def test_outputs_of_another_layout_are_refused(tmp_path: Path) -> None:
+    write_tensors(tmp_path / "outputs.safetensors", {"exam": torch.zeros(2, 3)}, {"form": "1"})
+    with pytest.raises(UserError, match="of form 1, and this askew reads form 2"):
+        read_stored_outputs(tmp_path)

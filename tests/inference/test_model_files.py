@@ -102,7 +102,7 @@ def test_starting_weights_are_not_part_of_a_model() -> None:
 
 def test_a_model_holds_its_network_as_an_object() -> None:
     written = json.loads(json.dumps(card("resnet18+mlp", (3, 32, 32), corners=True).as_json()))
-    assert (written["form"], "net" in written) == (2, False)
+    assert (written["form"], "net" in written) == (3, False)
     assert written["network"] == {
         "layers": "mlp",
         "embedding": {
@@ -125,16 +125,16 @@ def test_a_run_s_model_answers_as_the_run_did(mini_runs: Path) -> None:
     test = load_task("mini/syn-uci").training_data.test_images.x
     stored = load_file(folder / "outputs.safetensors")
     assert model.logits(test) == pytest.approx(
-        stored["exam"].float().numpy(), abs=2e-2, rel=2e-3
+        stored["test"].float().numpy(), abs=2e-2, rel=2e-3
     )  # kept as fp16
-    assert model.card.training_prior == pytest.approx(stored["seen_mix"].tolist())
+    assert model.card.training_prior == pytest.approx(stored["training_shares"].tolist())
     assert model.card.source_prior is not None
     assert max(model.card.source_prior) > 3 * min(model.card.source_prior), (
         "the source's, not the sampler's"
     )
     assert model.card.target_prior is not None
     reweighted = json.loads((folder / "reweighted.json").read_text())
-    assert model.card.target_prior.prior == pytest.approx(reweighted["target_mix"])
+    assert model.card.target_prior.prior == pytest.approx(reweighted["target_shares"])
     better = TargetPrior((0.1,) * 10, "em")
     assert Predictor.of_run(folder, "cpu", better, {"why": "try"}).card.target_prior == better
 
@@ -166,8 +166,8 @@ def change(folder: Path, **values: Any) -> None:
     ("values", "message"),
     [
         ({"what": "something"}, 'is not "askew model"'),
-        ({"form": 1}, "form 1, and this askew reads form 2"),
-        ({"form": 3}, "form 3, and this askew reads form 2"),
+        ({"form": 2}, "form 2, and this askew reads form 3"),
+        ({"form": 4}, "form 4, and this askew reads form 3"),
         ({"network": {"layers": "mpl"}}, "no network 'mpl'"),
         ({"network": {"embedding": {"backbone": "resnet18"}}}, "network resnet18 takes images"),
         (
@@ -190,11 +190,11 @@ def change(folder: Path, **values: Any) -> None:
         ({"classes": ["a", "a", "b"]}, "names that differ"),
         ({"classes": ["a", 7, "b"]}, "expected a name, found 7"),
         ({"classes": "abc"}, "classes must be a list"),
-        ({"seen_mix": [0.5, 0.5]}, "share of each of the 3 classes"),
-        ({"seen_mix": [0.5, 0.5, 0.5]}, "the sum 1"),
-        ({"seen_mix": [2.0, -1.0, 0.0]}, "share of each"),
-        ({"source_mix": ["a", "b", "c"]}, "share of each"),
-        ({"target_mix": [0.1, 0.2, 0.7]}, "of the wrong kind"),
+        ({"training_shares": [0.5, 0.5]}, "share of each of the 3 classes"),
+        ({"training_shares": [0.5, 0.5, 0.5]}, "the sum 1"),
+        ({"training_shares": [2.0, -1.0, 0.0]}, "share of each"),
+        ({"source_shares": ["a", "b", "c"]}, "share of each"),
+        ({"target_shares": [0.1, 0.2, 0.7]}, "of the wrong kind"),
         ({"rule": {"method": "mine", "options": {}}}, "'mine' is not one of askew's"),
         ({"rule": {"method": "mcd", "options": {"depth": 99}}}, "must be between 0 and 3"),
         ({"made": 3}, "of the wrong kind"),
@@ -398,9 +398,12 @@ def test_a_name_that_comes_twice_in_json_is_refused(tmp_path: Path) -> None:
         ("rule", {"method": "coal", "options": [[1, 2]]}),
         ("rule", {"file": "a.py:A"}),
         ("bias", [10**400, 0, 0]),
-        ("seen_mix", ["0.5", "0.3", "0.2"]),
-        ("target_mix", {"mix": ["a", "b", "c"], "estimator": "em", "low": None, "high": None}),
-        ("target_mix", [1, 2, 3]),
+        ("training_shares", ["0.5", "0.3", "0.2"]),
+        (
+            "target_shares",
+            {"shares": ["a", "b", "c"], "estimator": "em", "low": None, "high": None},
+        ),
+        ("target_shares", [1, 2, 3]),
         ("input", [[1]]),
         ("input", {"shape": [8], "columns": 5}),
         ("made", 7),

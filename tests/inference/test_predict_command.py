@@ -149,7 +149,7 @@ def test_the_summary_as_json_has_the_predicted_distribution(
         "file": "out.csv",
         "images": 8,
         "broken": 3,
-        "mix": {name: pytest.approx(found.count(name) / 5) for name in CLASSES},
+        "shares": {name: pytest.approx(found.count(name) / 5) for name in CLASSES},
     }
 
 

@@ -306,7 +306,7 @@ def test_a_finished_run_loads_as_a_plain_model_that_predicts_what_the_run_did(
     of_run.save(tmp_path / "model")
     for model in (of_run, askew.load(root / run.key, "cpu"), askew.load(tmp_path / "model", "cpu")):
         assert not any(name.startswith(("teacher.", "shares.")) for name in model.weights)
-        for name, x in (("target", data.target.x), ("exam", data.test_images.x)):
+        for name, x in (("target", data.target.x), ("test", data.test_images.x)):
             np.testing.assert_allclose(
                 model.logits(x), outputs[name].float(), rtol=2e-3, atol=2e-3, err_msg=name
             )

@@ -58,7 +58,7 @@ def test_features_are_those_that_the_trained_head_was_given(mini_runs: Path) -> 
     )
     (weight,) = [t.numpy() for n, t in tensors.items() if n.startswith("head.") and t.ndim == 2]
     (bias,) = [t.numpy() for n, t in tensors.items() if n.startswith("head.") and t.ndim == 1]
-    wanted = outputs["exam"].float().numpy()[task.test.paper]
+    wanted = outputs["test"].float().numpy()[task.test.paper]
     assert np.allclose(found.target @ weight.T + bias, wanted, atol=0.05)
     assert np.array_equal(found.target_y, task.test.y[task.test.paper])
 

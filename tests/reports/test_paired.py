@@ -16,6 +16,7 @@ from test_results import put
 from askew.core.files import read_tensors, write_tensors
 from askew.data.benchmarks import load_task
 from askew.data.label_shift import DIGITS_TAIL
+from askew.evaluation.outputs import OUTPUTS_FORM
 from askew.reports.findings import has_few_classes, lost_classes, run_findings
 from askew.reports.formats import markdown
 from askew.reports.paired import comparisons, paired, with_ensembles
@@ -121,10 +122,10 @@ def test_the_ensemble_is_the_most_probable_class_on_average_over_seeds(
     rng = np.random.default_rng(0)
     for folder in folders:  # each is right about half of the images, and sure of it
         tensors, notes = read_tensors(folder / "outputs.safetensors")
-        logits = torch.from_numpy(rng.normal(size=tuple(tensors["exam"].shape))).half()
-        write_tensors(folder / "outputs.safetensors", tensors | {"exam": logits}, notes)
+        logits = torch.from_numpy(rng.normal(size=tuple(tensors["test"].shape))).half()
+        write_tensors(folder / "outputs.safetensors", tensors | {"test": logits}, notes)
     mean = np.mean(
-        [_softmax(read_tensors(f / "outputs.safetensors")[0]["exam"].double()) for f in folders],
+        [_softmax(read_tensors(f / "outputs.safetensors")[0]["test"].double()) for f in folders],
         axis=0,
     )
     right = mean.argmax(axis=1) == test.y
@@ -171,7 +172,7 @@ def test_methods_without_their_views_and_lost_classes_are_findings(root: Path) -
     write_tensors(
         folder / "outputs.safetensors",
         {"target": logits[:10].clone(), "source_val": logits, "source_val_y": y},
-        {},
+        {"form": OUTPUTS_FORM},
     )
     found = {
         finding.code: finding.where for finding in run_findings(collect(finished_runs(root)), [])
@@ -208,7 +209,7 @@ def test_a_target_of_few_classes_is_a_finding_where_they_are_drawn_evenly(
     folder = put(root, "a", 45.0, method=method, target_sampler=sampler, target_floor=0.01, seed=2)
     key = key_before(json.loads((folder / "run.json").read_text())["run"])
     (root / str(key)).mkdir()
-    (root / str(key) / "reweighted.json").write_text(json.dumps({"target_mix": estimate}))
+    (root / str(key) / "reweighted.json").write_text(json.dumps({"target_shares": estimate}))
     codes = {finding.code: finding.where for finding in run_findings(collect([folder]), [])}
     assert codes.get("A011") == (
         (f"digits/usps-mnist (rs-ut), {method}: seed 2",) if found else None

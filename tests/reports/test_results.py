@@ -127,7 +127,7 @@ def test_the_paper_s_number_stands_beside_ours(root: Path) -> None:
         "n": 2,
         "whole": {"mean": 71.0, "spread": pytest.approx(2**0.5), "values": [70.0, 72.0]},
         "ensemble": None,
-        "paper_exam": {"mean": 50.0, "spread": 0.0, "overall": 72.0},
+        "paper_test": {"mean": 50.0, "spread": 0.0, "overall": 72.0},
         "overall": 72.0,
         "worst_class": 61.0,
         "intervals": [[69.0, 71.0], [71.0, 73.0]],

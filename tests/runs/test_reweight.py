@@ -79,12 +79,12 @@ def test_the_scores_are_those_of_the_stored_logits_reweighted(
 ) -> None:
     folder = finish(make_run(method), skewed, tmp_path)
     record = stored(folder)
-    prior, training_prior = np.array(record["target_mix"]), np.array(record["seen_mix"])
+    prior, training_prior = np.array(record["target_shares"]), np.array(record["training_shares"])
     for share in (prior, training_prior):
         assert share.shape == (3,)
         assert share.min() >= 0
         assert share.sum() == pytest.approx(1, abs=1e-6)
-    z = adjust_logits(logits(folder)["exam"].numpy(), prior, training_prior)
+    z = adjust_logits(logits(folder)["test"].numpy(), prior, training_prior)
     second, first = np.sort(z, axis=1)[:, -2:].T
     close = int(
         (first - second < 4 * HALF * np.abs(z).max()).sum()
@@ -97,13 +97,15 @@ def test_the_scores_are_those_of_the_stored_logits_reweighted(
     assert np.abs(np.array(found["confusion"]) - np.array(want["confusion"])).sum() <= 2 * close
 
 
-def test_the_target_mix_is_that_of_the_stored_logits_and_near_the_true_one(
+def test_the_target_shares_are_those_of_the_stored_logits_and_near_the_true_one(
     skewed: Task, make_run: Any, tmp_path: Path
 ) -> None:
     folder = finish(make_run(rounds=10), skewed, tmp_path)
     z, training_data = logits(folder), skewed.training_data
     again = bbse_prior(z["source_val"], torch.from_numpy(training_data.source_val.y), z["target"])
-    torch.testing.assert_close(torch.tensor(stored(folder)["target_mix"]), again, rtol=0, atol=0.02)
+    torch.testing.assert_close(
+        torch.tensor(stored(folder)["target_shares"]), again, rtol=0, atol=0.02
+    )
     true = np.bincount(skewed.test.y) / len(skewed.test.y)
     assert np.abs(again.numpy() - true).max() < 0.1
 
@@ -123,11 +125,11 @@ def test_every_finished_run_has_them_a_pre_training_too(
     finish(run, task, tmp_path)
     for key in (run.key, run.before.key):
         record = stored(RunFolder(tmp_path / key))
-        assert set(record) == {"target_mix", "seen_mix", "unsure", "scores"}
+        assert set(record) == {"target_shares", "training_shares", "unsure", "scores"}
         assert (
             set(record["scores"]) == set(RunFolder(tmp_path / key).scores()) == {"whole", "paper"}
         )
-        assert sum(record["target_mix"]) == pytest.approx(1, abs=1e-6)
+        assert sum(record["target_shares"]) == pytest.approx(1, abs=1e-6)
 
 
 class Mute(SourceOnly):
@@ -144,7 +146,7 @@ def test_an_estimate_that_cannot_be_trusted_is_noted_in_the_file_and_no_warning(
 ) -> None:
     record = stored(finish(make_run(Mute()), task, tmp_path))  # a warning would be an error here
     assert record["unsure"]
-    assert sum(record["target_mix"]) == pytest.approx(1, abs=1e-6)
+    assert sum(record["target_shares"]) == pytest.approx(1, abs=1e-6)
     assert not stored(finish(make_run(rounds=10), task, tmp_path))["unsure"]
 
 
@@ -161,9 +163,11 @@ def test_the_sampler_s_mix_is_what_most_methods_have_seen(
         ),
     )
     balanced = make_run(DANN())
-    assert stored(finish(balanced, task, tmp_path))["seen_mix"] == pytest.approx([1 / 3] * 3)
+    assert stored(finish(balanced, task, tmp_path))["training_shares"] == pytest.approx([1 / 3] * 3)
     natural = replace(balanced, sampler="natural")
-    assert stored(finish(natural, task, tmp_path))["seen_mix"] == pytest.approx([0.1, 0.4, 0.5])
+    assert stored(finish(natural, task, tmp_path))["training_shares"] == pytest.approx(
+        [0.1, 0.4, 0.5]
+    )
 
 
 def correction(mix: list[float], seen: list[float]) -> float:
@@ -178,13 +182,13 @@ def test_what_bbse_weighed_already_is_not_weighed_again(
     run = make_run(BBSE(), rounds=10, pretrain=100)
     record = stored(finish(run, skewed, tmp_path))
     # its training prior is the one that the network before it estimated
-    estimated = stored(RunFolder(tmp_path / run.before.key))["target_mix"]
-    assert record["seen_mix"] == pytest.approx(estimated, abs=1e-5)
+    estimated = stored(RunFolder(tmp_path / run.before.key))["target_shares"]
+    assert record["training_shares"] == pytest.approx(estimated, abs=1e-5)
     even = [1 / 3] * 3
-    assert correction(record["target_mix"], even) > 1.5
+    assert correction(record["target_shares"], even) > 1.5
     assert (
-        correction(record["target_mix"], record["seen_mix"])
-        < correction(record["target_mix"], even) / 2
+        correction(record["target_shares"], record["training_shares"])
+        < correction(record["target_shares"], even) / 2
     )
 
 
@@ -195,9 +199,9 @@ def test_what_pada_weighed_already_is_not_weighed_again(
     record = stored(finish(run, skewed, tmp_path))
     # in its one round it counted classes by the mean prediction of the network before it
     gamma = logits(RunFolder(tmp_path / run.before.key))["target"].softmax(dim=-1).mean(dim=0)
-    assert record["seen_mix"] == pytest.approx((gamma / gamma.sum()).tolist(), abs=2e-3)
+    assert record["training_shares"] == pytest.approx((gamma / gamma.sum()).tolist(), abs=2e-3)
     assert (
-        max(record["seen_mix"]) - min(record["seen_mix"]) > 0.1
+        max(record["training_shares"]) - min(record["training_shares"]) > 0.1
     )  # the sampler gave a third of each
 
 
@@ -212,8 +216,10 @@ def test_bbse_is_trained_on_the_prior_that_the_source_only_network_estimated(
         for p in (tmp_path / "runs").glob("*/run.json")
     }
     (before,) = [path for path, stages in plans.items() if stages == 2]
-    assert record["seen_mix"] == pytest.approx(stored(RunFolder(before))["target_mix"], abs=1e-5)
-    assert max(record["seen_mix"]) > 0.2  # far from the sampler's tenth each
+    assert record["training_shares"] == pytest.approx(
+        stored(RunFolder(before))["target_shares"], abs=1e-5
+    )
+    assert max(record["training_shares"]) > 0.2  # far from the sampler's tenth each
 
 
 # --- what the commands show ---

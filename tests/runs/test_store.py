@@ -16,7 +16,7 @@ from leftovers import left_by_dead_process
 from askew.core.errors import UserError
 from askew.core.files import Damaged, Unwritable, write_json, write_tensors
 from askew.runs.claims import Taken
-from askew.runs.root import MARKER, finished_runs, open_root
+from askew.runs.root import MARKER, check_out, finished_runs, open_root
 from askew.runs.store import RunFolder
 
 
@@ -184,7 +184,7 @@ def finished(path: Path) -> RunFolder:
     }
     folder.describe({"run": {"task": "toy", "seed": 3}, "notes": []})
     write_json(path / "scores.json", {"whole": test})
-    write_json(path / "reweighted.json", {"target_mix": [0.5, 0.5], "scores": {"whole": test}})
+    write_json(path / "reweighted.json", {"target_shares": [0.5, 0.5], "scores": {"whole": test}})
     for name in ("weights", "outputs"):
         write_tensors(
             path / f"{name}.safetensors", {"w": torch.arange(6.0).view(2, 3)}, {"form": "1"}
@@ -330,3 +330,12 @@ def test_a_trace_that_finds_no_room_is_explained(
     )  # stands for the write: any OSError inside is explained
     with pytest.raises(UserError, match=r"There is no room left on the disk for trace\.jsonl"):
         RunFolder(tmp_path).add_trace({"step": 1})
+
+
+@pytest.mark.parametrize(("content", "why"), [('{"form": 1}', "of form 1"), ("[]", "damaged")])
+def test_runs_of_another_layout_are_refused(tmp_path: Path, content: str, why: str) -> None:
+    root = open_root(tmp_path / "runs")
+    (root / MARKER).write_text(content)
+    for use in (open_root, finished_runs, lambda _: check_out(tmp_path)):
+        with pytest.raises(UserError, match=why):
+            use(root)

@@ -146,10 +146,10 @@ def assert_finite(last: Snapshot) -> None:
     found = {
         **last.checkpoint(),
         **{f"loss {term}": torch.tensor(value) for term, value in last.losses.items()},
-        "exam": outputs.test,
+        "test": outputs.test,
         "target": outputs.target,
         "source_val": outputs.source_val,
-        "seen mix": last.training_prior,
+        "training shares": last.training_prior,
     }
     assert [what for what, value in found.items() if not torch.isfinite(value).all()] == []
     assert last.training_prior.sum().item() == pytest.approx(1)

@@ -10,9 +10,10 @@ from askew.adaptation.assessment import Adaptation, assess
 from askew.adaptation.inputs import ImageSettings, Inputs, image_inputs
 from askew.adaptation.recipe import auto
 from askew.adaptation.session import Session, TrainingSet
-from askew.core.files import read_tensors, write_json
+from askew.core.files import write_json
 from askew.data.custom import kind_of
 from askew.data.task import Task
+from askew.evaluation.outputs import read_stored_outputs
 from askew.methods.auto import Auto
 from askew.runs.execute import Execution, Progress
 from askew.runs.outcome import Predictions, write_results
@@ -29,14 +30,14 @@ def run_auto(run: Run, task: Task, how: Execution) -> Iterator[Progress]:
     inputs = yield from benchmark_inputs(run, task, how)
     session = Session(folder.path / "networks", how.device, seed=run.seed)
     found = assess(session, inputs, (yield from auto(session, inputs)))
-    tensors = read_tensors(found.final.folder / "outputs.safetensors")[0]
+    tensors = read_stored_outputs(found.final.folder)
     write_json(folder.path / ASSESSMENT, _as_json(found))
     predictions = Predictions(
-        test=tensors["exam"].float(),
+        test=tensors["test"].float(),
         target=tensors["target"].float(),
         source_val=tensors["source_val"].float(),
         source_val_y=tensors["source_val_y"],
-        training_prior=tensors["seen_mix"],
+        training_prior=tensors["training_shares"],
     )
     write_results(folder, task, predictions)
 

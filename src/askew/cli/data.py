@@ -328,7 +328,7 @@ def _distributions_as_json(found: LabelDistributions) -> dict[str, Any]:
         strict=True,
     )
     return {
-        "classes": [{"class": k, "source": s, "target": t, "exam": e} for k, s, t, e in columns],
+        "classes": [{"class": k, "source": s, "target": t, "test": e} for k, s, t, e in columns],
         "js_distance": found.distance,
         "error_bound": found.bound,
         "largest_to_smallest": _ratios(found),

@@ -229,7 +229,7 @@ def _print_counts(
     the classes."""
     if as_json:
         summary: dict[str, Any] = {} if path is None else {kind: str(path)}
-        summary |= {"images": counts.images, "broken": counts.broken, "mix": counts.distribution}
+        summary |= {"images": counts.images, "broken": counts.broken, "shares": counts.distribution}
         print_json(summary | ({} if rows is None else {"predictions": rows}))
         return
     where = "" if path is None else f" in {path}"

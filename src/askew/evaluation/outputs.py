@@ -189,11 +189,27 @@ class DomainOutputs:
         return val, target
 
 
+OUTPUTS_FORM = "2"
+"""Version of the layout of a run's stored outputs."""
+
+
+def read_stored_outputs(folder: Path) -> dict[str, Any]:
+    """Read a finished run's stored tensors; UserError if their layout is another version's."""
+    stored, notes = read_tensors(folder / "outputs.safetensors")
+    form = notes.get("form", "1")
+    if form != OUTPUTS_FORM:
+        raise UserError(
+            f"The outputs in {folder} are of form {form}, and this askew reads form {OUTPUTS_FORM}.",
+            "train the run again, or use the askew that made it.",
+        )
+    return stored
+
+
 def read_outputs(folder: Path) -> DomainOutputs:
     """The outputs of a finished run's network on held-out source and target."""
     import torch  # late: tables and reports need softmax without it
 
-    stored, _ = read_tensors(folder / "outputs.safetensors")
+    stored = read_stored_outputs(folder)
     try:
         if not all(torch.isfinite(stored[name]).all() for name in ("source_val", "target")):
             raise UserError(
@@ -201,7 +217,10 @@ def read_outputs(folder: Path) -> DomainOutputs:
                 "lower the rates, as by -t lr=0.001.",
             )
         return DomainOutputs.of(
-            stored["source_val"], stored["source_val_y"], stored["target"], stored["seen_mix"]
+            stored["source_val"],
+            stored["source_val_y"],
+            stored["target"],
+            stored["training_shares"],
         )
     except (KeyError, ValueError):  # somebody else's, with a hash that is right
         raise Damaged(folder / "outputs.safetensors") from None

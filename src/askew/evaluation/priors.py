@@ -386,5 +386,5 @@ def score_under_estimated_prior(
     rates = PredictionRates.of(source_val, source_val_y, target)
     prior = rates.bbse()
     scores = score_test(test, adjust_logits(as_floats(logits), prior, trained_on))
-    record = {"target_mix": prior.tolist(), "seen_mix": trained_on.tolist()}
+    record = {"target_shares": prior.tolist(), "training_shares": trained_on.tolist()}
     return record | {"unsure": rates.unsure, "scores": scores}

@@ -22,7 +22,7 @@ from askew.methods.base import Method
 from askew.nets.network import check
 from askew.nets.spec import NetworkSpec, read_network
 
-FORM = 2
+FORM = 3
 """Version of the JSON's layout."""
 CARD_HASH = "card_hash"
 
@@ -49,7 +49,12 @@ class TargetPrior:
         return cls(prior, shares.estimator, low, high)
 
     def as_json(self) -> dict[str, Any]:
-        return {"mix": self.prior, "estimator": self.estimator, "low": self.low, "high": self.high}
+        return {
+            "shares": self.prior,
+            "estimator": self.estimator,
+            "low": self.low,
+            "high": self.high,
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,9 +117,9 @@ class ModelCard:
                 **({"columns": list(self.columns)} if self.columns else {}),
             },
             "classes": list(self.classes),
-            "seen_mix": list(self.training_prior),
-            "source_mix": None if self.source_prior is None else list(self.source_prior),
-            "target_mix": None if self.target_prior is None else self.target_prior.as_json(),
+            "training_shares": list(self.training_prior),
+            "source_shares": None if self.source_prior is None else list(self.source_prior),
+            "target_shares": None if self.target_prior is None else self.target_prior.as_json(),
             "temperature": self.temperature,
             **({"bias": list(self.bias)} if self.bias else {}),
             "made": dict(self.made),
@@ -211,7 +216,7 @@ def _card(values: Mapping[str, Any], rule: Method | None) -> ModelCard:
     classes = tuple(_text(name) for name in _list(values["classes"], "classes"))
     if len(classes) < 1 or len(set(classes)) < len(classes):
         raise ValueError("classes must be names that differ")
-    c, source, target = len(classes), values["source_mix"], values["target_mix"]
+    c, source, target = len(classes), values["source_shares"], values["target_shares"]
     shape = shape_of(values["input"]["shape"])
     return ModelCard(
         net=read_network(values["network"]),
@@ -219,8 +224,8 @@ def _card(values: Mapping[str, Any], rule: Method | None) -> ModelCard:
         shape=shape,
         columns=_columns(values["input"].get("columns", []), shape),
         classes=classes,
-        training_prior=prior_of(values["seen_mix"], c, "seen_mix"),
-        source_prior=None if source is None else prior_of(source, c, "source_mix"),
+        training_prior=prior_of(values["training_shares"], c, "training_shares"),
+        source_prior=None if source is None else prior_of(source, c, "source_shares"),
         target_prior=None if target is None else _target_prior(target, c),
         temperature=_temperature(values.get("temperature", 1.0)),
         bias=_bias(values.get("bias", []), c),
@@ -267,7 +272,7 @@ def _target_prior(value: Mapping[str, Any], classes: int) -> TargetPrior:
         None if value[k] is None else _shares(value[k], classes, k) for k in ("low", "high")
     )
     return TargetPrior(
-        prior_of(value["mix"], classes, "target_mix"), _text(value["estimator"]), low, high
+        prior_of(value["shares"], classes, "target_shares"), _text(value["estimator"]), low, high
     )
 
 

@@ -28,7 +28,7 @@ from askew.core.errors import UserError, unknown
 from askew.core.files import as_json, is_temporary, read_tensors, whole_folder
 from askew.core.options import path as as_path
 from askew.core.options import shown
-from askew.evaluation.outputs import Floats, adjust_logits, softmax
+from askew.evaluation.outputs import Floats, adjust_logits, read_stored_outputs, softmax
 from askew.inference.inputs import as_input, checked_batch, listed
 from askew.inference.model_card import (
     CARD_HASH,
@@ -361,11 +361,11 @@ def _run_card(
     run = record["run"]
     classes = tuple(str(name) for name in record["classes"])
     method = run["plan"][-1]["method"]
-    outputs = read_tensors(folder.path / "outputs.safetensors")[0]
-    training_prior = prior_of(outputs["seen_mix"].tolist(), len(classes), "seen_mix")
+    outputs = read_stored_outputs(folder.path)
+    training_prior = prior_of(outputs["training_shares"].tolist(), len(classes), "training_shares")
     if target_prior is None and reweighting:
         target_prior = TargetPrior(
-            prior_of(reweighting["target_mix"], len(classes), "target_mix"), "bbse"
+            prior_of(reweighting["target_shares"], len(classes), "target_shares"), "bbse"
         )
     sizes = record["source_sizes"]
     return ModelCard(
@@ -374,7 +374,7 @@ def _run_card(
         shape=shape_of(record["shape"]),
         classes=classes,
         training_prior=training_prior,
-        source_prior=prior_of([n / sum(sizes) for n in sizes], len(classes), "source_mix"),
+        source_prior=prior_of([n / sum(sizes) for n in sizes], len(classes), "source_shares"),
         target_prior=target_prior,
         made={
             "run": run,

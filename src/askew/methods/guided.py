@@ -21,8 +21,8 @@ class GuidedTeacher(PriorAwareTeacher):
     predictions.
 
     Assumes: as the teacher, but for its start: many of the given soft labels r(x) are right.
-        `askew adapt` gives those of its networks on embeddings, then fine-tuned ones' too; without any,
-        they are those of the network as it begins.
+        `askew adapt` gives those of its candidates; without any, they are the network's own
+        predictions at the beginning.
     Minimises: what the teacher minimises, but for its agreement, of which (1 − w) is left beside
         w·γ·E_t −Σ_k r_k(x) log h_k(x₁), with w = max(0, 1 − t/u), t being progress from 0 to 1. In
         the first round the even draw goes by the given soft labels too.

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from askew.core.errors import UserError
-from askew.core.files import read_tensors
 from askew.evaluation.metrics import mean
-from askew.evaluation.outputs import Floats, as_floats, as_labels
+from askew.evaluation.outputs import Floats, as_floats, as_labels, read_stored_outputs
 from askew.methods import METHODS
 from askew.reports.results import Row, std
 from askew.runs.claims import run_label
@@ -251,7 +250,9 @@ def _few_classes(rows: Sequence[Row]) -> Iterator[str]:
         seeds = []
         for seed, folder in zip(row.seeds, row.folders, strict=True):
             key = key_before(RunFolder(folder).record()["run"])
-            prior = RunFolder(folder.parent / key).reweighting().get("target_mix") if key else None
+            prior = (
+                RunFolder(folder.parent / key).reweighting().get("target_shares") if key else None
+            )
             if prior is not None and has_few_classes(np.array(prior)):
                 seeds.append(str(seed))
         if seeds:
@@ -271,7 +272,7 @@ def _lost_classes(rows: Sequence[Row]) -> Iterator[str]:
         for seed, folder in zip(row.seeds, row.folders, strict=True):
             if (folder / "outputs.safetensors").exists():
                 classes = RunFolder(folder).record().get("classes")
-                for k in lost_classes(read_tensors(folder / "outputs.safetensors")[0]):
+                for k in lost_classes(read_stored_outputs(folder)):
                     seeds.setdefault(classes[k] if classes else str(k), []).append(seed)
         named = [f"{name} (seed {', '.join(map(str, found))})" for name, found in seeds.items()]
         if named:

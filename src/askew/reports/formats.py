@@ -186,7 +186,7 @@ def as_plain(tables: Sequence[Layout]) -> list[dict[str, Any]]:
                 }
                 for found in comparisons(table)
             },
-            "remarks": notes_of(table),
+            "notes": notes_of(table),
         }
         for table in tables
     ]

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from askew.core.files import Damaged, read_tensors
+from askew.core.files import Damaged
 from askew.evaluation.metrics import class_accuracy, confusion, mean
-from askew.evaluation.outputs import Floats, as_floats, softmax
+from askew.evaluation.outputs import Floats, as_floats, read_stored_outputs, softmax
 from askew.reports.features import task_of
 from askew.reports.paper_table import OWN, REFERENCE, Layout, Line
 from askew.reports.results import Row, std
@@ -143,7 +143,7 @@ def _ensemble(row: Row, data: Path | None) -> float | None:
 
 def _probabilities(file: Path, shape: tuple[int, int]) -> Floats:
     """Of the test images, by a run's stored logits; Damaged if they are none of these images'."""
-    logits = read_tensors(file)[0].get("exam")
+    logits = read_stored_outputs(file.parent).get("test")
     if logits is None or tuple(logits.shape) != shape:
         raise Damaged(file)
     return softmax(as_floats(logits))

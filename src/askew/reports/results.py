@@ -300,7 +300,7 @@ def as_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
             "n": len(r.seeds),
             "whole": {"mean": mean(r.values), "spread": std(r.values), "values": list(r.values)},
             "ensemble": r.ensemble,
-            "paper_exam": {
+            "paper_test": {
                 "mean": mean(r.paper_values),
                 "spread": std(r.paper_values),
                 "overall": mean(r.paper_overall),

@@ -293,7 +293,7 @@ def _estimates(
     estimated = {}
     for row in rows:
         estimates = [
-            found["target_mix"]
+            found["target_shares"]
             for folder in row.folders
             if (found := RunFolder(folder).reweighting())
         ]

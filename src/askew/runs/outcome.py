@@ -10,6 +10,7 @@ import torch
 from askew.core.files import write_json, write_tensors
 from askew.data.task import Task
 from askew.evaluation.metrics import score_test
+from askew.evaluation.outputs import OUTPUTS_FORM
 from askew.evaluation.priors import score_under_estimated_prior
 from askew.runs.store import RunFolder
 from askew.training.snapshot import Checkpoint
@@ -41,9 +42,9 @@ class Outcome:
 
 def score_predictions(task: Task, found: Predictions) -> Outcome:
     """The tensors to store, and the scores where there are test labels."""
-    logits = {"exam": found.test, "target": found.target, "source_val": found.source_val}
+    logits = {"test": found.test, "target": found.target, "source_val": found.source_val}
     tensors = {name: value.half() for name, value in logits.items()}
-    tensors |= {"source_val_y": found.source_val_y, "seen_mix": found.training_prior}
+    tensors |= {"source_val_y": found.source_val_y, "training_shares": found.training_prior}
     if task.test is None:
         return Outcome(tensors, {})
 
@@ -59,7 +60,7 @@ def write_outcome(folder: RunFolder, outcome: Outcome, weights: Checkpoint | Non
     """Write the weights, if any, the predictions, the scores and `done`."""
     if weights is not None:
         write_tensors(folder.path / "weights.safetensors", weights, {"form": "1"})
-    write_tensors(folder.path / "outputs.safetensors", outcome.tensors, {"form": "1"})
+    write_tensors(folder.path / "outputs.safetensors", outcome.tensors, {"form": OUTPUTS_FORM})
     for name, values in outcome.scores.items():
         write_json(folder.path / name, values)
     folder.finish()

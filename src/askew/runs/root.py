@@ -3,18 +3,22 @@ listed."""
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from askew.core import files
 from askew.core.errors import UserError
-from askew.core.files import write_json, writing
+from askew.core.files import Damaged, write_json, writing
 from askew.core.tracking import LOGS
+from askew.data.paths import require_file
 from askew.runs.store import PRETRAINING, RunFolder
 
 MARKER = "askew-runs.json"
 """Marks a folder of runs as ours."""
+FORM = 2
+"""Version of the layout of run folders."""
 
 
 def check_root(path: Path) -> Path:
@@ -26,6 +30,7 @@ def check_root(path: Path) -> Path:
             f"The folder {path} holds other things and was not made by askew.",
             "choose a new or empty folder with --out.",
         )
+    _check_form(path, "choose a new or empty folder with --out")
     return path
 
 
@@ -36,6 +41,7 @@ def check_out(out: Path) -> None:
         raise UserError(f"{out} is a file, not a folder.", "choose another folder with -o.")
     runs = out / "runs"
     if (runs / MARKER).exists() or not out.is_dir():
+        _check_form(runs, "choose a new or empty folder with -o")
         return
     if not all(files.is_temporary(p) or (p == runs and is_unmarked(p)) for p in out.iterdir()):
         raise UserError(
@@ -59,7 +65,7 @@ def open_root(path: Path) -> Path:
         path.mkdir(parents=True, exist_ok=True)
     files.sweep(path)
     if not (path / MARKER).exists():
-        write_json(path / MARKER, {"what": "a folder of askew runs", "form": 1})
+        write_json(path / MARKER, {"what": "a folder of askew runs", "form": FORM})
     for folder, names in run_folders(path):
         RunFolder(folder).tidy(names)
     return path
@@ -71,7 +77,24 @@ def known_root(path: Path) -> Path:
         raise UserError(
             f"{path} is not a folder of askew runs.", "name the folder that `askew bench` wrote to."
         )
+    _check_form(path, "name another folder")
     return path
+
+
+def _check_form(path: Path, hint: str) -> None:
+    """Raise a UserError if the runs in a marked folder were stored by another version's layout."""
+    if not (path / MARKER).exists():
+        return
+    try:
+        require_file(path / MARKER)
+        form = json.loads((path / MARKER).read_bytes())["form"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        raise Damaged(path / MARKER) from None
+    if form != FORM:
+        raise UserError(
+            f"The runs in {path} are of form {form!r}, and this askew reads form {FORM}.",
+            f"{hint}, or use the askew that made them.",
+        )
 
 
 def finished_runs(root: Path) -> list[Path]:
