@@ -63,7 +63,7 @@ _HOMES = {
     "askew.inference.predictor": ("Predictor", "load"),
 }
 _PACKAGES = ("data", "methods", "runs")
-"""Names for authors of benchmarks, of methods and of studies, which `askew` itself does not have."""
+"""Packages with names for authors of benchmarks, methods and studies."""
 
 
 def __getattr__(name: str) -> Any:

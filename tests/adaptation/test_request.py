@@ -212,7 +212,7 @@ def test_a_model_with_known_shares_predicts_as_the_table_does(
     with (tmp_path / "out" / "predictions.csv").open(newline="") as lines:
         p = np.array([[float(row[f"p_{name}"]) for name in NAMES] for row in csv.DictReader(lines)])
     np.testing.assert_allclose(p.mean(axis=0), [0.1, 0.3, 0.6], atol=1e-3)
-    np.testing.assert_allclose(p, model.predict_proba(XT, prior="target"), atol=5e-3)
+    np.testing.assert_allclose(p, model.predict_proba(XT, shares="target"), atol=5e-3)
 
 
 def test_known_shares_change_no_training(

@@ -212,13 +212,13 @@ def test_without_target_rows_it_trains_on_the_source_alone() -> None:
     assert (one.predict_proba(XT) == other.predict_proba(XT)).all()
 
 
-def test_the_prior_is_chosen_when_it_predicts() -> None:
+def test_the_class_shares_are_chosen_when_it_predicts() -> None:
     model = short().fit_domains(XS, YS, XT)
     plain = model.predict_proba(XT)
     assert model.predictor_.card.training_prior == pytest.approx((1 / 3,) * 3), (
         "source batches are balanced"
     )
-    model.set_params(prior="target")
+    model.set_params(shares="target")
     weighed = plain * np.clip(model.target_shares_, 1e-3 / 3, None)
     assert model.predict_proba(XT) == pytest.approx(
         weighed / weighed.sum(axis=1, keepdims=True), abs=1e-6

@@ -62,7 +62,7 @@ def test_onnx_takes_raw_pixels_in_batches_of_any_size(tmp_path: Path) -> None:
     assert about["classes"] == list(CLASSES)
     assert about["input"]["dtype"] == "uint8"
     assert about["input"]["shape"] == ["n", 3, 32, 32]
-    assert about["prior"] == pytest.approx(TARGET)
+    assert about["shares"] == pytest.approx(TARGET)
 
 
 def test_centre_crop_and_scaling_are_inside(
@@ -71,7 +71,7 @@ def test_centre_crop_and_scaling_are_inside(
     pytest.importorskip("onnxruntime")
     shallow_resnets(monkeypatch)  # an exporter reads it layer by layer
     model = predictor("resnet18+mlp", (3, 40, 40))
-    assert export(model, tmp_path / "m.onnx", "seen") <= 1e-4
+    assert export(model, tmp_path / "m.onnx", "training") <= 1e-4
     assert model.card.net.crop == 32
     session = session_of(tmp_path / "m.onnx")
     x = images(3, 3, 5, 5).repeat(8, axis=2).repeat(8, axis=3)
@@ -104,7 +104,7 @@ def test_corners_and_domain_statistics_are_inside(
     x = images(3, 3, 40, 40)
     exact = model.classifier(torch.from_numpy(x)).detach().numpy()
     file = tmp_path / "m.onnx"
-    assert export(model, file, "seen") <= 1e-4
+    assert export(model, file, "training") <= 1e-4
     assert logits_of(session_of(file), x) == pytest.approx(exact, abs=1e-3, rel=1e-4)
 
 
@@ -156,5 +156,5 @@ def test_what_cannot_be_exported_is_refused_before_any_work(tmp_path: Path) -> N
     assert "Cannot write" in refused(lambda: export(predictor(), tmp_path / "no" / "m"))
     assert "Cannot write" in refused(lambda: export(predictor(), tmp_path))
     wrong: Any = "sauce"
-    assert "no prior" in refused(lambda: export(predictor(), tmp_path / "m", wrong))
+    assert "no label distribution" in refused(lambda: export(predictor(), tmp_path / "m", wrong))
     assert not list(tmp_path.iterdir())

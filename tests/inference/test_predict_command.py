@@ -200,7 +200,7 @@ def test_arrays_of_rows_are_predicted(cli: Command, row_model: Path, kind: str) 
         from pyarrow import parquet
 
         parquet.write_table(arrow.table({"x": rows(7).tolist()}), file)
-    found = table(cli("predict", row_model, file, "--prior", "target").out)
+    found = table(cli("predict", row_model, file, "--shares", "target").out)
     p = askew.load(row_model, "cpu").predict_proba(rows(7), TARGET)
     assert np.array([[float(r[c]) for c in HEAD[4:]] for r in found]) == pytest.approx(p, abs=1e-5)
     assert [row["path"] for row in found] == [f"rows.{kind}:{i}" for i in range(7)]
@@ -216,11 +216,26 @@ def test_a_row_with_nan_is_named_and_the_others_are_predicted(
     assert ["NaN" in row["problem"] for row in found] == [False, True, False]
 
 
-def test_shares_on_the_command_line_are_a_prior(cli: Command, row_model: Path) -> None:
+def test_shares_on_the_command_line_are_used(cli: Command, row_model: Path) -> None:
     np.save("rows.npy", rows(4))
-    found = table(cli("predict", row_model, "rows.npy", "--prior", "0,0,1").out)
+    found = table(cli("predict", row_model, "rows.npy", "--shares", "0,0,1").out)
     p = askew.load(row_model, "cpu").predict_proba(rows(4), [0, 0, 1])
     assert [float(row["probability"]) for row in found] == pytest.approx(p.max(axis=1), abs=1e-5)
+
+
+def test_shares_are_read_from_a_file_by_class(cli: Command, row_model: Path) -> None:
+    np.save("rows.npy", rows(4))
+    names = askew.load(row_model, "cpu").classes
+    Path("shares.csv").write_text(
+        "".join(f"{name},{int(k == 2)}\n" for k, name in enumerate(names))
+    )
+    by_file, by_list = (
+        cli("predict", row_model, "rows.npy", "--shares", shares).out
+        for shares in ("shares.csv", "0,0,1")
+    )
+    assert by_file == by_list
+    Path("shares.csv").write_text("nobody,1\n")
+    assert "nobody" in wrong(cli, "predict", row_model, "rows.npy", "--shares", "shares.csv")
 
 
 def test_memory_does_not_grow_with_the_number_of_pictures(tmp_path: Path) -> None:
@@ -328,8 +343,8 @@ def beside(*things: Path) -> None:
         (("row_model", "garbage.npy"), "The array file garbage.npy"),
         (("row_model", "garbage.npz"), "The array file garbage.npz"),
         (("image_model", "list.txt", "-o", "out.csv"), "None of the pictures can be read"),
-        (("image_model", "album", "--prior", "sauce"), "There is no prior 'sauce'."),
-        (("image_model", "album", "--prior", "1,2"), "each of the 3 classes, found 2 numbers"),
+        (("image_model", "album", "--shares", "sauce"), "There is no label distribution 'sauce'."),
+        (("image_model", "album", "--shares", "1,2"), "each of the 3 classes, found 2 numbers"),
         (("image_model", "album", "-o", "out.xlsx"), "written as .csv or .parquet, found out.xlsx"),
         (
             ("image_model", "album", "-o", "no/out.csv"),
@@ -394,8 +409,8 @@ def test_parquet_without_its_extra_is_said_before_the_work(
         (("row_model", "-o", "m.onnx", "--to", "tflite"), "tflite"),
         (("row_model", "-o", "album", "--to", "safetensors"), "holds other things than a model"),
         (
-            ("row_model", "-o", "m", "--to", "safetensors", "--prior", "target"),
-            "gets its prior when it is used",
+            ("row_model", "-o", "m", "--to", "safetensors", "--shares", "target"),
+            "gets its class shares when it is used",
         ),
         (("row_model",), "-o"),
     ],

@@ -50,22 +50,22 @@ def test_mcd_s_model_answers_with_the_mean_of_its_two_heads() -> None:
 
 
 @pytest.mark.parametrize(
-    ("prior", "shares"),
+    ("given", "shares"),
     [
-        ("uniform", (1 / 3, 1 / 3, 1 / 3)),
+        ("equal", (1 / 3, 1 / 3, 1 / 3)),
         ("source", SOURCE),
         ("target", TARGET),
-        ("seen", TRAINING),
+        ("training", TRAINING),
         ([2, 1, 1], (0.5, 0.25, 0.25)),
     ],
 )
-def test_a_prior_moves_each_logit_by_the_log_of_the_ratio_of_shares(
-    prior: Any, shares: tuple[float, ...]
+def test_class_shares_move_each_logit_by_the_log_of_the_ratio_of_shares(
+    given: Any, shares: tuple[float, ...]
 ) -> None:
     model = predictor()
     wanted = softmax(model.logits(rows()) + np.log(np.array(shares) / np.array(TRAINING)))
-    assert model.predict_proba(rows(), prior) == pytest.approx(wanted, abs=1e-6)
-    assert model.predict(rows(), prior).tolist() == [CLASSES[k] for k in wanted.argmax(axis=1)]
+    assert model.predict_proba(rows(), given) == pytest.approx(wanted, abs=1e-6)
+    assert model.predict(rows(), given).tolist() == [CLASSES[k] for k in wanted.argmax(axis=1)]
 
 
 def test_a_fine_tuned_network_predicts_channels_last_what_its_stored_weights_say(
@@ -82,7 +82,7 @@ def test_a_fine_tuned_network_predicts_channels_last_what_its_stored_weights_say
     assert model.logits(x) == pytest.approx(plain, rel=1e-3, abs=1e-3 * float(np.abs(plain).max()))
     model.save(tmp_path / "model")
     again = load(tmp_path / "model", "cpu")
-    exported = Graph(model, "uniform").classifier.net.state_dict()
+    exported = Graph(model, "equal").classifier.net.state_dict()
     for found in (model.weights, again.weights, exported):
         assert found.keys() == state.keys()
         assert all(
@@ -93,20 +93,20 @@ def test_a_fine_tuned_network_predicts_channels_last_what_its_stored_weights_say
 
 def test_a_class_that_training_never_saw_is_not_weighed_up() -> None:
     model = predictor(training_prior=(0.5, 0.5, 0.0))
-    assert model.prior_shift("uniform")[2] == 0
-    assert model.prior_shift("uniform")[:2] == pytest.approx(np.log(2 / 3))
+    assert model.logit_shift("equal")[2] == 0
+    assert model.logit_shift("equal")[:2] == pytest.approx(np.log(2 / 3))
 
 
-@pytest.mark.parametrize("prior", ["uniform", "target"])
-def test_a_bias_is_added_to_the_logits_under_every_prior_and_is_saved(
-    prior: Any, tmp_path: Path
+@pytest.mark.parametrize("shares", ["equal", "target"])
+def test_a_bias_is_added_to_the_logits_under_all_class_shares_and_is_saved(
+    shares: Any, tmp_path: Path
 ) -> None:
     plain, bias = predictor(temperature=2.0), (1.0, 0.0, -1.0)
     model = predictor(temperature=2.0, bias=bias)
-    wanted = softmax(np.log(plain.predict_proba(rows(), prior)) + np.array(bias) / 2)
-    assert model.predict_proba(rows(), prior) == pytest.approx(wanted, abs=1e-6)
+    wanted = softmax(np.log(plain.predict_proba(rows(), shares)) + np.array(bias) / 2)
+    assert model.predict_proba(rows(), shares) == pytest.approx(wanted, abs=1e-6)
     model.save(tmp_path / "model")
-    assert load(tmp_path / "model", "cpu").predict_proba(rows(), prior) == pytest.approx(
+    assert load(tmp_path / "model", "cpu").predict_proba(rows(), shares) == pytest.approx(
         wanted, abs=1e-6
     )
     assert "bias" not in plain.card.as_json(), "a model without one is stored as before"
@@ -211,9 +211,9 @@ def test_images_that_do_not_fit_are_refused(x: Any, message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("prior", "message"),
+    ("shares", "message"),
     [
-        ("sauce", "no prior 'sauce'"),
+        ("sauce", "no label distribution 'sauce'"),
         ([0.5, 0.5], "each of the 3 classes, found 2 numbers"),
         ([1, 1, -1], "found [1.0, 1.0, -1.0]"),
         ([0, 0, 0], "found [0.0, 0.0, 0.0]"),
@@ -222,11 +222,13 @@ def test_images_that_do_not_fit_are_refused(x: Any, message: str) -> None:
         (None, "each of the 3 classes"),
     ],
 )
-def test_a_prior_that_is_none_is_refused(prior: Any, message: str) -> None:
-    assert message in refused(lambda: predictor().predict_proba(rows(), prior))
+def test_class_shares_that_are_none_are_refused(shares: Any, message: str) -> None:
+    assert message in refused(lambda: predictor().predict_proba(rows(), shares))
 
 
 @pytest.mark.parametrize("name", ["source", "target"])
-def test_a_distribution_that_the_model_does_not_know_is_no_prior(name: str) -> None:
+def test_a_distribution_that_the_model_does_not_know_is_refused(name: str) -> None:
     model = predictor(**{f"{name}_prior": None})
-    assert f"does not know the {name}'s class prior" in refused(lambda: model.predict(rows(), name))
+    assert f"does not know the {name}'s class shares" in refused(
+        lambda: model.predict(rows(), name)
+    )

@@ -58,9 +58,9 @@ def names(shards: ShardFolder) -> list[str]:
 def test_shards_hold_every_input_once_and_in_order(
     predictor: Predictor, rows: Path, tmp_path: Path
 ) -> None:
-    shards = open_shards([rows], predictor, "uniform", tmp_path / "out", size=4)
+    shards = open_shards([rows], predictor, "equal", tmp_path / "out", size=4)
     assert len(shards.offsets) == 3
-    assert [predict_shard(predictor, shards, shard, "uniform") for shard in shards.missing()] == [
+    assert [predict_shard(predictor, shards, shard, "equal") for shard in shards.missing()] == [
         4,
         4,
         3,
@@ -73,14 +73,14 @@ def test_shards_hold_every_input_once_and_in_order(
 def test_only_shards_that_are_missing_are_predicted(
     predictor: Predictor, rows: Path, tmp_path: Path
 ) -> None:
-    shards = open_shards([rows], predictor, "uniform", tmp_path / "out", size=4)
+    shards = open_shards([rows], predictor, "equal", tmp_path / "out", size=4)
     for shard in shards.missing():
-        predict_shard(predictor, shards, shard, "uniform")
+        predict_shard(predictor, shards, shard, "equal")
     before = shards.file(0).stat().st_mtime_ns
     shards.file(1).unlink()
-    again = open_shards([rows], predictor, "uniform", tmp_path / "out", size=4)
+    again = open_shards([rows], predictor, "equal", tmp_path / "out", size=4)
     assert again.missing() == [1]
-    predict_shard(predictor, again, 1, "uniform")
+    predict_shard(predictor, again, 1, "equal")
     assert names(again) == [f"{rows}:{i}" for i in range(ROWS)]
     assert shards.file(0).stat().st_mtime_ns == before
 
@@ -93,14 +93,14 @@ def test_inputs_are_split_again_after_a_process_was_killed(
     (folder / INPUTS).write_text("{")
     for name in (INPUTS, REQUEST, "out"):
         left_by_dead_process(folder / name)
-    shards = open_shards([rows], predictor, "uniform", folder, size=4)
+    shards = open_shards([rows], predictor, "equal", folder, size=4)
     assert len(shards.missing()) == 3
     left_by_dead_process(shards.file(0))
-    open_shards([rows], predictor, "uniform", folder, size=4)
+    open_shards([rows], predictor, "equal", folder, size=4)
     assert sorted(path.name for path in folder.iterdir()) == [REQUEST, INPUTS]
 
 
-@pytest.mark.parametrize("what", ["other images", "another prior", "something else"])
+@pytest.mark.parametrize("what", ["other images", "other class shares", "something else"])
 def test_a_folder_that_was_begun_otherwise_is_left_alone(
     predictor: Predictor, rows: Path, tmp_path: Path, what: str
 ) -> None:
@@ -109,12 +109,12 @@ def test_a_folder_that_was_begun_otherwise_is_left_alone(
         folder.mkdir()
         (folder / "thesis.txt").write_text("mine")
     else:
-        open_shards([rows], predictor, "uniform", folder)
+        open_shards([rows], predictor, "equal", folder)
     np.save(tmp_path / "other.npy", np.zeros((2, WIDTH), dtype=np.float32))
     source = tmp_path / "other.npy" if what == "other images" else rows
-    prior = [0.9, 0.1] if what == "another prior" else "uniform"
+    shares = [0.9, 0.1] if what == "other class shares" else "equal"
     with pytest.raises(UserError, match="holds"):
-        open_shards([source], predictor, prior, folder)
+        open_shards([source], predictor, shares, folder)
 
 
 @pytest.mark.soak

@@ -185,7 +185,7 @@ def _outcome(found: Adaptation) -> list[Finding]:
             "The label distribution of the target could not be estimated well",
             "the network confuses classes on its own source, so the estimate may divide their "
             "share in any way.",
-            "look at which classes are alike; do not predict with --prior target.",
+            "look at which classes are alike; do not predict with --shares target.",
         ),
         (
             [str(difference)] if difference is not None and difference.found else (),

@@ -26,7 +26,7 @@ from askew.core.options import checked
 from askew.data.custom import kind_of
 from askew.data.domains import Labeled, Unlabeled
 from askew.data.task import Task, make_unlabeled_task
-from askew.inference.predictor import Predictor, Prior
+from askew.inference.predictor import ClassShares, Predictor
 from askew.runs.config import Training
 
 Rows = NDArray[Any]
@@ -57,8 +57,8 @@ class AdaptiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     params : hyper-parameters of the one method, by name.
     training : training settings, by name, such as {"rounds": 10}; others are those of
         `askew adapt`.
-    prior : the class shares to decide under: uniform, source, target (as estimated), seen (in
-        training), or one share per class.
+    shares : the class shares to decide under: equal, source, target (as estimated), training, or
+        one share per class.
     random_state : seeds weights, batches and which tenth of the source is held out.
     device : auto, cpu, cuda, cuda:N or mps.
 
@@ -80,7 +80,7 @@ class AdaptiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         *,
         params: Mapping[str, Any] | None = None,
         training: Mapping[str, Any] | None = None,
-        prior: Prior = "uniform",
+        shares: ClassShares = "equal",
         random_state: int | np.random.RandomState | None = 0,
         device: str = "auto",
     ) -> None:
@@ -88,7 +88,7 @@ class AdaptiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.backbone = backbone
         self.params = params
         self.training = training
-        self.prior = prior
+        self.shares = shares
         self.random_state = random_state
         self.device = device
 
@@ -114,7 +114,7 @@ class AdaptiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Calibrated probability of each class, in the order of `classes_`; rows are taken for the
         target's. (n, c)"""
         check_is_fitted(self)
-        return self.predictor_.predict_proba(self._inputs(X, reset=False), self.prior)
+        return self.predictor_.predict_proba(self._inputs(X, reset=False), self.shares)
 
     def predict(self, X: ArrayLike, sample_domain: SampleDomain = None) -> NDArray[Any]:
         """The most probable class of each row. (n,)"""

@@ -177,7 +177,7 @@ def _train(
     )
     steps = settings.rounds * settings.round
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
-    shift = torch.from_numpy(model.prior_shift("uniform")).float().to(model.device)
+    shift = torch.from_numpy(model.logit_shift("equal")).float().to(model.device)
     order = shuffled(
         key("source-free", seed), len(rows), 0, steps * settings.batch, torch.device("cpu")
     )

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from askew.data.custom import CustomDomain
     from askew.inference.embeddings import Embedder
     from askew.inference.predict_files import PredictionCounts
-    from askew.inference.predictor import Predictor, Prior
+    from askew.inference.predictor import ClassShares, Predictor
 
 
 Model = Annotated[
@@ -40,13 +40,12 @@ Model = Annotated[
         "hf://owner/name."
     ),
 ]
-PriorOption = Annotated[
+SharesOption = Annotated[
     str,
     typer.Option(
-        "--prior",
-        help="Label distribution to predict for: uniform, source, target (as estimated), seen "
-        "(in training), or one "
-        "share per class, separated by commas.",
+        "--shares",
+        help="Class shares to predict for: equal, source, target (as estimated), training, a file "
+        "of class,share, or one share per class, separated by commas.",
     ),
 ]
 _SHOWN = 12  # classes whose shares are printed
@@ -97,7 +96,7 @@ def predict(
         typer.Option("-o", "--out", help="A .csv or .parquet file; default: CSV on stdout."),
     ] = None,
     path_column: PathColumn = "",
-    prior: PriorOption = "uniform",
+    shares: SharesOption = "equal",
     batch: Annotated[
         int,
         typer.Option(
@@ -130,7 +129,7 @@ def predict(
             raise UserError(
                 "--method, --backbone and --path-column are for one machine.", "leave --on ray out."
             )
-        _predict_by_ray(model, images, file, _prior(prior), device, (address, jobs, gpus), as_json)
+        _predict_by_ray(model, images, file, shares, device, (address, jobs, gpus), as_json)
     elif address or gpus or jobs:
         raise UserError("--address, --gpus and --jobs have no meaning on one machine.", "--on ray")
     else:
@@ -141,14 +140,9 @@ def predict(
         if file is not None:
             writer_for(file)  # a file that cannot be written is refused before the work
             require_other_file(file, images)
+        predictor = load(model, device, **vars(code))
         _predict_here(
-            load(model, device, **vars(code)),
-            images,
-            file,
-            _prior(prior),
-            batch,
-            path_column,
-            as_json,
+            predictor, images, file, _class_shares(shares, predictor), batch, path_column, as_json
         )
 
 
@@ -156,7 +150,7 @@ def _predict_here(
     predictor: Predictor,
     images: list[Path],
     file: Path | None,
-    prior: Prior,
+    shares: ClassShares,
     batch: int,
     path_column: str,
     as_json: bool,
@@ -171,7 +165,7 @@ def _predict_here(
     try:
         with count_images() as count:
             for done in write_predictions(
-                predictor, images, rows or file, prior, batch, Columns(path_column)
+                predictor, images, rows or file, shares, batch, Columns(path_column)
             ):
                 count(len(done.names))
                 counts.add(done)
@@ -189,7 +183,7 @@ def _predict_by_ray(
     model: Path,
     images: list[Path],
     folder: Path | None,
-    prior: Prior,
+    shares: str,
     device: str,
     cluster: tuple[str, int, float],
     as_json: bool,
@@ -203,19 +197,29 @@ def _predict_by_ray(
     from askew.runs.launch.ray import Ray
 
     predictor = load(model, "cpu")
-    shards = open_shards(images, predictor, prior, folder)
+    given = _class_shares(shares, predictor)
+    shards = open_shards(images, predictor, given, folder)
     with count_images() as count:
-        for done in predict_by_ray(model, device, prior, shards, Ray(*cluster)):
+        for done in predict_by_ray(model, device, given, shards, Ray(*cluster)):
             count(done)
     _print_counts(shards.counts(predictor.classes), "folder", folder, as_json)
 
 
-def _prior(text: str) -> Prior:
-    """The name of a label distribution, or one share per class."""
+def _class_shares(text: str, predictor: Predictor) -> ClassShares:
+    """Read the name of a label distribution, one share per class, or a file of shares."""
+    from askew.inference.predictor import SHARES
+
+    if text in SHARES:
+        return text
     try:
         return [float(share) for share in text.split(",")]
     except ValueError:
-        return text
+        pass
+    if not Path(text).exists():
+        return text  # the model refuses it
+    from askew.adaptation.request import read_shares
+
+    return read_shares(Path(text), predictor.classes)
 
 
 def _print_counts(
@@ -365,13 +369,14 @@ def export(
     to: Annotated[
         Form, typer.Option("--to", help="onnx, or safetensors: askew's own format.")
     ] = Form.onnx,
-    prior: PriorOption = "uniform",
+    shares: SharesOption = "equal",
     as_json: AsJson = False,
 ) -> None:
     """Export a model, from raw pixels to logits, and check that the outputs are the same."""
-    if to is Form.safetensors and prior != "uniform":
+    if to is Form.safetensors and shares != "equal":
         raise UserError(
-            "A model in askew's own format gets its prior when it is used.", "leave --prior out."
+            "A model in askew's own format gets its class shares when it is used.",
+            "leave --shares out.",
         )
     from askew.inference.export import check_form
     from askew.inference.export import export as write
@@ -383,7 +388,7 @@ def export(
         predictor.save(file)
         worst = 0.0
     else:
-        worst = write(predictor, file, _prior(prior))
+        worst = write(predictor, file, _class_shares(shares, predictor))
     if as_json:
         print_json({"file": str(file), "form": to.value, "difference": worst})
     else:

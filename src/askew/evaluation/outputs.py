@@ -199,7 +199,8 @@ def read_stored_outputs(folder: Path) -> dict[str, Any]:
     form = notes.get("form", "1")
     if form != OUTPUTS_FORM:
         raise UserError(
-            f"The outputs in {folder} are of form {form}, and this askew reads form {OUTPUTS_FORM}.",
+            f"The outputs in {folder} are of form {form}, and this askew reads form "
+            f"{OUTPUTS_FORM}.",
             "train the run again, or use the askew that made it.",
         )
     return stored

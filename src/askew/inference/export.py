@@ -1,7 +1,7 @@
 """Export a model to ONNX, which needs no askew to run.
 
 The graph holds everything from raw input to logits: pixels/255, mean and deviation, the centre
-crop, and the decision prior. So the softmax of its output is what `Predictor.predict_proba`
+crop, and the class shares. So the softmax of its output is what `Predictor.predict_proba`
 returns. A file is kept only if its logits are the model's, on random inputs and batches of several
 sizes.
 """
@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from askew.core.errors import UserError
 from askew.core.files import check_file, whole_file
 from askew.inference.model_card import ModelCard
-from askew.inference.predictor import Predictor, Prior
+from askew.inference.predictor import ClassShares, Predictor
 
 TOLERANCE = 1e-4
 """Largest accepted difference of a logit, relative to the largest logit where that is above one."""
@@ -34,13 +34,13 @@ _PATCH = 8  # pixels
 
 
 class Graph(nn.Module):
-    """A model and its decision prior as one function. (n, …) → (n, c)"""
+    """A model and its class shares as one function. (n, …) → (n, c)"""
 
-    def __init__(self, predictor: Predictor, prior: Prior) -> None:
+    def __init__(self, predictor: Predictor, shares: ClassShares) -> None:
         super().__init__()
         self.classifier = predictor.plain_classifier()
         even, shift = (
-            torch.from_numpy(predictor.prior_shift(p)).float() for p in ("uniform", prior)
+            torch.from_numpy(predictor.logit_shift(s)).float() for s in ("equal", shares)
         )
         self.temperature = predictor.card.temperature
         self.register_buffer("even", even)
@@ -54,12 +54,12 @@ class Graph(nn.Module):
         return logits
 
 
-def export(predictor: Predictor, file: Path, prior: Prior = "uniform") -> float:
+def export(predictor: Predictor, file: Path, shares: ClassShares = "equal") -> float:
     """Write the model to an ONNX file and return the largest difference of a logit."""
     check_form(file)
     check_file(file)
-    about = json.dumps(describe(predictor, prior), ensure_ascii=False)
-    graph = Graph(predictor, prior).eval()
+    about = json.dumps(describe(predictor, shares), ensure_ascii=False)
+    graph = Graph(predictor, shares).eval()
     with whole_file(file, "choose another file with -o.") as temporary, _quietly():
         forward = _write_onnx(graph, predictor.card, temporary, about)
         worst = max(_distance(graph, forward, x) for x in _trials(predictor.card))
@@ -80,8 +80,8 @@ def check_form(file: Path) -> None:
         )
 
 
-def describe(predictor: Predictor, prior: Prior) -> dict[str, Any]:
-    """The description inside the file: its input, its output, its classes and its prior."""
+def describe(predictor: Predictor, shares: ClassShares) -> dict[str, Any]:
+    """The description inside the file: its input, its output, its classes and its class shares."""
     card = predictor.card
     form = (
         "images, 0 … 255 as decoded; all scaling and cropping is inside" if card.images else "rows"
@@ -96,7 +96,7 @@ def describe(predictor: Predictor, prior: Prior) -> dict[str, Any]:
             "form": "softmax gives probabilities",
         },
         "classes": list(card.classes),
-        "prior": predictor.prior_shares(prior).tolist(),
+        "shares": predictor.class_shares(shares).tolist(),
     }
 
 

@@ -25,7 +25,7 @@ from askew.data.paths import readable
 from askew.inference.decode_ahead import load_ahead, processes_for
 from askew.inference.inputs import as_input, checked_batch
 from askew.inference.model_card import ModelCard
-from askew.inference.predictor import Predictor, Prior
+from askew.inference.predictor import ClassShares, Predictor
 from askew.inference.writers import CsvWriter, PredictionBatch, Writer, writer_for
 
 _MANY = 512  # images after which it pays to prepare the network for more of them
@@ -63,13 +63,13 @@ class PredictionCounts:
 def predict_sources(
     predictor: Predictor,
     sources: Sequence[Path],
-    prior: Prior = "uniform",
+    shares: ClassShares = "equal",
     batch: int = 0,
     columns: Columns = USUAL,
 ) -> Iterator[PredictionBatch]:
     """Predictions for all that the sources hold: folders, lists, pictures, arrays (.npy, .npz,
     .parquet)."""
-    predictor.prior_shift(prior)  # a wrong prior is an error before the first picture is read
+    predictor.logit_shift(shares)  # wrong shares are an error before the first picture is read
     shards = [
         shard
         for source in sources
@@ -79,11 +79,15 @@ def predict_sources(
     pictures = sum(len(shard.get("pictures", ())) for shard in shards)
     arrays = any("file" in shard for shard in shards)  # whose rows processes would have to be sent
     processes = 0 if arrays else processes_for(pictures, predictor.device.type)
-    yield from predict_inputs(predictor, inputs, prior, batch, processes)
+    yield from predict_inputs(predictor, inputs, shares, batch, processes)
 
 
 def predict_inputs(
-    predictor: Predictor, inputs: Iterable[Input], prior: Prior, batch: int = 0, processes: int = 0
+    predictor: Predictor,
+    inputs: Iterable[Input],
+    shares: ClassShares,
+    batch: int = 0,
+    processes: int = 0,
 ) -> Iterator[PredictionBatch]:
     """Predictions for inputs, in their order; threads read them, or so many processes if all are
     pictures."""
@@ -105,7 +109,7 @@ def predict_inputs(
                 ):  # in memory that is kept: to get as much anew takes longer than to fill it
                     rows = np.empty((len(block), *sound[0].shape), sound[0].dtype)
                 logits = predictor.forward(np.stack(sound, out=rows[: len(sound)]), size)
-                p[[not problem for problem in problems]] = predictor.probabilities(logits, prior)
+                p[[not problem for problem in problems]] = predictor.probabilities(logits, shares)
             yield PredictionBatch([name for name, _ in block], problems, p)
 
 
@@ -113,7 +117,7 @@ def write_predictions(
     predictor: Predictor,
     sources: Sequence[Path],
     file: Path | Writer | None,
-    prior: Prior = "uniform",
+    shares: ClassShares = "equal",
     batch: int = 0,
     columns: Columns = USUAL,
 ) -> Iterator[PredictionBatch]:
@@ -122,7 +126,7 @@ def write_predictions(
 
     The file appears once all is written, and not at all if nothing could be read.
     """
-    batches = predict_sources(predictor, sources, prior, batch, columns)
+    batches = predict_sources(predictor, sources, shares, batch, columns)
     if not isinstance(file, Path):
         yield from _write_each(batches, file or CsvWriter(sys.stdout, predictor.classes))
         return

@@ -1,4 +1,4 @@
-"""The trained model: from images or rows to classes, under a class prior that is chosen when it
+"""The trained model: from images or rows to classes, under class shares that are chosen when it
 predicts.
 
 A model is a folder: model.json, its card, and weights-<hash>.safetensors. The weights are written
@@ -60,12 +60,12 @@ from askew.nets.spec import read_network
 if TYPE_CHECKING:
     from askew.runs.store import RunFolder
 
-__all__ = ["PRIORS", "Classifier", "ModelCard", "Predictor", "Prior", "TargetPrior", "load"]
+__all__ = ["SHARES", "ClassShares", "Classifier", "ModelCard", "Predictor", "TargetPrior", "load"]
 
-Prior = Literal["uniform", "source", "target", "seen"] | ArrayLike
-"""The class prior to decide under: uniform, the source's, the estimated target's, that of training,
-or shares."""
-PRIORS = ("uniform", "source", "target", "seen")
+ClassShares = Literal["equal", "source", "target", "training"] | ArrayLike
+"""The class shares to decide under: equal, the source's, the estimated target's, those of training,
+or one share per class."""
+SHARES = ("equal", "source", "target", "training")
 
 
 class Classifier(nn.Module):
@@ -99,7 +99,7 @@ class Predictor:
     """A trained model, ready to predict.
 
     >>> model = askew.load(askew.run("mini/syn-uci", "source", training=short).folder)
-    >>> model.predict_proba(np.zeros((2, 3, 32, 32), np.uint8), prior="source").shape
+    >>> model.predict_proba(np.zeros((2, 3, 32, 32), np.uint8), shares="source").shape
     (2, 10)
     """
 
@@ -175,19 +175,19 @@ class Predictor:
         on_backbone = self.card.net.on_backbone
         return fast_backbones(classifier, rows) if on_backbone else nullcontext()
 
-    def predict_proba(self, x: Any, prior: Prior = "uniform", batch: int = 0) -> Floats:
+    def predict_proba(self, x: Any, shares: ClassShares = "equal", batch: int = 0) -> Floats:
         """Probability of each class, in the order of `classes`. (n, c)"""
-        return self.probabilities(self.logits(x, batch), prior)
+        return self.probabilities(self.logits(x, batch), shares)
 
-    def predict(self, x: Any, prior: Prior = "uniform", batch: int = 0) -> NDArray[np.str_]:
+    def predict(self, x: Any, shares: ClassShares = "equal", batch: int = 0) -> NDArray[np.str_]:
         """The most probable class of each input. (n,)"""
         names: NDArray[np.str_] = np.array(self.classes)[
-            self.predict_proba(x, prior, batch).argmax(axis=1)
+            self.predict_proba(x, shares, batch).argmax(axis=1)
         ]
         return names
 
-    def probabilities(self, logits: NDArray[Any], prior: Prior = "uniform") -> Floats:
-        """softmax((z_k + b_k − log(c·training_prior_k))/T + log(c·prior_k)): the same from logits.
+    def probabilities(self, logits: NDArray[Any], shares: ClassShares = "equal") -> Floats:
+        """softmax((z_k + b_k − log(c·training_prior_k))/T + log(c·shares_k)): the same from logits.
         (n, c) → (n, c)"""
         try:
             z: Floats = np.asarray(logits, dtype=np.float64)
@@ -198,25 +198,23 @@ class Predictor:
                 f"Logits are rows of {len(self.classes)} numbers, found {shown(logits)}.",
                 "give what `logits` returns.",
             )
-        even = z + self.prior_shift("uniform")
-        return softmax(
-            even / self.card.temperature + self.prior_shift(prior) - self.prior_shift("uniform")
-        )
+        equal = self.logit_shift("equal")
+        return softmax((z + equal) / self.card.temperature + self.logit_shift(shares) - equal)
 
-    def prior_shift(self, prior: Prior) -> Floats:
-        """What a prior adds to each class's logit; a class that was absent from training keeps its
-        logit. (c,)"""
+    def logit_shift(self, shares: ClassShares) -> Floats:
+        """What class shares add to each class's logit; a class that was absent from training keeps
+        its logit. (c,)"""
         training_prior = np.array(self.card.training_prior)
         bias = np.array(self.card.bias) if self.card.bias else np.zeros_like(training_prior)
-        return adjust_logits(bias, self.prior_shares(prior), training_prior)
+        return adjust_logits(bias, self.class_shares(shares), training_prior)
 
-    def prior_shares(self, prior: Prior) -> Floats:
-        """The shares that a prior stands for. (c,)"""
+    def class_shares(self, shares: ClassShares) -> Floats:
+        """Class shares as numbers with the sum one. (c,)"""
         c = len(self.classes)
-        if isinstance(prior, str):
-            return self._named_prior(prior)
+        if isinstance(shares, str):
+            return self._named_shares(shares)
         try:
-            given: Floats = np.asarray(prior, dtype=np.float64)
+            given: Floats = np.asarray(shares, dtype=np.float64)
         except (TypeError, ValueError):
             given = np.empty(0)
         if (
@@ -227,27 +225,27 @@ class Predictor:
         ):
             found = f"{given.size} numbers" if given.shape != (c,) else str(given.tolist())
             raise UserError(
-                f"A prior has a share of each of the {c} classes, found {found}.",
+                f"One share is needed for each of the {c} classes, found {found}.",
                 f"shares at least 0, in this order: {', '.join(self.classes)}.",
             )
-        shares: Floats = given / given.sum()
-        return shares
+        whole: Floats = given / given.sum()
+        return whole
 
-    def _named_prior(self, name: str) -> Floats:
+    def _named_shares(self, name: str) -> Floats:
         c, card = len(self.classes), self.card
         known = {
-            "uniform": (1 / c,) * c,
+            "equal": (1 / c,) * c,
             "source": card.source_prior,
             "target": card.target_prior.prior if card.target_prior else None,
-            "seen": card.training_prior,
+            "training": card.training_prior,
         }
         if name not in known:
-            raise unknown("prior", name, PRIORS, "or give one share per class.")
+            raise unknown("label distribution", name, SHARES, "or give one share per class.")
         shares = known[name]
         if shares is None:
             raise UserError(
-                f"The model does not know the {name}'s class prior.",
-                "use uniform, or give a share for each class.",
+                f"The model does not know the {name}'s class shares.",
+                "use equal, or give a share for each class.",
             )
         return np.array(shares, dtype=np.float64)
 

@@ -80,7 +80,7 @@ def model_card(
         "target data by "
         "askew (`pip install askew`).",
         f'```python\nimport askew\n\nmodel = askew.load("hf://{name}")\n'
-        'model.predict(images, prior="target")\n```',
+        'model.predict(images, shares="target")\n```',
         "## Data",
         _data(predictor, summary),
         "## Label distributions",

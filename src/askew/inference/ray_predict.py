@@ -25,7 +25,7 @@ from askew.inference.predict_files import (
     shard_inputs,
     split_source,
 )
-from askew.inference.predictor import Predictor, Prior, load
+from askew.inference.predictor import ClassShares, Predictor, load
 from askew.inference.writers import writer_for
 from askew.runs.launch.ray import Ray
 from askew.runs.launch.remote import Environment
@@ -77,24 +77,24 @@ class ShardFolder:
 def open_shards(
     sources: Sequence[Path],
     predictor: Predictor,
-    prior: Prior,
+    shares: ClassShares,
     folder: Path,
     size: int = SHARD_SIZE,
 ) -> ShardFolder:
     """The shards in a folder: as they were split when it was begun, or split now."""
-    predictor.prior_shift(prior)
+    predictor.logit_shift(shares)
     request = {
         "what": "predictions by askew, in parts",
-        "form": 1,
+        "form": 2,
         "sources": [str(source) for source in sources],
-        "prior": prior if isinstance(prior, str) else predictor.prior_shares(prior).tolist(),
+        "shares": shares if isinstance(shares, str) else predictor.class_shares(shares).tolist(),
         "model": _fingerprint(predictor),
     }
     if not (folder / REQUEST).exists():
         _split(sources, predictor, folder, size, request)
     elif _read(folder / REQUEST) != request:
         raise UserError(
-            f"{folder} holds predictions of other images, by another model or under another prior.",
+            f"{folder} holds predictions of other images, by another model or for other shares.",
             "start the command that it was begun with, or name a new folder with -o.",
         )
     sweep(folder)
@@ -152,20 +152,27 @@ class ShardWorker:
     """A Ray actor that holds the model and predicts one shard after another."""
 
     def __init__(
-        self, model: str, device: str, prior: Prior, shards: ShardFolder, environment: Environment
+        self,
+        model: str,
+        device: str,
+        shares: ClassShares,
+        shards: ShardFolder,
+        environment: Environment,
     ) -> None:
         environment.apply()
-        self.predictor, self.prior, self.shards = load(Path(model), device), prior, shards
+        self.predictor, self.shares, self.shards = load(Path(model), device), shares, shards
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         try:
-            images = predict_shard(self.predictor, self.shards, int(row["shard"]), self.prior)
+            images = predict_shard(self.predictor, self.shards, int(row["shard"]), self.shares)
         except UserError as error:
             return {"images": 0, "problem": error.sentence, "hint": error.hint}
         return {"images": images, "problem": "", "hint": ""}
 
 
-def predict_shard(predictor: Predictor, shards: ShardFolder, shard: int, prior: Prior) -> int:
+def predict_shard(
+    predictor: Predictor, shards: ShardFolder, shard: int, shares: ClassShares
+) -> int:
     """Predict one shard and count its images; its file appears once it is complete."""
     file, images = shards.file(shard), 0
     inputs = shard_inputs(shards.inputs(shard), predictor.card)
@@ -173,14 +180,14 @@ def predict_shard(predictor: Predictor, shards: ShardFolder, shard: int, prior: 
         whole_file(file, "choose another folder with -o.") as temporary,
         writer_for(file)(temporary, predictor.classes) as writer,
     ):
-        for batch in predict_inputs(predictor, inputs, prior):
+        for batch in predict_inputs(predictor, inputs, shares):
             writer.write(batch)
             images += len(batch.names)
     return images
 
 
 def predict_by_ray(
-    model: Path, device: str, prior: Prior, shards: ShardFolder, ray: Ray
+    model: Path, device: str, shares: ClassShares, shards: ShardFolder, ray: Ray
 ) -> Iterator[int]:
     """Predict the missing shards, yielding each one's number of images; Ray repeats a shard whose
     machine fails."""
@@ -198,7 +205,7 @@ def predict_by_ray(
         [{"shard": shard} for shard in missing], override_num_blocks=len(missing)
     ).map(
         ShardWorker,
-        fn_constructor_args=(str(model.resolve()), device, prior, resolved, Environment.here()),
+        fn_constructor_args=(str(model.resolve()), device, shares, resolved, Environment.here()),
         compute=data.ActorPoolStrategy(min_size=1, max_size=min(most, len(missing))),
         num_cpus=1,
         num_gpus=ray.gpus,
