@@ -43,7 +43,7 @@ from torch.utils.data import DataLoader, Dataset
 from askew.core.device import pick_device
 from askew.data.decode import PictureFiles
 from askew.data.image_lists import Listing, read_folder
-from askew.inference.embeddings import frozen
+from askew.inference.embeddings import frozen_backbone
 from askew.inference.model_card import ModelCard
 from askew.inference.predict_files import write_predictions
 from askew.inference.predictor import Predictor
@@ -119,7 +119,7 @@ def embed(args: argparse.Namespace) -> None:
     x = torch.from_numpy(PictureFiles([listing.root / path for path in listing.paths])[:])
     x = x[: len(x) // BATCH * BATCH]
     plain: Any = build(spec, (3, 256, 256), 2, 0)[0]["features"].eval()
-    last: Any = frozen(embedding, (3, 256, 256))
+    last: Any = frozen_backbone(embedding, (3, 256, 256))
 
     def over(network: nn.Module) -> NDArray[np.float32]:
         with torch.inference_mode():
@@ -129,7 +129,7 @@ def embed(args: argparse.Namespace) -> None:
         with torch.autocast("cpu", torch.bfloat16):
             return over(last)
 
-    quick: Any = frozen(embedding, (3, 256, 256))
+    quick: Any = frozen_backbone(embedding, (3, 256, 256))
     with fast_backbones(quick, BATCH):  # its graph is made here, once, outside of the times
         ways: dict[str, Callable[[], object]] = {
             "plain eager, float32": lambda: over(plain),

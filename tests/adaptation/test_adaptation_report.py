@@ -49,7 +49,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Adaptation:
     result = askew.adapt(
         source, target, folder / "out", methods="coal", training=LENGTH, device="cpu"
     )
-    return result.found
+    return result.adaptation
 
 
 def render_report(found: Adaptation) -> str:

@@ -78,7 +78,7 @@ def test_without_a_folder_the_files_last_as_long_as_the_result() -> None:
 
 
 def test_a_method_object_brings_its_hyper_parameters(result: askew.AdaptationResult) -> None:
-    assert result.found.final.run.method == COAL(alpha=0.2)
+    assert result.adaptation.final.run.method == COAL(alpha=0.2)
 
 
 def test_the_command_gives_the_same_as_the_function(

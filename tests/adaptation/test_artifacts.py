@@ -85,8 +85,8 @@ def test_a_request_in_memory_cannot_be_repeated_from_its_folder(tmp_path: Path) 
     result = askew.adapt(
         source, rows + 1, tmp_path / "out", methods="source", training=LENGTH, device="cpu"
     )
-    assert result.found.request is not None
-    assert request_as_json(result.found.request) is None
+    assert result.adaptation.request is not None
+    assert request_as_json(result.adaptation.request) is None
     with pytest.raises(UserError, match="not a finished adaptation"):
         earlier_request(tmp_path / "out")
 

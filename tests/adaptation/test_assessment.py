@@ -106,7 +106,7 @@ def test_a_class_that_the_target_lacks_is_predicted_nowhere(tmp_path: Path) -> N
         training=LENGTH | {"pretrain": 100, "rounds": 4},
         device="cpu",
     )
-    assert result.found.final.outputs.training_prior[2] == 0, "the case that this is about"
-    assert np.mean(result.found.predicted == yt) > 0.85
+    assert result.adaptation.final.outputs.training_prior[2] == 0, "the case that this is about"
+    assert np.mean(result.adaptation.predicted == yt) > 0.85
     again = askew.load(tmp_path / "out", "cpu").predict(4 * xt)
-    assert np.mean(NAMES[result.found.predicted] == again) > 0.99
+    assert np.mean(NAMES[result.adaptation.predicted] == again) > 0.99

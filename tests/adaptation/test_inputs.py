@@ -19,7 +19,7 @@ from askew import UserError
 from askew.adaptation import inputs as reading
 from askew.adaptation.api import adapt_steps
 from askew.inference import embeddings
-from askew.inference.embeddings import embed_task, embedders, frozen
+from askew.inference.embeddings import embed_task, embedders, frozen_backbone
 from askew.nets.embedding import Embedding
 from askew.nets.network import build
 from askew.nets.spec import parse_network
@@ -163,7 +163,7 @@ def test_embeddings_are_what_the_network_computes_for_each_image(tmp_path: Path)
     spec = Embedding(backbone="resnet18", crop=32)
     task = finish(embed_task(data.task, embedders(spec, (3, 256, 256), CPU)))
     with torch.no_grad():
-        network = frozen(spec, (3, 256, 256))
+        network = frozen_backbone(spec, (3, 256, 256))
         for view in ("source", "source_val", "target"):
             images, rows = (getattr(t.training_data, view).x for t in (data.task, task))
             for i in range(len(rows)):

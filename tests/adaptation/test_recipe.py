@@ -180,14 +180,14 @@ def test_methods_of_every_form_are_combined_into_one_student(combined: Adaptatio
 
 
 def test_an_object_among_several_methods_brings_its_parameters(combined: AdaptationResult) -> None:
-    assert combined.found.networks[2].run.method == Louder(weight=3.0)
+    assert combined.adaptation.networks[2].run.method == Louder(weight=3.0)
 
 
 def test_a_method_that_fails_is_reported_and_the_others_go_on(combined: AdaptationResult) -> None:
     assert list(combined.summary["failures"]) == ["broken"]
     assert "is not finite" in combined.summary["failures"]["broken"]
     assert "A115" in {finding["code"] for finding in combined.summary["findings"]}
-    assert combined.found.networks[-1].name == "student"
+    assert combined.adaptation.networks[-1].name == "student"
 
 
 def test_one_method_is_saved_without_a_student() -> None:
@@ -208,10 +208,10 @@ def test_source_alone_is_saved_with_nothing_to_compare() -> None:
 
 def test_a_search_tries_several_settings_and_saves_one_of_them() -> None:
     result = adapt("coal", params={"alpha": 0.3}, search=3)
-    tried = [one.run.method for one in result.found.networks[1:]]
+    tried = [one.run.method for one in result.adaptation.networks[1:]]
     assert len(set(tried)) == 3
     assert {getattr(method, "alpha", None) for method in tried} == {0.3}
-    assert result.found.saved > 0
+    assert result.adaptation.saved > 0
 
 
 def test_failures_of_all_candidates_leave_source_only() -> None:

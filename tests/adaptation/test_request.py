@@ -47,12 +47,12 @@ def labelled() -> AdaptationResult:
 
 
 def test_source_only_is_trained_without_the_labels(labelled: AdaptationResult) -> None:
-    first = labelled.found.networks[0].task.training_data.source
+    first = labelled.adaptation.networks[0].task.training_data.source
     assert not {tuple(row) for row in np.asarray(first.x)} & {tuple(row) for row in XT}
 
 
 def test_labelled_images_join_the_source_of_every_other_network(labelled: AdaptationResult) -> None:
-    first, *others = labelled.found.networks
+    first, *others = labelled.adaptation.networks
     own = len(first.task.training_data.source)
     for one in others:
         source = one.task.training_data.source
@@ -62,7 +62,7 @@ def test_labelled_images_join_the_source_of_every_other_network(labelled: Adapta
 
 
 def test_soft_labels_of_labelled_images_are_exact(labelled: AdaptationResult) -> None:
-    soft = labelled.found.networks[-1].task.training_data.soft_labels
+    soft = labelled.adaptation.networks[-1].task.training_data.soft_labels
     assert soft is not None
     assert soft[LABELLED].tolist() == np.eye(3)[YT[LABELLED]].tolist()
     assert (np.delete(soft, LABELLED, axis=0).max(axis=1) < 1).all()
@@ -70,7 +70,7 @@ def test_soft_labels_of_labelled_images_are_exact(labelled: AdaptationResult) ->
 
 def test_a_summary_tells_how_many_labels_were_trained_with(labelled: AdaptationResult) -> None:
     assert labelled.summary["labels"] == len(LABELLED)
-    assert labelled.found.how_chosen == f"trained with {len(LABELLED)} labels of the target"
+    assert labelled.adaptation.how_chosen == f"trained with {len(LABELLED)} labels of the target"
 
 
 def toy() -> Task:
@@ -111,7 +111,7 @@ def test_labels_replace_only_the_soft_labels_of_their_images() -> None:
 def test_the_student_s_predictions_follow_known_shares(labelled: AdaptationResult) -> None:
     assert labelled.summary["saved"] == "student"
     assert labelled.summary["known_shares"] == pytest.approx(list(SHARES.values()))
-    mean = labelled.found.probabilities.mean(axis=0)
+    mean = labelled.adaptation.probabilities.mean(axis=0)
     assert mean == pytest.approx(list(SHARES.values()), abs=1e-3)
 
 

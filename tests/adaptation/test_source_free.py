@@ -60,7 +60,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         training=training,
         device="cpu",
     )
-    Predictor.of_run(result.found.final.folder, "cpu").save(folder / "out")
+    Predictor.of_run(result.adaptation.final.folder, "cpu").save(folder / "out")
     (folder / "source.npz").unlink()
     return folder
 

@@ -130,7 +130,7 @@ def test_a_table_with_reversed_shares_is_improved_over_logistic_regression(seed:
     apart, aside = (v / np.linalg.norm(v) for v in rng.normal(size=(2, 10)))
     xs, xt = (2 * apart * (2 * y - 1)[:, None] + rng.normal(size=(300, 10)) for y in (ys, yt))
     result = askew.adapt((xs, ys), xt - 0.9 * apart + aside, device="cpu", seed=seed)
-    source, student = (per_class_mean(one.predicted, yt) for one in result.found.networks)
+    source, student = (per_class_mean(one.predicted, yt) for one in result.adaptation.networks)
     assert result.summary["saved"] == "student"
     assert student > source + 0.03
     shares = np.array(result.summary["target_shares"]["shares"])
@@ -155,7 +155,7 @@ def test_named_methods_are_combined_on_a_table(table: Table) -> None:
         "lda",
         "student",
     ]
-    assert result.found.networks[-1].run.method.id == "lda"
+    assert result.adaptation.networks[-1].run.method.id == "lda"
 
 
 def test_a_row_of_a_hundred_numbers_is_an_embedding(tmp_path: Path) -> None:
@@ -163,4 +163,4 @@ def test_a_row_of_a_hundred_numbers_is_an_embedding(tmp_path: Path) -> None:
     for width, source in ((99, "logistic"), (100, "source")):
         x = rng.normal(size=(40, width)).astype(np.float32)
         result = askew.adapt((x, [0, 1] * 20), x, methods="source", training=LENGTH, device="cpu")
-        assert result.found.networks[0].run.method.id == source
+        assert result.adaptation.networks[0].run.method.id == source

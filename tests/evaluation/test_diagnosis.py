@@ -17,7 +17,7 @@ from askew.evaluation.priors import estimate_prior
 
 def test_outputs_of_one_distribution_seldom_differ() -> None:
     rejected = [
-        outputs_differ(world(200, 300, RARE, RARE, seed=s).outputs).found for s in range(40)
+        outputs_differ(world(200, 300, RARE, RARE, seed=s).outputs).significant for s in range(40)
     ]
     assert np.mean(rejected) <= 0.125
 
@@ -25,7 +25,7 @@ def test_outputs_of_one_distribution_seldom_differ() -> None:
 def test_a_prior_that_is_the_source_s_is_seldom_called_another() -> None:
     worlds = [world(200, 300, RARE, RARE, seed=s).outputs for s in range(40)]
     rejected = [
-        prior_differs(outputs, estimate_prior(outputs, "bbse", resamples=60)).found
+        prior_differs(outputs, estimate_prior(outputs, "bbse", resamples=60)).significant
         for outputs in worlds
     ]
     assert np.mean(rejected) <= 0.1
@@ -54,7 +54,7 @@ def test_one_held_out_image_of_each_class_is_no_evidence_of_a_difference() -> No
         )
         found.append(remaining_difference(few))
     assert max(test.size for test in found) < 20
-    assert np.mean([test.found for test in found]) <= 0.15
+    assert np.mean([test.significant for test in found]) <= 0.15
 
 
 def test_held_out_images_in_other_proportions_leave_no_difference() -> None:
@@ -74,16 +74,16 @@ def test_held_out_images_in_other_proportions_leave_no_difference() -> None:
 def test_label_shift_is_found_in_outputs_and_prior() -> None:
     for seed in range(5):
         outputs = world(200, 300, seed=seed).outputs
-        assert outputs_differ(outputs).found
+        assert outputs_differ(outputs).significant
         prior = prior_differs(outputs, estimate_prior(outputs, "bbse", resamples=60))
-        assert prior.found
+        assert prior.significant
         assert prior.size == pytest.approx(np.abs(TAIL - RARE).sum() / 2, abs=0.12)
 
 
 @pytest.mark.parametrize("q", [RARE, TAIL])
 def test_images_that_look_different_leave_a_difference_whatever_the_prior(q: Array) -> None:
     rejected = [
-        remaining_difference(world(600, 600, q=q, moved=0.7, seed=s).outputs).found
+        remaining_difference(world(600, 600, q=q, moved=0.7, seed=s).outputs).significant
         for s in range(10)
     ]
     assert np.mean(rejected) >= 0.9
@@ -96,8 +96,8 @@ def test_features_show_what_logits_do_not() -> None:
     kept = DomainOutputs.of(
         outputs.source_val, outputs.source_val_y, outputs.target, EVEN, features, target
     )
-    assert not remaining_difference(outputs).found
-    assert remaining_difference(kept).found
+    assert not remaining_difference(outputs).significant
+    assert remaining_difference(kept).significant
     assert remaining_difference(kept).size > 1
 
 
@@ -131,7 +131,7 @@ def test_an_adapted_network_adds_its_estimates_and_does_not_change_the_verdict()
     assert set(found.priors) == set(found.remains) == {"unadapted", "adapted"}
     assert found.remains["unadapted"] == alone.remains["unadapted"] == remaining_difference(before)
     assert found.remains["adapted"] == remaining_difference(after)
-    assert not found.remains["adapted"].found
+    assert not found.remains["adapted"].significant
     assert found.sentence.startswith(alone.sentence)
     assert "The adapted network sees no such difference" in found.sentence
     counted = np.bincount(after.target_uniform.argmax(axis=1), minlength=10) / 800
@@ -170,4 +170,4 @@ def test_a_diagnosis_is_plain_values() -> None:
         "remains",
     }
     assert set(record["shares"]["adapted"]) == {"bbse", "em"}
-    assert set(record["outputs"]) == {"question", "p", "size", "unit", "found"}
+    assert set(record["outputs"]) == {"question", "p", "size", "unit", "significant"}

@@ -8,7 +8,7 @@ import pytest
 from torch import Tensor
 
 from askew.core.errors import UserError
-from askew.methods import COAL, make_method, method_class, named
+from askew.methods import COAL, id_and_params, make_method, method_class
 from askew.methods.base import Batch, Losses, Method, State, join_domains
 from askew.methods.losses import cross_entropy
 from askew.nets.network import Net
@@ -27,15 +27,15 @@ class Plain(Method):
 
 
 def test_an_object_is_asked_for_by_its_id_and_all_of_its_hyper_parameters() -> None:
-    name, params = named(COAL(alpha=0.3))
+    name, params = id_and_params(COAL(alpha=0.3))
     assert name == "coal"
     assert make_method(name, params) == COAL(alpha=0.3)
-    assert named("dann") == ("dann", {})
-    assert named(COAL) == ("coal", {})
+    assert id_and_params("dann") == ("dann", {})
+    assert id_and_params(COAL) == ("coal", {})
 
 
 def test_a_class_of_one_s_own_is_found_by_its_id_and_known_by_its_code() -> None:
-    name, params = named(Plain(weight=2.0))
+    name, params = id_and_params(Plain(weight=2.0))
     assert make_method(name, params) == Plain(weight=2.0)
     assert method_class("plain") is Plain
     first = Plain.revision
@@ -43,7 +43,7 @@ def test_a_class_of_one_s_own_is_found_by_its_id_and_known_by_its_code() -> None
     class Other(Method):
         id = "plain"
 
-    named(Other)
+    id_and_params(Other)
     assert method_class("plain") is Other, "the last one counts, as in a notebook"
     assert Other.revision != first
 
@@ -53,4 +53,4 @@ def test_a_class_of_one_s_own_may_not_take_the_id_of_ours() -> None:
         id = "coal"
 
     with pytest.raises(UserError, match="The id 'coal' of Thief is that of one of askew's methods"):
-        named(Thief())
+        id_and_params(Thief())

@@ -10,8 +10,8 @@ from askew.reports.paper import (
     method_order,
     notes,
     paper_numbers,
+    printed_accuracy,
     printed_average,
-    printed_for,
     recomputed_average,
 )
 
@@ -82,7 +82,7 @@ def run(task: str = "digits/usps-mnist", method: str = "coal", **changes: Any) -
 def test_a_run_stands_beside_the_paper_s_number_of_the_same_experiment_or_none(
     asked: dict[str, Any], number: tuple[float, float | None] | None
 ) -> None:
-    assert printed_for(asked) == number
+    assert printed_accuracy(asked) == number
 
 
 def test_degrees_are_read_from_shifts() -> None:

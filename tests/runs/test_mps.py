@@ -67,7 +67,7 @@ def test_a_daemon_of_our_own_is_started_once_used_by_workers_alone_and_stopped(h
     assert Path(started[-1]).name.startswith("askew-mps-")
     assert len(notes) == 1
     assert "was started" in notes[0]
-    with mps.joined():
+    with mps.join():
         assert os.environ[PIPES] == started[-1]
     assert PIPES not in os.environ
     mps.stop()
@@ -83,7 +83,7 @@ def test_a_daemon_that_runs_already_is_left_alone(home: Path) -> None:
     notes: list[str] = []
     mps = Mps(notes.append)
     mps.start()
-    with mps.joined():
+    with mps.join():
         assert PIPES not in os.environ
     mps.stop()
     assert [call[0] for call in calls(home)] == ["get_server_list"]

@@ -15,7 +15,7 @@ from askew.methods import COMPARED, METHODS, PAPER
 from askew.runs.config import RunRequest, prepare
 from askew.runs.grid import read_grid
 from askew.runs.recipes import merged_settings, nearest_recipe, read_settings, recipes_of
-from askew.runs.tune import Trial, trials, tuned
+from askew.runs.tune import Trial, trials, tuned_settings
 
 RECIPES = ("paper", "today")
 OWN_DRAW = {"mdd", "fixmatch", "sentry", "teacher"}
@@ -150,7 +150,7 @@ def test_tuning_by_a_recipe_begins_from_its_hyper_parameters_and_writes_there_al
         Trial("dann", "searched", {"weight": 0.9}, "new"),
         Trial("teacher", "searched", {"weight": 9.0}),
     ]
-    found = tuned(settings, chosen)
+    found = tuned_settings(settings, chosen)
     assert found["method"] == settings["method"]
     assert found["recipe"] == {
         "new": {"method": {"dann": {"weight": 0.9}, "teacher": {"weight": 9.0}}},

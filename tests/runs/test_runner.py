@@ -124,7 +124,7 @@ def test_a_finished_run_by_a_runner_is_read_and_a_damaged_one_done_anew(tmp_path
 def test_a_runner_has_no_pretraining_and_no_lanes(tmp_path: Path) -> None:
     method = NearestMean()
     askew.methods.check_method(method)
-    name = askew.methods.named(method)[0]
+    name = askew.methods.id_and_params(method)[0]
     requests = [RunRequest(task="mini/syn-uci", method=name, seed=seed) for seed in (0, 1)]
     plan = plan_jobs(requests, Execution(root=tmp_path, device=CPU, lanes=4))
     assert not plan.pretrainings
@@ -132,7 +132,7 @@ def test_a_runner_has_no_pretraining_and_no_lanes(tmp_path: Path) -> None:
 
 
 def test_settings_and_recipe_are_part_of_a_runner_s_key() -> None:
-    name = askew.methods.named(NearestMean())[0]
+    name = askew.methods.id_and_params(NearestMean())[0]
     plain = prepare(RunRequest(task="mini/syn-uci", method=name)).run
     asked = prepare(RunRequest(task="mini/syn-uci", method=name, training={"pretrain": "7"})).run
     recipe = prepare(RunRequest(task="mini/syn-uci", method=name, recipe="today")).run

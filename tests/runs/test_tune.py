@@ -30,7 +30,7 @@ from askew.runs.tune import (
     check_tasks,
     to_toml,
     trials,
-    tuned,
+    tuned_settings,
 )
 
 some = examples(max_examples=40)
@@ -230,7 +230,7 @@ def test_chosen_values_replace_the_present_ones_and_nothing_else() -> None:
     }
     before = json.dumps(settings)
     chosen = [Trial("dann", "searched", {"weight": 0.5}), Trial("bbse", "settings", {"soft": True})]
-    found = tuned(settings, chosen)
+    found = tuned_settings(settings, chosen)
     assert found["method"] == {
         "dann": {"weight": 0.5, "hidden": 64, "train": {"lr": 0.2}},
         "coal": {"alpha": 0.1},
@@ -238,11 +238,11 @@ def test_chosen_values_replace_the_present_ones_and_nothing_else() -> None:
     }
     assert (found["train"], found["task"]) == (settings["train"], settings["task"])
     assert json.dumps(settings) == before
-    assert tuned({}, []) == {}
+    assert tuned_settings({}, []) == {}
 
 
 def test_a_method_from_a_file_is_written_under_its_id(own: Any) -> None:
-    assert tuned({}, [Trial(own("Switch"), "searched", {"switch": True})]) == {
+    assert tuned_settings({}, [Trial(own("Switch"), "searched", {"switch": True})]) == {
         "method": {"switch": {"switch": True}}
     }
 
@@ -318,7 +318,9 @@ def test_a_comment_stays_a_comment() -> None:
 @pytest.mark.parametrize("benchmark", ["mini", "digits"])
 def test_the_committed_settings_survive_writing(benchmark: str) -> None:
     settings = read_settings(benchmark)
-    assert tomllib.loads(to_toml(tuned(settings, []), ["x"])) == without_empty_tables(settings)
+    assert tomllib.loads(to_toml(tuned_settings(settings, []), ["x"])) == without_empty_tables(
+        settings
+    )
 
 
 # --- where it may be done ---

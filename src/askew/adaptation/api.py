@@ -45,7 +45,7 @@ from askew.inference.embeddings import (
     picture_embedder,
 )
 from askew.inference.predictor import Predictor, load
-from askew.methods import make_method, method_class, named
+from askew.methods import id_and_params, make_method, method_class
 from askew.methods.base import Method
 from askew.nets.embedding import Embedding
 from askew.nets.modules import backbone_name
@@ -62,7 +62,7 @@ Watch = Callable[[Generator[Progress, None, Any]], Any]
 returns."""
 
 
-def silently(training: Generator[Progress, None, Returned]) -> Returned:
+def run_silently(training: Generator[Progress, None, Returned]) -> Returned:
     """Take all steps of a training; what it returns."""
     while True:
         try:
@@ -96,7 +96,7 @@ def adapt(  # noqa: PLR0913
     skip_broken: bool = False,
     device: str = "auto",
     log: Sequence[str | Maker] = (),
-    watch: Watch = silently,
+    watch: Watch = run_silently,
 ) -> AdaptationResult:
     """Adapt a classifier to an unlabelled target, and estimate whether that helped.
 
@@ -133,7 +133,7 @@ def run_request(
     request: AdaptRequest,
     out: Path | str | None,
     device: str = "auto",
-    watch: Watch = silently,
+    watch: Watch = run_silently,
     index: Any = None,
 ) -> AdaptationResult:
     """Do the same for a request: everything that is computed, and its files."""
@@ -200,7 +200,7 @@ def named_methods(
             "Hyper-parameters belong to one method, and several are combined.",
             "methods='coal', say.",
         )
-    pairs = [named(method) for method in several]
+    pairs = [id_and_params(method) for method in several]
     check_combination([method_class(name).id for name, _ in pairs])
     own = {method_class(name).id: {**of_object, **(params or {})} for name, of_object in pairs}
     for name, _ in pairs:
@@ -259,7 +259,7 @@ def diagnose_request(
     out: Path | None,
     model: Predictor | Path | str | None,
     device: str,
-    watch: Watch = silently,
+    watch: Watch = run_silently,
 ) -> DiagnosisResult:
     """Do the same for a request; `out` keeps the network, if it is given."""
     if out is not None:
@@ -384,7 +384,7 @@ def embed(
     path = Path(images) if isinstance(images, str | Path) else None
     if path is not None and (path.is_dir() or path.suffix.lower() in LISTS):
         embedder = picture_embedder(embedding, pick_device(device))
-        pictures: CustomDomain = silently(
+        pictures: CustomDomain = run_silently(
             embed_pictures(path, embedder, skip_broken, Columns(image))
         )
         return embedder.rows(pictures.x)

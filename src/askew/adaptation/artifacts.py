@@ -31,7 +31,7 @@ from askew.nets.network import keeps_source_statistics, with_source_statistics
 from askew.reports.findings import Finding
 from askew.runs.root import open_root
 
-FORM = 1
+FORM = 2
 """Version of the layout of an adaptation's folder."""
 
 
@@ -69,12 +69,14 @@ def final_model(found: Adaptation) -> Predictor:
         return model
     if found.final.below is not None:
         below = found.final.below
-        return on_tuned(model, Predictor.of_run(below.folder, "cpu", rule=below.run.method))
+        return join_tuned_backbone(
+            model, Predictor.of_run(below.folder, "cpu", rule=below.run.method)
+        )
     assert found.inputs.embedders is not None, "rows of images are made by a backbone"
-    return on_frozen(model, found.inputs.embedders, shape)
+    return join_frozen_backbone(model, found.inputs.embedders, shape)
 
 
-def on_tuned(head: Predictor, below: Predictor) -> Predictor:
+def join_tuned_backbone(head: Predictor, below: Predictor) -> Predictor:
     """Put a head that was computed on a network's features in place of that network's own."""
     net = below.card.net
     weights = {n: v for n, v in below.weights.items() if n.startswith("features.")}
@@ -95,7 +97,9 @@ def on_tuned(head: Predictor, below: Predictor) -> Predictor:
     return Predictor(card, with_source_statistics(weights), "cpu")
 
 
-def on_frozen(model: Predictor, embedders: Embedders, shape: tuple[int, ...]) -> Predictor:
+def join_frozen_backbone(
+    model: Predictor, embedders: Embedders, shape: tuple[int, ...]
+) -> Predictor:
     """A model of embeddings as one of images of a shape, with the frozen backbone below it."""
     weights, card = _frozen_weights(embedders), model.card
     for name, value in model.weights.items():
@@ -171,7 +175,7 @@ def summary(found: Adaptation, findings: Sequence[Finding] | None = None) -> dic
 # --- a model adapted again ---
 
 
-def write_again(found: Readapted, domain: CustomDomain, out: Path) -> None:
+def write_readapted(found: Readapted, domain: CustomDomain, out: Path) -> None:
     """model/, predictions.csv and, last, summary.json."""
     open_root(out / "runs")  # marks the folder as ours
     found.predictor.save(out / "model")
@@ -182,10 +186,10 @@ def write_again(found: Readapted, domain: CustomDomain, out: Path) -> None:
         found.after,
         found.predictor.classes,
     )
-    write_json(out / "summary.json", again_as_json(found, domain))
+    write_json(out / "summary.json", readapted_as_json(found, domain))
 
 
-def again_as_json(found: Readapted, domain: CustomDomain) -> dict[str, Any]:
+def readapted_as_json(found: Readapted, domain: CustomDomain) -> dict[str, Any]:
     counts = np.bincount(found.after.argmax(axis=1), minlength=found.after.shape[1])
     return {
         "target": str(domain.path),

@@ -13,7 +13,7 @@ from askew.evaluation.priors import DEFAULT
 from askew.evaluation.unknown_classes import ALARMS
 from askew.nets.embedding import OWN_PREFIX
 from askew.nets.small import OWN
-from askew.reports.findings import Finding, has_few_classes, holding
+from askew.reports.findings import Finding, has_few_classes, keep_findings
 
 FEW_TARGET = 100
 FEW_SOURCE = 10
@@ -37,7 +37,7 @@ def adaptation_findings(found: Adaptation) -> list[Finding]:
 def _data(found: Adaptation) -> list[Finding]:
     data = found.data
     n = len(data.task.training_data.target)
-    return holding(
+    return keep_findings(
         (
             (*data.source.broken, *data.target.broken),
             "A102",
@@ -80,7 +80,7 @@ def _data(found: Adaptation) -> list[Finding]:
 
 def _network(found: Adaptation) -> list[Finding]:
     network = found.inputs.description
-    return holding(
+    return keep_findings(
         (
             [network] if _from_scratch(found) else (),
             "A101",
@@ -154,7 +154,7 @@ def _outcome(found: Adaptation) -> list[Finding]:
     verdict, compared = found.verdict, [f"{name} against source-only"]
     answer = None if verdict is None else verdict.verdict
     difference = found.diagnosis.remains.get("adapted" if found.saved else "unadapted")
-    return holding(
+    return keep_findings(
         (
             compared if answer == "unclear" else (),
             "A108",
@@ -188,7 +188,7 @@ def _outcome(found: Adaptation) -> list[Finding]:
             "look at which classes are alike; do not predict with --shares target.",
         ),
         (
-            [str(difference)] if difference is not None and difference.found else (),
+            [str(difference)] if difference is not None and difference.significant else (),
             "A112",
             "The target looks different beyond its label distribution",
             "what was learnt from the source need not hold there, and so the label distribution "

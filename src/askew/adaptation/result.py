@@ -34,7 +34,7 @@ class AdaptationResult:
     (60, ('cat', 'dog', 'owl'), 'report.html')
     """
 
-    found: Adaptation
+    adaptation: Adaptation
     """Everything that was computed."""
     folder: Path
     """If nobody named one, it is removed with this object."""
@@ -46,7 +46,7 @@ class AdaptationResult:
     def predictions(self) -> DataFrame:
         """One row per target image: path, class, its probability, those of all classes, whether it
         may be of none."""
-        found = self.found
+        found = self.adaptation
         best, p = found.predicted, found.probabilities
         named = [
             found.data.target.names,
@@ -60,7 +60,7 @@ class AdaptationResult:
     @cached_property
     def model(self) -> Predictor:
         """The final model, ready to predict."""
-        made = final_model(self.found)
+        made = final_model(self.adaptation)
         return Predictor(made.card, made.weights, self.device)
 
     @property
@@ -71,16 +71,16 @@ class AdaptationResult:
     @cached_property
     def summary(self) -> dict[str, Any]:
         """Every number of the report, as plain values."""
-        return summary(self.found)
+        return summary(self.adaptation)
 
     def __repr__(self) -> str:
-        found = self.found
+        found = self.adaptation
         verdict = "" if found.verdict is None else f" ({found.verdict.verdict})"
         what = f"{len(found.predicted):,} target images, {len(found.classes)} classes"
         return f"<AdaptationResult: {found.final.name}{verdict}; {what}; {self.report}>"
 
     def _repr_html_(self) -> str:
-        found = self.found
+        found = self.adaptation
         head = ["method", *(SCORES[name].title for name in CHOOSERS), "against source", ""]
         rows = [
             [
@@ -154,7 +154,7 @@ class DiagnosisResult:
         rows = [
             [
                 test.question,
-                "yes" if test.found else "no",
+                "yes" if test.significant else "no",
                 f"{test.p:.4f}",
                 f"{test.size:.2f} {test.unit}",
             ]

@@ -251,7 +251,7 @@ def _adapt_again(
     as_json: bool,
 ) -> None:
     """Adapt a model without its source, write it and its predictions, and print what changed."""
-    from askew.adaptation.artifacts import again_as_json, write_again
+    from askew.adaptation.artifacts import readapted_as_json, write_readapted
     from askew.adaptation.source_free import adapt_again
     from askew.cli.progress import watch
     from askew.core.device import pick_device
@@ -275,9 +275,9 @@ def _adapt_again(
     found = watch(
         adapt_again(known.model, domain, dict(request.training), request.seed, device, own)
     )
-    write_again(found, domain, folder)
+    write_readapted(found, domain, folder)
     if as_json:
-        print_json(again_as_json(found, domain))
+        print_json(readapted_as_json(found, domain))
         return
     print_text(found.sentence)
     print_note(f"model in {folder / 'model'}, predictions in {folder / 'predictions.csv'}")
@@ -290,7 +290,7 @@ def adapt_and_print(request: AdaptRequest, folder: Path, device: str, as_json: b
     with waiting("starting"):
         from askew.adaptation.api import run_request
     result = run_request(request, folder, device, watch)
-    found = result.found
+    found = result.adaptation
     if found.data.target.labels_ignored:
         print_note("The target's labels were not read.")
     if as_json:
@@ -385,7 +385,7 @@ def diagnose(
         [
             [
                 test.question,
-                "yes" if test.found else "no",
+                "yes" if test.significant else "no",
                 f"{test.p:.4f}",
                 f"{test.size:.2f} {test.unit}",
             ]

@@ -303,7 +303,7 @@ def _print_long(rows: Sequence[Row], as_json: bool, profile: Mapping[str, float]
 def _long_row(row: Row) -> list[str]:
     from askew.evaluation.metrics import mean
     from askew.reports.paper import paper_numbers
-    from askew.reports.results import cell, printed
+    from askew.reports.results import cell, format_printed
 
     paper = paper_numbers().get(row.task, {}).get(row.method)
     low, high = (mean([interval[side] for interval in row.intervals]) for side in (0, 1))
@@ -314,7 +314,7 @@ def _long_row(row: Row) -> list[str]:
         cell(row.values),
         f"{low:.1f} – {high:.1f}",
         cell(row.paper_values),
-        printed(paper),
+        format_printed(paper),
         f"{mean(row.overall):.2f}",
         f"{mean(row.worst):.1f}",
     ]

@@ -368,10 +368,10 @@ def _write_settings(
     """The settings with each method's best trial in them, below comments that tell where they come
     from."""
     from askew.core.files import write_bytes
-    from askew.runs.tune import to_toml, tuned
+    from askew.runs.tune import to_toml, tuned_settings
 
     chosen = [
         result.trial for result in best.values() if result is not None and result.trial.params
     ]
     command = f"Written by: askew {shlex.join(sys.argv[1:])}"
-    write_bytes(file, to_toml(tuned(settings, chosen), [command, *comments]).encode())
+    write_bytes(file, to_toml(tuned_settings(settings, chosen), [command, *comments]).encode())

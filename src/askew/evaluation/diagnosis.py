@@ -63,11 +63,11 @@ class Test:
     __test__ = False  # pytest would collect a class of this name
 
     @property
-    def found(self) -> bool:
+    def significant(self) -> bool:
         return self.p < LEVEL
 
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"found": self.found}
+        return asdict(self) | {"significant": self.significant}
 
     def __str__(self) -> str:
         p = "p < 0.001" if self.p < 0.001 else f"p = {self.p:.3f}"
@@ -136,7 +136,7 @@ def diagnose(
         name: prior_differs(unadapted, estimate, seed=seed) for name, estimate in estimates.items()
     }
     outputs, prior, rest = outputs_differ(unadapted), tests[DEFAULT], remains["unadapted"]
-    agreed = all(test.found == prior.found for test in tests.values())
+    agreed = all(test.significant == prior.significant for test in tests.values())
     confused = any(estimate.unsure for estimate in estimates.values())
     kind = _kind(prior, rest)
     sure = _sure(kind, outputs, prior, rest, agreed and not confused)
@@ -161,24 +161,24 @@ def diagnose(
 
 def images_look_alike(remains: Iterable[Test]) -> bool:
     """Tell whether images of a class look alike in both domains, by the remaining differences."""
-    return not any(test.found or test.size > OPEN for test in remains)
+    return not any(test.significant or test.size > OPEN for test in remains)
 
 
 def _kind(prior: Test, remains: Test) -> Kind:
-    if prior.found and remains.found:
+    if prior.significant and remains.significant:
         return "both"
-    if prior.found:
+    if prior.significant:
         return "label"
-    return "feature" if remains.found else "none"
+    return "feature" if remains.significant else "none"
 
 
 def _sure(kind: Kind, outputs: Test, prior: Test, remains: Test, agreed: bool) -> Sureness:
     """Sure where every test is plain, all estimators agree, and the prior was not estimated under
     feature shift."""
     if kind == "none":
-        return "unsure" if outputs.found or remains.size > OPEN else "likely"
-    plain = all(test.p < PLAIN for test in (prior, remains) if test.found)
-    clean = kind == "feature" or not (remains.found or remains.size > OPEN)
+        return "unsure" if outputs.significant or remains.size > OPEN else "likely"
+    plain = all(test.p < PLAIN for test in (prior, remains) if test.significant)
+    clean = kind == "feature" or not (remains.significant or remains.size > OPEN)
     if plain and agreed and clean:
         return "sure"
     return "likely" if plain or agreed else "unsure"
@@ -213,7 +213,7 @@ def _sentence(
             "the estimated distribution less."
         ),
     }[kind]
-    if kind == "none" and outputs.found:
+    if kind == "none" and outputs.significant:
         sentence = (
             f"Something differs ({outputs}), but these images do not tell whether it is the "
             "label distribution "
@@ -221,7 +221,7 @@ def _sentence(
         )
     if "adapted" in remains:
         after = remains["adapted"]
-        found = "such a" if after.found else "no such"
+        found = "such a" if after.significant else "no such"
         sentence += f" The adapted network sees {found} difference ({after})."
     if confused:
         sentence += (

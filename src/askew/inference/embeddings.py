@@ -49,7 +49,7 @@ _MANY = 512  # passes from which on it pays to prepare the network for them
 Vectors = NDArray[np.float32]
 
 
-def frozen(embedding: Embedding, shape: tuple[int, ...]) -> nn.Module:
+def frozen_backbone(embedding: Embedding, shape: tuple[int, ...]) -> nn.Module:
     """The features of a network, not to be trained."""
     features: nn.Module = build(NetworkSpec(embedding=embedding), shape, 2, 0)[0]["features"].eval()
     channels_last(features)
@@ -91,7 +91,7 @@ def checked_embedding(embedding: Embedding, shape: tuple[int, ...]) -> Embedding
     """The same with the hash of its weights; UserError if it does not take such inputs, or its
     weights cannot be had."""
     hashed = with_hash(embedding)
-    frozen(hashed, shape)
+    frozen_backbone(hashed, shape)
     return hashed
 
 
@@ -187,7 +187,7 @@ class Embedder:
 
     @functools.cached_property
     def network(self) -> nn.Module:
-        network = frozen(self.embedding, self.shape).to(self.device)
+        network = frozen_backbone(self.embedding, self.shape).to(self.device)
         if (norms := domain_norms(network)) is not None and self.statistics is not None:
             norms.set_statistics(torch.from_numpy(self.statistics).to(self.device))
         return network

@@ -32,7 +32,7 @@ def checked_batch(batch: int) -> int:
     return batch
 
 
-def listed(x: Any, columns: Sequence[str] = ()) -> Sequence[Any] | NDArray[Any]:
+def list_inputs(x: Any, columns: Sequence[str] = ()) -> Sequence[Any] | NDArray[Any]:
     """Inputs that have a length and can be sliced; a table's columns in the model's order."""
     if is_frame(x):
         return rows_of(x, columns, "the model")

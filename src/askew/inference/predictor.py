@@ -29,7 +29,7 @@ from askew.core.files import as_json, is_temporary, read_tensors, whole_folder
 from askew.core.options import path as as_path
 from askew.core.options import shown
 from askew.evaluation.outputs import Floats, adjust_logits, read_stored_outputs, softmax
-from askew.inference.inputs import as_input, checked_batch, listed
+from askew.inference.inputs import as_input, checked_batch, list_inputs
 from askew.inference.model_card import (
     CARD_HASH,
     ModelCard,
@@ -144,7 +144,7 @@ class Predictor:
         matched by name where the model knows their names. A network that keeps batch statistics of
         each domain uses those of `domain`.
         """
-        inputs = listed(x, self.card.columns)
+        inputs = list_inputs(x, self.card.columns)
         if not isinstance(domain, str) or domain not in ("target", "source"):
             raise UserError(f"There is no domain {shown(domain)}.", "target or source.")
         if not len(inputs):

@@ -141,13 +141,13 @@ __all__ = [
     "State",
     "check_method",
     "fit",
+    "id_and_params",
     "is_file",
     "is_installed",
     "join_domains",
     "known_method",
     "make_method",
     "method_class",
-    "named",
 ]
 
 
@@ -200,7 +200,7 @@ def make_method(name: str, values: dict[str, Any]) -> Method:
     return cls(**checked(cls, values, f"method {cls.id}"))
 
 
-def named(method: str | Method | type[Method]) -> tuple[str, dict[str, Any]]:
+def id_and_params(method: str | Method | type[Method]) -> tuple[str, dict[str, Any]]:
     """What a run is asked for by: a method's name, and the hyper-parameters that an object holds.
 
     A class that is not askew's can then be found by its id, until another one of that id is handed

@@ -279,7 +279,9 @@ def join_domains(net: Net, batch: Batch) -> tuple[Tensor, Tensor]:
     return fs, ft
 
 
-def verdicts(critic: nn.Module, fs: Tensor, ft: Tensor, strength: Tensor) -> tuple[Tensor, Tensor]:
+def critic_outputs(
+    critic: nn.Module, fs: Tensor, ft: Tensor, strength: Tensor
+) -> tuple[Tensor, Tensor]:
     """What a critic says of both domains, in one pass; the features' gradient is reversed with that
     strength."""
     ds, dt = critic(reverse_grad(torch.cat([fs, ft]), strength)).split([len(fs), len(ft)])

@@ -8,7 +8,7 @@ from typing import Annotated
 from torch import Tensor, nn
 
 from askew.core.options import Between, Search
-from askew.methods.base import Batch, Losses, Method, Shape, State, join_domains, verdicts
+from askew.methods.base import Batch, Losses, Method, Shape, State, critic_outputs, join_domains
 from askew.methods.losses import cross_entropy, domain_loss, ramp
 from askew.nets.heads import Critic
 from askew.nets.network import Net
@@ -40,7 +40,7 @@ class DANN(Method):
 
     def losses(self, net: Net, batch: Batch, state: State, t: Tensor) -> Losses:
         fs, ft = join_domains(net, batch)
-        ds, dt = verdicts(net["critic"], fs, ft, ramp(t))
+        ds, dt = critic_outputs(net["critic"], fs, ft, ramp(t))
         return {
             "label": cross_entropy(net["head"](fs), batch.ys),
             "domain": self.weight * domain_loss(ds, dt),

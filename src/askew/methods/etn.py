@@ -8,7 +8,7 @@ from typing import Annotated
 from torch import Tensor, nn
 
 from askew.core.options import Between, Search
-from askew.methods.base import Batch, Losses, Method, Shape, State, join_domains, verdicts
+from askew.methods.base import Batch, Losses, Method, Shape, State, critic_outputs, join_domains
 from askew.methods.losses import (
     cross_entropy,
     domain_loss,
@@ -63,7 +63,7 @@ class ETN(Method):
         fs, ft = join_domains(net, batch)
         zs, zt = net["auxiliary"](fs.detach()), net["auxiliary"](ft.detach())
         w = mean_one((-leaky_logit(zs)).sigmoid())  # 1 − D, to all digits
-        ds, dt = verdicts(net["critic"], fs, ft, ramp(t))
+        ds, dt = critic_outputs(net["critic"], fs, ft, ramp(t))
         return {
             "label": cross_entropy(net["head"](fs), batch.ys, weight=w),
             "domain": self.weight * domain_loss(ds, dt, source_weight=w),

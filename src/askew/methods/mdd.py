@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from askew.core.options import Between, Search
-from askew.methods.base import Batch, Losses, Method, Shape, State, join_domains, verdicts
+from askew.methods.base import Batch, Losses, Method, Shape, State, critic_outputs, join_domains
 from askew.methods.losses import cross_entropy, log_other, ramp
 from askew.nets.layers import dense_stack
 from askew.nets.network import Net
@@ -58,7 +58,7 @@ class MDD(Method):
     def losses(self, net: Net, batch: Batch, state: State, t: Tensor) -> Losses:
         fs, ft = join_domains(net, batch)
         zs, zt = net["head"](fs), net["head"](ft)
-        others = verdicts(net["head2"], fs, ft, self.weight * ramp(t))
+        others = critic_outputs(net["head2"], fs, ft, self.weight * ramp(t))
         absent = (
             absent_classes(batch.ys, zs.shape[-1])
             if self.masked

@@ -8,7 +8,16 @@ from typing import Annotated
 from torch import Tensor, nn
 
 from askew.core.options import Between, Search
-from askew.methods.base import Batch, Losses, Method, Outputs, Shape, State, join_domains, verdicts
+from askew.methods.base import (
+    Batch,
+    Losses,
+    Method,
+    Outputs,
+    Shape,
+    State,
+    critic_outputs,
+    join_domains,
+)
 from askew.methods.losses import cross_entropy, domain_loss, ramp
 from askew.nets.heads import Critic
 from askew.nets.network import Net
@@ -46,7 +55,7 @@ class PADA(Method):
     def losses(self, net: Net, batch: Batch, state: State, t: Tensor) -> Losses:
         gamma = state["gamma"]
         fs, ft = join_domains(net, batch)
-        ds, dt = verdicts(net["critic"], fs, ft, ramp(t))
+        ds, dt = critic_outputs(net["critic"], fs, ft, ramp(t))
         return {
             "label": cross_entropy(
                 net["head"](fs), batch.ys, weight=(gamma / gamma.mean())[batch.ys]

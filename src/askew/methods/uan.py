@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from askew.core.options import Between, Search
-from askew.methods.base import Batch, Losses, Method, Shape, State, join_domains, verdicts
+from askew.methods.base import Batch, Losses, Method, Shape, State, critic_outputs, join_domains
 from askew.methods.losses import cross_entropy, domain_loss, mean_one, ramp, row_entropy, unit_range
 from askew.nets.heads import Critic
 from askew.nets.network import Net
@@ -56,7 +56,7 @@ class UAN(Method):
         most = math.log(zs.shape[-1])
         ws = row_entropy(zs / self.source_temperature) / most - own_s.sigmoid()
         wt = own_t.sigmoid() - row_entropy(zt) / most
-        ds, dt = verdicts(net["critic"], fs, ft, ramp(t))
+        ds, dt = critic_outputs(net["critic"], fs, ft, ramp(t))
         return {
             "label": cross_entropy(zs, batch.ys),
             "domain": self.weight

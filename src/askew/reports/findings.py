@@ -45,7 +45,7 @@ class Finding:
         return asdict(self) | {"where": list(self.where)}
 
 
-def holding(*findings: tuple[Iterable[str], str, str, str, str]) -> list[Finding]:
+def keep_findings(*findings: tuple[Iterable[str], str, str, str, str]) -> list[Finding]:
     """Those of (where, code, what, why, remedy) that hold somewhere, by code."""
     found = [
         Finding(code=code, what=what, why=why, remedy=remedy, where=tuple(where))
@@ -56,7 +56,7 @@ def holding(*findings: tuple[Iterable[str], str, str, str, str]) -> list[Finding
 
 def run_findings(rows: Sequence[Row], unfinished: Sequence[Path]) -> list[Finding]:
     """All findings about a folder of runs; none of them stops anything."""
-    return holding(
+    return keep_findings(
         (
             _few_seeds(rows),
             "A001",

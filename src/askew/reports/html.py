@@ -20,7 +20,7 @@ from markupsafe import Markup
 from askew import __version__
 from askew.evaluation.metrics import mean
 from askew.reports import svg
-from askew.reports.results import flat, std
+from askew.reports.results import flatten, std
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +101,7 @@ def mean_cell(
 def settings_table(run: Mapping[str, Any]) -> Table:
     """A run's settings by their dotted names."""
     rows: list[Cells] = [
-        [name, json.dumps(value, ensure_ascii=False)] for name, value in flat(dict(run)).items()
+        [name, json.dumps(value, ensure_ascii=False)] for name, value in flatten(dict(run)).items()
     ]
     return Table("Settings", ["setting", "value"], rows)
 

@@ -83,7 +83,7 @@ def degree_curve(task: str) -> dict[str, dict[float, float]]:
     }
 
 
-def printed_for(run: Mapping[str, Any]) -> Printed | None:
+def printed_accuracy(run: Mapping[str, Any]) -> Printed | None:
     """The paper's number for such a run, given as `Run.describe` does; none where it prints none.
 
     A run with another sampler, shift or ablation than the main tables' has the number of that

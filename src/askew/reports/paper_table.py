@@ -14,8 +14,8 @@ from askew.reports.paper import (
     degree_of,
     method_order,
     paper_numbers,
+    printed_accuracy,
     printed_average,
-    printed_for,
     recomputed_average,
 )
 from askew.reports.results import Row, cell
@@ -349,5 +349,5 @@ def _cell(row: Row | None, task: str, method: str, variant: str) -> Cell:
     if row is None:  # the paper's number stands there all the same, where it is sure to be the one
         return Cell(paper=None if variant else paper_numbers().get(task, {}).get(method))
     return Cell(
-        row.seeds, row.values, None if row.reweighted else printed_for(row.run), row.ensemble
+        row.seeds, row.values, None if row.reweighted else printed_accuracy(row.run), row.ensemble
     )

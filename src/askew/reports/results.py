@@ -92,22 +92,24 @@ def cell(values: Sequence[float]) -> str:
     return f"{mean(values):.2f}" + ("" if s is None else f" ± {s:.2f}")
 
 
-def printed(number: Printed | None) -> str:
+def format_printed(number: Printed | None) -> str:
     """The paper's number, as tables print it."""
     if number is None:
         return "–"
     return f"{number[0]:.2f}" + ("" if number[1] is None else f" ± {number[1]:.2f}")
 
 
-def flat(value: Any, prefix: str = "") -> dict[str, Any]:
+def flatten(value: Any, prefix: str = "") -> dict[str, Any]:
     """Nested values by their dotted names."""
     if isinstance(value, dict):
         return {
-            k: v for name, item in value.items() for k, v in flat(item, f"{prefix}{name}.").items()
+            k: v
+            for name, item in value.items()
+            for k, v in flatten(item, f"{prefix}{name}.").items()
         }
     if isinstance(value, list):
         return {
-            k: v for i, item in enumerate(value) for k, v in flat(item, f"{prefix}{i}.").items()
+            k: v for i, item in enumerate(value) for k, v in flatten(item, f"{prefix}{i}.").items()
         }
     return {prefix.rstrip("."): value}
 
@@ -229,7 +231,7 @@ def _grouped(folders: Sequence[Path], reweighted: bool) -> list[_Group]:
             raise Damaged(path / "run.json")
         common = {k: v for k, v in record["run"].items() if k != "seed"}
         group = groups.setdefault(
-            json.dumps(common, sort_keys=True), _Group(common, flat(common), [])
+            json.dumps(common, sort_keys=True), _Group(common, flatten(common), [])
         )
         group.runs.append(_Found(path, record["run"]["seed"], scores, record["notes"]))
     for group in groups.values():

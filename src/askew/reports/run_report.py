@@ -31,7 +31,7 @@ from askew.reports.html import (
 from askew.reports.paired import NOTE, Comparison, comparisons, with_ensembles
 from askew.reports.paper import paper_numbers
 from askew.reports.paper_table import REFERENCE, Layout, Line, layouts, reading_order
-from askew.reports.results import Row, cell, collect, printed, std
+from askew.reports.results import Row, cell, collect, format_printed, std
 from askew.runs.root import finished_runs
 from askew.runs.store import RunFolder
 
@@ -104,13 +104,13 @@ def _result(layout: Layout) -> dict[str, Any]:
         "table": table,
         "chart": _chart(layout),
         "notes": [*notes, *(f"Note: {note}." for note in layout.notes)],
-        "compared": [_compared(found) for found in comparisons(layout)]
+        "compared": [_comparison_table(found) for found in comparisons(layout)]
         if layout.usual_n > 1
         else [],
     }
 
 
-def _compared(found: Comparison) -> Table:
+def _comparison_table(found: Comparison) -> Table:
     rows: list[Cells] = [
         [
             label,
@@ -211,7 +211,7 @@ def _all_rows(rows: Sequence[Row]) -> Table:
                 mean_cell(row.values),
                 interval(low, high),
                 mean_cell(row.paper_values),
-                Cell(text=printed(paper), key="" if paper is None else f"{paper[0]:.4f}"),
+                Cell(text=format_printed(paper), key="" if paper is None else f"{paper[0]:.4f}"),
                 number(mean(row.overall)),
                 number(mean(row.worst), 1),
                 Cell(text=seeds, key=seeds),

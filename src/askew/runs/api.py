@@ -10,7 +10,7 @@ from askew.core.device import pick_device
 from askew.core.errors import UserError
 from askew.core.tracking import Maker, checked_trackers
 from askew.data.benchmarks import known_task
-from askew.methods import is_installed, named
+from askew.methods import id_and_params, is_installed
 from askew.methods.base import Method
 from askew.runs.config import RunRequest, check_seeds
 from askew.runs.execute import Execution
@@ -46,7 +46,7 @@ def run(  # noqa: PLR0913
     >>> askew.run("mini/syn-uci", "source", training=short).scores["whole"]["images"]
     901
     """
-    name, own = named(method)
+    name, own = id_and_params(method)
     request = RunRequest(
         task=task,
         method=name,
@@ -149,4 +149,4 @@ def _distinct(
                 f"Other processes do not know the class {cls.__name__}.",
                 "jobs=1, or 'file.py:Class'.",
             )
-    return [named(method) for method in methods]
+    return [id_and_params(method) for method in methods]

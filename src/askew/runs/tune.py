@@ -292,7 +292,7 @@ def best(results: Sequence[Result]) -> Result | None:
     return max(complete, key=lambda result: result.mean or 0.0, default=None)
 
 
-def tuned(settings: Settings, chosen: Sequence[Trial]) -> Settings:
+def tuned_settings(settings: Settings, chosen: Sequence[Trial]) -> Settings:
     """The settings with each method's hyper-parameters replaced by the chosen ones, in the recipe
     it was tried by."""
     for trial in chosen:

@@ -111,7 +111,7 @@ class Local:
         return None
 
     def _new_worker(self) -> Worker:
-        with contextlib.nullcontext() if self.mps is None else self.mps.joined():
+        with contextlib.nullcontext() if self.mps is None else self.mps.join():
             return spawn_worker()
 
     def close(self) -> None:

@@ -61,7 +61,7 @@ class Mps:
         self.folder = None
 
     @contextlib.contextmanager
-    def joined(self) -> Iterator[None]:
+    def join(self) -> Iterator[None]:
         """Processes that are started meanwhile use the daemon; this one, which may outlive it, does
         not."""
         own = {} if self.folder is None else self._own()
