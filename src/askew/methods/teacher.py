@@ -17,7 +17,7 @@ from askew.nets.network import Net
 
 
 class ClassShares(nn.Module):
-    """Moving shares q̄ of the classes in a teacher's answers, and the answers made even by them.
+    """Moving shares q̄ of the classes in a teacher's predictions q, and q made even by them.
 
     q̄ ← 0.95 q̄ + 0.05 mean(q);  q′ ∝ q/max(q̄, ε/c). (n, c), () → (n, c)
     """
@@ -41,7 +41,7 @@ class PriorAwareTeacher(Method):
 
     Assumes: an image keeps its class under the views; a pre-trained network that is often right.
         Nothing about q(y): target images are drawn so that every pseudo-class comes equally often
-        (`target_sampler = "even"`), and the teacher's answers are made equally frequent
+        (`target_sampler = "even"`), and the teacher's predictions are made equally frequent
         (distribution alignment), which is right under that draw alone.
     Minimises: E_s CE(h(x), y) + λ·E_t 1[max q′ > τ]·‖h(x₁) − q′(x₂)‖², with views x₁, x₂ of one
         image, q the teacher's probabilities, q′ ∝ q/q̄, q̄ their moving mean; teacher ← d·teacher +
@@ -62,9 +62,9 @@ class PriorAwareTeacher(Method):
     threshold: Annotated[float, Between(0, 1), Search(0.8, 0.99)] = 0.968
     """How sure τ the teacher must be of an image for it to count."""
     aligned: bool = True
-    """Whether the teacher's answers are made equally frequent (off for the ablation)."""
+    """Whether the teacher's predictions are made equally frequent (off for the ablation)."""
     floor: Annotated[float, Between(0.001, 1)] = 0.01
-    """Least share ε/c that a class is taken to have among the answers: a rare one is raised 1/ε
+    """Least share ε/c that a class is taken to have among the predictions: a rare one is raised 1/ε
     times at most."""
     memory: Annotated[int, Between(1)] = 100
     """How many steps the teacher averages over: d = 1 − 1/min(i + 1, this); 1: the student teaches
