@@ -25,7 +25,7 @@ import torch
 from made_tables import Floats, Labels, Pair, groups
 from numpy.typing import NDArray
 
-from askew.adaptation.api import adapt_steps, run_silently
+from askew.adaptation.api import adapt_steps, silently
 from askew.adaptation.assessment import Adaptation
 from askew.adaptation.request import AdaptRequest
 from askew.data.objects import as_domain
@@ -51,7 +51,7 @@ def adapt(pair: Pair) -> Adaptation:
         resamples=50,
     )
     with tempfile.TemporaryDirectory(prefix="askew-") as folder:
-        return run_silently(adapt_steps(request, Path(folder), torch.device("cpu")))
+        return silently(adapt_steps(request, Path(folder), torch.device("cpu")))
 
 
 def peers(pair: Pair) -> dict[str, NDArray[Any]]:

@@ -62,7 +62,7 @@ Watch = Callable[[Generator[Progress, None, Any]], Any]
 returns."""
 
 
-def run_silently(training: Generator[Progress, None, Returned]) -> Returned:
+def silently(training: Generator[Progress, None, Returned]) -> Returned:
     """Take all steps of a training; what it returns."""
     while True:
         try:
@@ -96,7 +96,7 @@ def adapt(  # noqa: PLR0913
     skip_broken: bool = False,
     device: str = "auto",
     log: Sequence[str | Maker] = (),
-    watch: Watch = run_silently,
+    watch: Watch = silently,
 ) -> AdaptationResult:
     """Adapt a classifier to an unlabelled target, and estimate whether that helped.
 
@@ -133,7 +133,7 @@ def run_request(
     request: AdaptRequest,
     out: Path | str | None,
     device: str = "auto",
-    watch: Watch = run_silently,
+    watch: Watch = silently,
     index: Any = None,
 ) -> AdaptationResult:
     """Do the same for a request: everything that is computed, and its files."""
@@ -259,7 +259,7 @@ def diagnose_request(
     out: Path | None,
     model: Predictor | Path | str | None,
     device: str,
-    watch: Watch = run_silently,
+    watch: Watch = silently,
 ) -> DiagnosisResult:
     """Do the same for a request; `out` keeps the network, if it is given."""
     if out is not None:
@@ -384,7 +384,7 @@ def embed(
     path = Path(images) if isinstance(images, str | Path) else None
     if path is not None and (path.is_dir() or path.suffix.lower() in LISTS):
         embedder = picture_embedder(embedding, pick_device(device))
-        pictures: CustomDomain = run_silently(
+        pictures: CustomDomain = silently(
             embed_pictures(path, embedder, skip_broken, Columns(image))
         )
         return embedder.rows(pictures.x)

@@ -175,7 +175,7 @@ def summary(found: Adaptation, findings: Sequence[Finding] | None = None) -> dic
 # --- a model adapted again ---
 
 
-def write_readapted(found: Readapted, domain: CustomDomain, out: Path) -> None:
+def write_again(found: Readapted, domain: CustomDomain, out: Path) -> None:
     """model/, predictions.csv and, last, summary.json."""
     open_root(out / "runs")  # marks the folder as ours
     found.predictor.save(out / "model")
@@ -186,10 +186,10 @@ def write_readapted(found: Readapted, domain: CustomDomain, out: Path) -> None:
         found.after,
         found.predictor.classes,
     )
-    write_json(out / "summary.json", readapted_as_json(found, domain))
+    write_json(out / "summary.json", again_as_json(found, domain))
 
 
-def readapted_as_json(found: Readapted, domain: CustomDomain) -> dict[str, Any]:
+def again_as_json(found: Readapted, domain: CustomDomain) -> dict[str, Any]:
     counts = np.bincount(found.after.argmax(axis=1), minlength=found.after.shape[1])
     return {
         "target": str(domain.path),

@@ -13,7 +13,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from askew.adaptation.api import MethodLike, named_methods, run_silently
+from askew.adaptation.api import MethodLike, named_methods, silently
 from askew.adaptation.artifacts import final_model
 from askew.adaptation.assessment import assess
 from askew.adaptation.inputs import Inputs
@@ -158,7 +158,7 @@ class AdaptiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             session = Session(folder / "runs", pick_device(self.device), seed=seed)
             train = auto if len(xt) and len(names) != 1 else one_method
             try:
-                outcome = run_silently(train(session, inputs, candidates if len(xt) else ()))
+                outcome = silently(train(session, inputs, candidates if len(xt) else ()))
             except UserError as error:
                 raise ValueError(f"{error.sentence} Scale the rows, or lower lr.") from None
             found = assess(session, inputs, outcome)

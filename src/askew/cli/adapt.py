@@ -251,7 +251,7 @@ def _adapt_again(
     as_json: bool,
 ) -> None:
     """Adapt a model without its source, write it and its predictions, and print what changed."""
-    from askew.adaptation.artifacts import readapted_as_json, write_readapted
+    from askew.adaptation.artifacts import again_as_json, write_again
     from askew.adaptation.source_free import adapt_again
     from askew.cli.progress import watch
     from askew.core.device import pick_device
@@ -275,9 +275,9 @@ def _adapt_again(
     found = watch(
         adapt_again(known.model, domain, dict(request.training), request.seed, device, own)
     )
-    write_readapted(found, domain, folder)
+    write_again(found, domain, folder)
     if as_json:
-        print_json(readapted_as_json(found, domain))
+        print_json(again_as_json(found, domain))
         return
     print_text(found.sentence)
     print_note(f"model in {folder / 'model'}, predictions in {folder / 'predictions.csv'}")
