@@ -116,10 +116,11 @@ class Adaptation:
 def assess(session: Session, inputs: Inputs, outcome: Outcome) -> Adaptation:
     """Tell what users want to know of the saved network: probabilities, shares, accuracy."""
     saved, scored = outcome.saved, outcome.scored
-    outputs = scored[saved].outputs
+    outputs, temperature = scored[saved].outputs, scored[saved].temperature
     expected, softer = None, 1.0
     if saved and has_posterior(outcome.networks[saved]):
         expected = _by_posterior(outcome)
+        outputs, temperature = outcome.networks[saved].outputs, 1.0
     elif saved and not outcome.alone:
         expected = _by_agreement(outcome)
     if expected is not None and expected.before is None:
@@ -142,7 +143,7 @@ def assess(session: Session, inputs: Inputs, outcome: Outcome) -> Adaptation:
         diagnosis=diagnosis,
         probabilities=softmax(logits),
         expected=expected,
-        temperature=scored[saved].temperature * softer,
+        temperature=temperature * softer,
         bias=bias,
         unknown=find_unknown_images([one.outputs for one in scored]),
         requested=outcome.requested,
@@ -158,12 +159,9 @@ def _by_agreement(outcome: Outcome) -> ExpectedAccuracy | None:
 
 def _by_posterior(outcome: Outcome) -> ExpectedAccuracy:
     """The posterior of Gaussians that moved to the target tells how often it is right."""
-    final = outcome.scored[outcome.saved].outputs
-    posterior, _ = target_posterior(final)
-    after, before = (
-        as_labels(one.target_uniform.argmax(axis=1)) for one in (final, outcome.scored[0].outputs)
-    )
-    return accuracy_by_posterior(posterior, after, before)
+    final = outcome.networks[outcome.saved]
+    posterior, _ = target_posterior(final.outputs)
+    return accuracy_by_posterior(posterior, final.predicted, outcome.networks[0].predicted)
 
 
 def _moved_shares(shown: TargetShares, final: DomainOutputs) -> TargetShares:

@@ -104,6 +104,14 @@ class TrainingSet:
         data = replace(self.task.training_data, answers=soft.astype(np.float32))
         return replace(self, task=replace(self.task, training_data=data))
 
+    def with_whole_source(self) -> TrainingSet:
+        """Train on the held-out source images too."""
+        data = self.task.training_data
+        if data.source_val is data.source:
+            return self
+        whole = replace(data, source=data.source.followed_by(data.source_val))
+        return replace(self, task=replace(self.task, training_data=whole))
+
 
 class Session:
     """Trains the networks of one adaptation, and keeps why others failed.
