@@ -145,9 +145,17 @@ def assess(session: Session, inputs: Inputs, outcome: Outcome) -> Adaptation:
         expected=expected,
         temperature=temperature * softer,
         bias=bias,
-        unknown=find_unknown_images([one.outputs for one in scored]),
+        unknown=_unknown_images(outcome),
         requested=outcome.requested,
     )
+
+
+def _unknown_images(outcome: Outcome) -> UnknownImages:
+    """Mark images on which networks disagree; on tables the two disagree where shares differ."""
+    outputs = [one.outputs for one in outcome.scored]
+    if any(has_posterior(one) for one in outcome.networks):
+        return UnknownImages(np.zeros(len(outputs[0].target)), 1.0)
+    return find_unknown_images(outputs)
 
 
 def _by_agreement(outcome: Outcome) -> ExpectedAccuracy | None:
