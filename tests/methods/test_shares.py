@@ -161,7 +161,8 @@ def test_the_head_is_the_weighted_mean_of_its_parts_on_standardised_columns() ->
     regression = LogisticRegression(class_weight="balanced", tol=1e-3, max_iter=300).fit(z.xs, z.ys)
     heads.append((regression.coef_, regression.intercept_))
     logits = [z.xt @ weight.T + bias for weight, bias in heads]
-    wanted = sum(v * one for v, one in zip(stacked.votes.numpy(), logits, strict=True))
+    counts = (stacked.votes / stacked.temperatures).numpy()
+    wanted = sum(v * one for v, one in zip(counts, logits, strict=True))
     found = THREE.xt @ stacked.weight.numpy().T + stacked.bias.numpy()
     np.testing.assert_allclose(odds(found), odds(np.asarray(wanted)), atol=1e-6)
 
@@ -188,7 +189,7 @@ def test_gaussians_that_do_not_fit_moved_source_rows_count_less() -> None:
         source = Moments.of(x, y, 2, method.few)
         moved = [method._move(source, x, method.anchor)]
         head = moved[0]._replace(bias=moved[0].bias - np.array([0.0, 50.0]))
-        votes.append([float(method._votes(x, y, 2, heads)[0]) for heads in (moved, [head])])
+        votes.append([float(method._votes(x, y, 2, heads)[0][0]) for heads in (moved, [head])])
     assert votes[0][1] < votes[0][0], "a head that is wrong on moved source rows"
     assert votes[0][0] > votes[1][0], "a family that is unlikely on held-out source rows"
 

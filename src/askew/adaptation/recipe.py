@@ -15,9 +15,9 @@ from askew.adaptation.inputs import Inputs
 from askew.adaptation.session import SOURCE_ONLY, Candidate, Session, Trained, TrainingSet
 from askew.core.errors import UserError, unknown
 from askew.evaluation.calibration import mean_outputs
-from askew.evaluation.expected_accuracy import target_posterior
+from askew.evaluation.expected_accuracy import best_accuracy, target_posterior
 from askew.evaluation.neighbours import smooth_over_neighbours
-from askew.evaluation.outputs import Floats, as_labels, softmax
+from askew.evaluation.outputs import Floats, softmax
 from askew.evaluation.scores import ScoredNetwork, score_another, score_networks
 from askew.evaluation.selection import choose
 from askew.evaluation.verdict import Verdict, judge_by_posterior, judge_transfers
@@ -79,6 +79,8 @@ def auto(
     # 1. Embed the images with a frozen backbone (done while they were read), or take the rows.
     features = inputs.rows or inputs.pixels
     assert features is not None
+    if inputs.kind == "tables" and not candidates:
+        features = features.with_whole_source()  # closed forms hold rows out by cross-validation
     # 2. Train candidates that assume different things, source-only first.
     networks = yield from session.train([source_only(inputs)], features)
     features = inputs.with_labels(features)
@@ -178,24 +180,25 @@ def judge(
     found = judge_transfers(scored, resamples=session.resamples)
     for i, (one, verdict) in enumerate(zip(networks[1:], found, strict=True), start=1):
         if has_posterior(one):
-            verdict = _by_posterior(scored[0], scored[i], verdict)
+            verdict = _by_posterior(networks[0], one, verdict)
         verdicts[one.name] = verdict
         yield Progress(key="choice", label="judging without labels", step=i, steps=steps, losses={})
     return scored, verdicts
 
 
 def has_posterior(network: Trained) -> bool:
-    """Tell whether a network's posterior describes the target: of Gaussians that moved there."""
+    """Tell whether a network's posterior describes the target: of Gaussians that moved there.
+
+    It is calibrated by cross-validation already.
+    """
     return network.candidate.method == STUDENT_ON_TABLES.method
 
 
-def _by_posterior(source: ScoredNetwork, student: ScoredNetwork, verdict: Verdict) -> Verdict:
+def _by_posterior(source: Trained, student: Trained, verdict: Verdict) -> Verdict:
     """Judge by the student's posterior where no other networks can vote."""
     posterior, _ = target_posterior(student.outputs)
-    before, after = (
-        as_labels(one.outputs.target_uniform.argmax(axis=1)) for one in (source, student)
-    )
-    answer, sentence = judge_by_posterior(posterior, before, after)
+    most = best_accuracy(student.outputs)
+    answer, sentence = judge_by_posterior(posterior, source.predicted, student.predicted, most)
     return replace(verdict, verdict=answer, sentence=sentence, collapsed=False)
 
 

@@ -104,6 +104,15 @@ class TrainingSet:
         data = replace(self.task.training_data, soft_labels=soft.astype(np.float32))
         return replace(self, task=replace(self.task, training_data=data))
 
+    def with_whole_source(self) -> TrainingSet:
+        """Train on the held-out source images too, and look at all of them afterwards."""
+        data = self.task.training_data
+        if data.source_val is data.source:
+            return self
+        source = data.source.followed_by(data.source_val)
+        whole = replace(data, source=source, source_val=source)
+        return replace(self, task=replace(self.task, training_data=whole))
+
 
 class Session:
     """Trains the networks of one adaptation, and keeps why others failed.

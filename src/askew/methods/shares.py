@@ -17,7 +17,14 @@ from torch import Tensor
 from askew.core.options import Between, Search
 from askew.methods.base import ClosedForm, LinearFit
 from askew.methods.lda import principal_components
-from askew.methods.logistic import Floats, Standardise, fit_logistic
+from askew.methods.logistic import (
+    Floats,
+    Standardise,
+    best_temperature,
+    fit_logistic,
+    folds_by_class,
+    softmax_rows,
+)
 
 Labels = NDArray[np.int64]
 
@@ -34,8 +41,8 @@ class ShareAware(ClosedForm):
         μ_k = (n_k ḡ_k + a (μ⁰_k + o))/(n_k + a),  Σ = (Σ_s + Σ_t)/2,
         for each of two anchors a; g = f less the source's centre, and in the source
         μ⁰_k = n_k/(n_k + b)·(m_k − centre).
-        The head is the weighted mean of these linear heads and of logistic regression's, with
-        equal shares at the decision.
+        The head is the weighted mean of these linear heads and of logistic regression's, each
+        calibrated by cross-validation on the source; equal shares at the decision.
     Cites: A. Dempster, N. Laird, D. Rubin, Maximum likelihood from incomplete data via the EM
         algorithm, JRSS B 1977; M. Saerens, P. Latinne, C. Decaestecker, Adjusting the outputs of a
         classifier to new a priori probabilities, Neural Computation 2002; D. Wolpert, Stacked
@@ -44,6 +51,7 @@ class ShareAware(ClosedForm):
     """
 
     id = "shares"
+    calibrated = True
 
     anchor: Annotated[float, Between(0), Search(1, 100, log=True)] = 20.0
     """Rows a that a moved source mean counts for beside those of the target."""
@@ -76,11 +84,13 @@ class ShareAware(ClosedForm):
         source = Moments.of(s, y, classes, self.few)
         moved = [self._move(source, t, anchor) for anchor in (self.anchor, self.firm_anchor)]
         regression = fit_logistic(s, y, classes)
-        votes = self._votes(s, y, classes, moved)
+        votes, temperatures = self._votes(s, y, classes, moved)
         heads = [(one.weight, one.bias) for one in moved] + [regression]
-        weight = sum(v * w for v, (w, _) in zip(votes, heads, strict=True)) @ basis.T
-        bias = np.asarray(sum(v * b for v, (_, b) in zip(votes, heads, strict=True)))
-        shares = _shares(t, moved, regression, votes)
+        counts = votes / temperatures
+        weight = sum(v * w for v, (w, _) in zip(counts, heads, strict=True)) @ basis.T
+        bias = np.asarray(sum(v * b for v, (_, b) in zip(counts, heads, strict=True)))
+        calibrated = (regression[0] / temperatures[-1], regression[1] / temperatures[-1])
+        shares = _shares(t, moved, calibrated, votes)
         offset = sum(v * one.offset for v, one in zip(votes, moved, strict=False)) @ basis.T
         plain_weight, plain_bias = scale.unfold(weight, bias)
         return Stacked(
@@ -89,6 +99,7 @@ class ShareAware(ClosedForm):
             torch.from_numpy(shares),
             torch.from_numpy(offset * scale.sd),
             torch.from_numpy(votes),
+            torch.from_numpy(temperatures),
         )
 
     def _move(self, source: Moments, t: Floats, anchor: float) -> Moved:
@@ -98,7 +109,7 @@ class ShareAware(ClosedForm):
         mu, second = source.means + offset, g.T @ g
         for _ in range(self.steps):
             weight, bias = gaussian_head(mu, within, source.centre, self.shrinkage)
-            r = _softmax(t @ weight.T + bias + np.log(shares))
+            r = softmax_rows(t @ weight.T + bias + np.log(shares))
             size = r.sum(axis=0)[:, None]
             found = r.T @ g / np.maximum(size, 1e-9)
             shares = (size[:, 0] + 1) / (n + c)
@@ -110,32 +121,34 @@ class ShareAware(ClosedForm):
         head = gaussian_head(mu, within, source.centre, self.shrinkage)
         return Moved(*head, shares, offset)
 
-    def _votes(self, s: Floats, y: Labels, classes: int, moved: list[Moved]) -> Floats:
-        """Say how much each moved head counts, and last how much logistic regression does.
+    def _votes(
+        self, s: Floats, y: Labels, classes: int, moved: list[Moved]
+    ) -> tuple[Floats, Floats]:
+        """Say how much each moved head counts, and last how much logistic regression does; and
+        what each is divided by for calibrated probabilities.
 
         The two families share by the likelihood of held-out source rows. A moved head counts less
         if it fails on source rows that are moved by its offset: then its Gaussians did not move to
         where the classes are.
         """
-        gaussian, regression, held_out = self._families(s, y, classes)
+        (gaussian, regression), (soft, softer), held_out = self._families(s, y, classes)
         back = np.array([_accuracy(y, s + one.offset, one, classes) for one in moved])
         best = back.max()
         fits = np.exp((back - max(best, held_out)) / self.tolerance)
         fits *= gaussian / np.exp((back - best) / self.tolerance).sum()
         votes = np.r_[fits, regression]
-        even: Floats = votes / votes.sum()
-        return even
+        return votes / votes.sum(), np.array([soft] * len(moved) + [softer])
 
-    def _families(self, s: Floats, y: Labels, classes: int) -> tuple[float, float, float]:
+    def _families(self, s: Floats, y: Labels, classes: int) -> tuple[Floats, list[float], float]:
         """Stack Gaussians and logistic regression on held-out source rows.
 
-        Gives the share of each, and the regression's held-out accuracy per class in points.
+        Gives the share and the temperature of each, and the regression's held-out accuracy per
+        class in points.
         """
         sizes = np.bincount(y, minlength=classes)
-        some = sizes[sizes > 0]
-        weight = 1 / sizes[y] / len(some)
+        weight = 1 / sizes[y] / (sizes > 0).sum()
         logits = np.zeros((2, len(y), classes))
-        for train, test in _folds(y, int(min(FOLDS, some.min()))):
+        for train, test in folds_by_class(y):
             source = Moments.of(s[train], y[train], classes, self.few)
             heads = (
                 gaussian_head(source.means, source.within, source.centre, self.shrinkage),
@@ -144,17 +157,16 @@ class ShareAware(ClosedForm):
             for k, (w, b) in enumerate(heads):
                 logits[k, test] = s[test] @ w.T + b
         rows = np.arange(len(y))
-        right = [_softmax(z / _temperature(z, y, weight))[rows, y] + 1e-9 for z in logits]
+        temperatures = [best_temperature(z, y, weight) for z in logits]
+        both = zip(logits, temperatures, strict=True)
+        right = [softmax_rows(z / t)[rows, y] + 1e-9 for z, t in both]
         p, share = np.stack(right, axis=1), np.full(2, 0.5)
         for _ in range(100):
             q = p * share
             share = (weight[:, None] * q / q.sum(axis=1, keepdims=True)).sum(axis=0)
             share = share / share.sum()
         by_class = [np.mean(logits[1].argmax(axis=1)[y == k] == k) for k in np.unique(y)]
-        return float(share[0]), float(share[1]), 100 * float(np.mean(by_class))
-
-
-FOLDS = 5
+        return share, temperatures, 100 * float(np.mean(by_class))
 
 
 class Stacked(NamedTuple):
@@ -170,6 +182,8 @@ class Stacked(NamedTuple):
     """How far the class means moved together. (d,)"""
     votes: Tensor
     """How much each head counts: a moved one for each anchor, and logistic regression."""
+    temperatures: Tensor
+    """What each head's logits are divided by."""
 
 
 class Moved(NamedTuple):
@@ -231,7 +245,7 @@ def _shares(
 ) -> Floats:
     """Average the shares that each head estimates; those of the regression are by EM on its
     posteriors."""
-    p = _softmax(t @ regression[0].T + regression[1])
+    p = softmax_rows(t @ regression[0].T + regression[1])
     shares = np.full(p.shape[1], 1 / p.shape[1])
     for _ in range(100):
         r = p * shares
@@ -244,26 +258,3 @@ def _accuracy(y: Labels, x: Floats, head: Moved, classes: int) -> float:
     """Per-class mean accuracy of a head, in points."""
     right = (x @ head.weight.T + head.bias).argmax(axis=1) == y
     return 100 * float(np.mean([right[y == k].mean() for k in range(classes) if (y == k).any()]))
-
-
-def _folds(y: Labels, folds: int) -> list[tuple[Labels, Labels]]:
-    """Split rows class by class; where a class has one row, all rows are both."""
-    from sklearn.model_selection import StratifiedKFold
-
-    rows = np.arange(len(y))
-    if folds < 2:
-        return [(rows, rows)]
-    return list(StratifiedKFold(folds, shuffle=True, random_state=0).split(rows, y))
-
-
-def _temperature(z: Floats, y: Labels, weight: Floats) -> float:
-    """Find the temperature of least weighted log loss on a grid."""
-    grid, rows = np.exp(np.linspace(-1.5, 4, 45)), np.arange(len(y))
-    loss = [-(weight * np.log(_softmax(z / t)[rows, y] + 1e-9)).sum() for t in grid]
-    return float(grid[int(np.argmin(loss))])
-
-
-def _softmax(z: Floats) -> Floats:
-    e = np.exp(z - z.max(axis=1, keepdims=True))
-    p: Floats = e / e.sum(axis=1, keepdims=True)
-    return p
