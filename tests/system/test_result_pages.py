@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 import statistics
 from pathlib import Path
 
@@ -371,3 +372,11 @@ def test_the_table_of_expected_accuracies_shows_its_values() -> None:
             ), (name, wanted)
         shown.add(group)
     assert shown == set(groups)
+
+
+def test_the_page_of_auto_shows_what_its_program_prints() -> None:
+    program = runpy.run_path(str(ROOT / "benchmarks" / "studies" / "auto_results.py"))
+    page = (RESULTS / "auto" / "README.md").read_text()
+    printed = program["every_table"](RESULTS / "auto" / "bench.jsonl")
+    assert len(printed) == 8
+    assert [table.splitlines()[0] for table in printed if table not in page] == []
