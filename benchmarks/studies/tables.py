@@ -121,23 +121,31 @@ def print_table(rows: Sequence[dict[str, Any]]) -> None:
         harm = f"{100 * np.mean(gain < -MATTERS):.0f} / {100 * np.mean(gain < -LARGE):.0f} %"
         print(f"| {group} | {len(own)} |", " | ".join(cells), f"| {harm} |")
     print(
-        "\n| group | helped, of gains > 2 | verdict opposite | expected accuracy off | "
-        "too high | class shares, L1 | equal shares, L1 | covered | seconds |"
+        "\n| group | helped, of gains > 2 | verdict opposite | the same, by per-class means | "
+        "expected accuracy off | too high | class shares, L1 | equal shares, L1 | covered | "
+        "seconds |"
     )
-    print("|---|---|---|---|---|---|---|---|---|")
+    print("|---|---|---|---|---|---|---|---|---|---|")
     for group, own in by_group.items():
-        gain = np.array([r["scores"][OURS][1] - r["scores"][BASE][1] for r in own])
-        said = np.array([r["verdict"] for r in own])
-        opposite = ((said == "helped") & (gain < -MATTERS)) | ((said == "hurt") & (gain > MATTERS))
-        large = gain > LARGE
-        helped = f"{100 * np.mean(said[large] == 'helped'):.0f} %" if large.any() else "–"
+        overall, by_class = (judged(own, which) for which in (1, 0))
         off = [r["expected"] - r["scores"][OURS][1] for r in own if r["expected"] is not None]
         mean = {k: np.mean([r[k] for r in own]) for k in ("shares_l1", "equal_l1", "covered")}
         print(
-            f"| {group} | {helped} | {100 * opposite.mean():.1f} % | {np.mean(np.abs(off)):.1f} | "
-            f"{np.mean(off):+.1f} | {mean['shares_l1']:.2f} | {mean['equal_l1']:.2f} | "
-            f"{100 * mean['covered']:.0f} % | {np.mean([r['seconds'] for r in own]):.1f} |"
+            f"| {group} | {overall[0]} | {overall[1]} | {by_class[0]}, {by_class[1]} | "
+            f"{np.mean(np.abs(off)):.1f} | {np.mean(off):+.1f} | {mean['shares_l1']:.2f} | "
+            f"{mean['equal_l1']:.2f} | {100 * mean['covered']:.0f} % | "
+            f"{np.mean([r['seconds'] for r in own]):.1f} |"
         )
+
+
+def judged(rows: Sequence[dict[str, Any]], which: int) -> tuple[str, str]:
+    """Tell how often a large gain is said to have helped, and how often the opposite is said."""
+    gain = np.array([r["scores"][OURS][which] - r["scores"][BASE][which] for r in rows])
+    said = np.array([r["verdict"] for r in rows])
+    opposite = ((said == "helped") & (gain < -MATTERS)) | ((said == "hurt") & (gain > MATTERS))
+    large = gain > LARGE
+    helped = f"{100 * np.mean(said[large] == 'helped'):.0f} %" if large.any() else "–"
+    return helped, f"{100 * opposite.mean():.1f} %"
 
 
 def main() -> None:

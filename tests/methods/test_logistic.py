@@ -37,14 +37,24 @@ def softmax(z: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("sizes", [[40, 10, 25], [40, 8]])
 @pytest.mark.parametrize("strength", [1.0, 0.05])
-def test_probabilities_are_scikit_learn_s_on_standardised_columns(
+def test_logits_are_scikit_learn_s_on_standardised_columns_over_a_temperature(
     sizes: list[int], strength: float
 ) -> None:
     x, y = rows(sizes)
     model = LogisticRegression(C=strength, class_weight="balanced", tol=1e-10, max_iter=10_000)
-    wanted = make_pipeline(StandardScaler(), model).fit(x, y).predict_proba(x)
-    found = softmax(logits(x, y, x, len(sizes), inverse_strength=strength))
-    np.testing.assert_allclose(found, wanted, atol=2e-3)
+    wanted = make_pipeline(StandardScaler(), model).fit(x, y).predict_log_proba(x)
+    found = np.log(softmax(logits(x, y, x, len(sizes), inverse_strength=strength)))
+    odds = [z[:, 1:] - z[:, :1] for z in (found, wanted)]
+    temperature = (odds[1] * odds[0]).sum() / (odds[0] ** 2).sum()
+    assert 0.2 < temperature < 60
+    np.testing.assert_allclose(odds[0] * temperature, odds[1], atol=0.02)
+
+
+def test_probabilities_are_calibrated_by_cross_validation() -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(60, 30)), np.arange(60) % 2
+    p = softmax(logits(x, y, rng.normal(size=(500, 30)), 2))
+    assert p.max(axis=1).mean() < 0.65, "labels by chance are right on half of other rows"
 
 
 def test_classes_count_alike() -> None:

@@ -17,6 +17,8 @@ from askew.evaluation.diagnosis import Diagnosis, diagnose
 from askew.evaluation.expected_accuracy import (
     ExpectedAccuracy,
     accuracy_by_posterior,
+    at_most,
+    best_accuracy,
     expected_accuracy,
     target_posterior,
 )
@@ -117,10 +119,11 @@ def assess(session: Session, inputs: Inputs, outcome: Outcome) -> Adaptation:
     """Tell what users want to know of the saved network: probabilities, shares, accuracy."""
     saved, scored = outcome.saved, outcome.scored
     outputs, temperature = scored[saved].outputs, scored[saved].temperature
+    if outcome.networks[saved].run.method.calibrated and not outcome.alone:
+        outputs, temperature = outcome.networks[saved].outputs, 1.0
     expected, softer = None, 1.0
     if saved and has_posterior(outcome.networks[saved]):
         expected = _by_posterior(outcome)
-        outputs, temperature = outcome.networks[saved].outputs, 1.0
     elif saved and not outcome.alone:
         expected = _by_agreement(outcome)
     if expected is not None and expected.before is None:
@@ -145,9 +148,17 @@ def assess(session: Session, inputs: Inputs, outcome: Outcome) -> Adaptation:
         expected=expected,
         temperature=temperature * softer,
         bias=bias,
-        unknown=find_unknown_images([one.outputs for one in scored]),
+        unknown=_unknown_images(outcome),
         requested=outcome.requested,
     )
+
+
+def _unknown_images(outcome: Outcome) -> UnknownImages:
+    """Mark images on which networks disagree; on tables the two disagree where shares differ."""
+    outputs = [one.outputs for one in outcome.scored]
+    if any(has_posterior(one) for one in outcome.networks):
+        return UnknownImages(np.zeros(len(outputs[0].target)), 1.0)
+    return find_unknown_images(outputs)
 
 
 def _by_agreement(outcome: Outcome) -> ExpectedAccuracy | None:
@@ -161,7 +172,8 @@ def _by_posterior(outcome: Outcome) -> ExpectedAccuracy:
     """The posterior of Gaussians that moved to the target tells how often it is right."""
     final = outcome.networks[outcome.saved]
     posterior, _ = target_posterior(final.outputs)
-    return accuracy_by_posterior(posterior, final.predicted, outcome.networks[0].predicted)
+    expected = accuracy_by_posterior(posterior, final.predicted, outcome.networks[0].predicted)
+    return at_most(expected, best_accuracy(final.outputs))
 
 
 def _moved_shares(shown: TargetShares, final: DomainOutputs) -> TargetShares:

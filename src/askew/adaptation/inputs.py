@@ -86,7 +86,8 @@ class Inputs:
         if self.embedders is not None:
             return f"{self.rows.network} on embeddings of a frozen {self.embedding_label}"
         width = self.task.training_data.source.x.shape[1]
-        return f"{self.rows.network} on rows of {width} numbers"
+        network = "one linear layer" if self.kind == "tables" else self.rows.network
+        return f"{network} on rows of {width} numbers"
 
     @property
     def embedding_label(self) -> str:

@@ -15,7 +15,7 @@ from askew.adaptation.inputs import Inputs
 from askew.adaptation.session import SOURCE_ONLY, Candidate, Session, Trained, TrainingSet
 from askew.core.errors import UserError, unknown
 from askew.evaluation.calibration import mean_outputs
-from askew.evaluation.expected_accuracy import target_posterior
+from askew.evaluation.expected_accuracy import best_accuracy, target_posterior
 from askew.evaluation.neighbours import smooth_over_neighbours
 from askew.evaluation.outputs import Floats, softmax
 from askew.evaluation.scores import ScoredNetwork, score_another, score_networks
@@ -197,7 +197,8 @@ def has_posterior(network: Trained) -> bool:
 def _by_posterior(source: Trained, student: Trained, verdict: Verdict) -> Verdict:
     """Judge by the student's posterior where no other networks can vote."""
     posterior, _ = target_posterior(student.outputs)
-    answer, sentence = judge_by_posterior(posterior, source.predicted, student.predicted)
+    most = best_accuracy(student.outputs)
+    answer, sentence = judge_by_posterior(posterior, source.predicted, student.predicted, most)
     return replace(verdict, verdict=answer, sentence=sentence, collapsed=False)
 
 

@@ -162,7 +162,9 @@ def _distributions(found: Adaptation) -> list[tuple[str, Chart]]:
     shown, rows = found.diagnosis.target_prior, _percent(found)
     label = "share of each class in source and target, in per cent"
     legend = {"c0": "source (labels)", "c1": "target (estimated, with its 95 % interval)"}
-    if shown.estimator == "counting":
+    if shown.estimator == "em":
+        estimated = "The class shares of greatest likelihood under the model's posterior."
+    elif shown.estimator == "counting":
         estimated = "The share of target images that each class is predicted for."
     else:
         estimated = (

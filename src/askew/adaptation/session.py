@@ -105,11 +105,12 @@ class TrainingSet:
         return replace(self, task=replace(self.task, training_data=data))
 
     def with_whole_source(self) -> TrainingSet:
-        """Train on the held-out source images too."""
+        """Train on the held-out source images too, and look at all of them afterwards."""
         data = self.task.training_data
         if data.source_val is data.source:
             return self
-        whole = replace(data, source=data.source.followed_by(data.source_val))
+        source = data.source.followed_by(data.source_val)
+        whole = replace(data, source=source, source_val=source)
         return replace(self, task=replace(self.task, training_data=whole))
 
 

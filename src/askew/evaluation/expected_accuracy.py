@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import combinations
 from typing import Any
 
 import numpy as np
 
-from askew.evaluation.outputs import DomainOutputs, Floats, Labels, softmax
+from askew.evaluation.outputs import DomainOutputs, Floats, Labels, adjust_logits, softmax
 from askew.evaluation.priors import em_prior
 
 
@@ -92,3 +92,36 @@ def accuracy_by_posterior(posterior: Floats, predicted: Labels, before: Labels) 
     mean = float(by_class[some].mean()) if some.any() else float(right.mean())
     without = float(posterior[rows, before].mean())
     return ExpectedAccuracy(float(right.mean()), mean, 1, without)
+
+
+def best_accuracy(outputs: DomainOutputs) -> float:
+    """Give the accuracy on the target that the source allows, at most.
+
+    A network that moved to the target is not right more often there than on source images that
+    are moved likewise: Σ_k π_k a_k, with a_k the share of the source's images of class k that are
+    right, and π the estimated class shares; plus what chance in so few images explains.
+    """
+    _, shares = target_posterior(outputs)
+    uniform = np.full(outputs.classes, 1 / outputs.classes)
+    logits = adjust_logits(outputs.source_val, uniform, outputs.training_prior)
+    right = logits.argmax(axis=1) == outputs.source_val_y
+    sizes = np.maximum(outputs.source_sizes, 1)
+    recall = np.bincount(outputs.source_val_y, right, outputs.classes) / sizes
+    error = np.sqrt((shares**2 * recall * (1 - recall) / sizes).sum())
+    return float((shares * recall).sum() + Z_ONE_SIDED * error)
+
+
+def at_most(expected: ExpectedAccuracy, most: float) -> ExpectedAccuracy:
+    """Lower expectations that exceed what the source allows, all by as much."""
+    excess = max(0.0, expected.overall - most)
+    before = None if expected.before is None else max(0.0, expected.before - excess)
+    return replace(
+        expected,
+        overall=expected.overall - excess,
+        per_class_mean=max(0.0, expected.per_class_mean - excess),
+        before=before,
+    )
+
+
+Z_ONE_SIDED = 1.64
+"""Standard errors of a normal distribution that chance exceeds in one of twenty cases."""

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from askew.evaluation.expected_accuracy import Z_ONE_SIDED
 from askew.evaluation.outputs import DomainOutputs, Floats, Labels
 from askew.evaluation.priors import ESTIMATORS, LEVEL, target_prior
 from askew.evaluation.scores import (
@@ -30,8 +31,6 @@ UNRELIABLE = 0.6
 """Confidence by class (`expected`) below which source-only itself is unreliable on the target, so
 that to depart from it is no harm; set on development tasks too, where 0.5 to 0.65 make no
 difference."""
-Z_ONE_SIDED = 1.64
-"""Standard errors of a normal distribution that chance exceeds in one of twenty cases."""
 ROWS = 500
 """Most target images in each half that an interval is made from."""
 COLLAPSED = 0.5
@@ -112,8 +111,12 @@ def judge_transfers(
         )
 
 
-def judge_by_posterior(posterior: Floats, before: Labels, after: Labels) -> tuple[Answer, str]:
+def judge_by_posterior(
+    posterior: Floats, before: Labels, after: Labels, most: float = 1.0
+) -> tuple[Answer, str]:
     """Compare predictions before and after adaptation by one posterior, and say so in a sentence.
+
+    A posterior that promises more than `most` does not describe the target, so nothing is told.
 
     The expected gain is Σ_i (r_i,after − r_i,before)/n; it counts where it exceeds what chance in
     the images on which the two differ explains. (n_t, c), (n_t,), (n_t,)
@@ -126,6 +129,12 @@ def judge_by_posterior(posterior: Floats, before: Labels, after: Labels) -> tupl
     answer: Answer = "unclear"
     if abs(gain) > by_chance and differ.any():
         answer = "helped" if gain > 0 else "hurt"
+    if gained.mean() > most:
+        return "unclear", (
+            "Adaptation may have helped or hurt: the model promises to be right on "
+            f"{100 * gained.mean():.0f} % of the target, but the source allows "
+            f"{100 * most:.0f} % at most, so it does not describe the target well."
+        )
     begin = {"helped": "helped", "hurt": "hurt", "unclear": "may have helped or hurt"}[answer]
     sentence = (
         f"Adaptation {begin}: it changes {100 * differ.mean():.0f} % of the predictions, and about "

@@ -133,6 +133,8 @@ class Method:
     """Whether it trains from fresh weights: a finished source-only network only tells its first
     refresh what it saw."""
 
+    calibrated: ClassVar[bool] = False
+    """Whether its logits are calibrated already, by cross-validation on the source."""
     runner: ClassVar[str] = ""
     """The function that trains and scores in place of the usual loop, as `module:function`.
 

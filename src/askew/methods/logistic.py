@@ -22,13 +22,14 @@ class BalancedLogistic(ClosedForm):
 
     Assumes: p(y|x) = q(y|x) where the target's rows lie. It learns nothing from the target.
     Minimises: Σ_i CE(W z_i + b, y_i)/(c·n_{y_i}) · n + ‖W‖²/(2C), z = (f − mean)/sd of the source's
-        columns.
+        columns. The logits are divided by a temperature that five-fold cross-validation finds.
     Cites: F. Pedregosa et al., Scikit-learn: Machine Learning in Python, JMLR 2011.
     Use when: a strong baseline on tables and embeddings is needed, within a second.
     """
 
     id = "logistic"
     sees_target = False
+    calibrated = True
 
     inverse_strength: Annotated[float, Between(1e-6), Search(0.01, 100, log=True)] = 1.0
     """C, the inverse of the penalty."""
@@ -38,7 +39,16 @@ class BalancedLogistic(ClosedForm):
         x, y = fs.cpu().double().numpy(), ys.cpu().numpy()
         scale = Standardise.of(x)
         weight, bias = fit_logistic(scale(x), y, classes, self.inverse_strength)
-        return LinearFit(*scale.unfold(weight, bias))
+        t = self._temperature(scale(x), y, classes)
+        return LinearFit(*scale.unfold(weight / t, bias / t))
+
+    def _temperature(self, x: Floats, y: NDArray[np.int64], classes: int) -> float:
+        """Calibrate by cross-validation. (n_s, d), (n_s,)"""
+        logits, sizes = np.zeros((len(y), classes)), np.bincount(y, minlength=classes)
+        for train, test in folds_by_class(y):
+            weight, bias = fit_logistic(x[train], y[train], classes, self.inverse_strength)
+            logits[test] = x[test] @ weight.T + bias
+        return best_temperature(logits, y, 1 / sizes[y] / (sizes > 0).sum())
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,3 +104,29 @@ def fit_logistic(
 
 NEVER = -1e4
 """Logit of a class that has no row."""
+FOLDS = 5
+
+
+def folds_by_class(y: NDArray[np.int64]) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Split rows class by class; where a class has one row, all rows are both."""
+    from sklearn.model_selection import StratifiedKFold
+
+    rows, sizes = np.arange(len(y)), np.bincount(y)
+    folds = int(min(FOLDS, sizes[sizes > 0].min()))
+    if folds < 2:
+        return [(rows, rows)]
+    return list(StratifiedKFold(folds, shuffle=True, random_state=0).split(rows, y))
+
+
+def best_temperature(z: Floats, y: NDArray[np.int64], weight: Floats) -> float:
+    """Find the temperature of least weighted log loss on a grid. (n, c), (n,), (n,)"""
+    grid, rows = np.exp(np.linspace(-1.5, 4, 45)), np.arange(len(y))
+    loss = [-(weight * np.log(softmax_rows(z / t)[rows, y] + 1e-9)).sum() for t in grid]
+    return float(grid[int(np.argmin(loss))])
+
+
+def softmax_rows(z: Floats) -> Floats:
+    """Rows that sum to one. (n, c) → (n, c)"""
+    e = np.exp(z - z.max(axis=1, keepdims=True))
+    p: Floats = e / e.sum(axis=1, keepdims=True)
+    return p

@@ -17,7 +17,14 @@ from torch import Tensor
 from askew.core.options import Between, Search
 from askew.methods.base import ClosedForm, LinearFit
 from askew.methods.lda import principal_components
-from askew.methods.logistic import Floats, Standardise, fit_logistic
+from askew.methods.logistic import (
+    Floats,
+    Standardise,
+    best_temperature,
+    fit_logistic,
+    folds_by_class,
+    softmax_rows,
+)
 
 Labels = NDArray[np.int64]
 
@@ -44,6 +51,7 @@ class ShareAware(ClosedForm):
     """
 
     id = "shares"
+    calibrated = True
 
     anchor: Annotated[float, Between(0), Search(1, 100, log=True)] = 20.0
     """Rows a that a moved source mean counts for beside those of the target."""
@@ -101,7 +109,7 @@ class ShareAware(ClosedForm):
         mu, second = source.means + offset, g.T @ g
         for _ in range(self.steps):
             weight, bias = gaussian_head(mu, within, source.centre, self.shrinkage)
-            r = _softmax(t @ weight.T + bias + np.log(shares))
+            r = softmax_rows(t @ weight.T + bias + np.log(shares))
             size = r.sum(axis=0)[:, None]
             found = r.T @ g / np.maximum(size, 1e-9)
             shares = (size[:, 0] + 1) / (n + c)
@@ -138,10 +146,9 @@ class ShareAware(ClosedForm):
         class in points.
         """
         sizes = np.bincount(y, minlength=classes)
-        some = sizes[sizes > 0]
-        weight = 1 / sizes[y] / len(some)
+        weight = 1 / sizes[y] / (sizes > 0).sum()
         logits = np.zeros((2, len(y), classes))
-        for train, test in _folds(y, int(min(FOLDS, some.min()))):
+        for train, test in folds_by_class(y):
             source = Moments.of(s[train], y[train], classes, self.few)
             heads = (
                 gaussian_head(source.means, source.within, source.centre, self.shrinkage),
@@ -150,9 +157,9 @@ class ShareAware(ClosedForm):
             for k, (w, b) in enumerate(heads):
                 logits[k, test] = s[test] @ w.T + b
         rows = np.arange(len(y))
-        temperatures = [_temperature(z, y, weight) for z in logits]
+        temperatures = [best_temperature(z, y, weight) for z in logits]
         both = zip(logits, temperatures, strict=True)
-        right = [_softmax(z / t)[rows, y] + 1e-9 for z, t in both]
+        right = [softmax_rows(z / t)[rows, y] + 1e-9 for z, t in both]
         p, share = np.stack(right, axis=1), np.full(2, 0.5)
         for _ in range(100):
             q = p * share
@@ -160,9 +167,6 @@ class ShareAware(ClosedForm):
             share = share / share.sum()
         by_class = [np.mean(logits[1].argmax(axis=1)[y == k] == k) for k in np.unique(y)]
         return share, temperatures, 100 * float(np.mean(by_class))
-
-
-FOLDS = 5
 
 
 class Stacked(NamedTuple):
@@ -241,7 +245,7 @@ def _shares(
 ) -> Floats:
     """Average the shares that each head estimates; those of the regression are by EM on its
     posteriors."""
-    p = _softmax(t @ regression[0].T + regression[1])
+    p = softmax_rows(t @ regression[0].T + regression[1])
     shares = np.full(p.shape[1], 1 / p.shape[1])
     for _ in range(100):
         r = p * shares
@@ -254,26 +258,3 @@ def _accuracy(y: Labels, x: Floats, head: Moved, classes: int) -> float:
     """Per-class mean accuracy of a head, in points."""
     right = (x @ head.weight.T + head.bias).argmax(axis=1) == y
     return 100 * float(np.mean([right[y == k].mean() for k in range(classes) if (y == k).any()]))
-
-
-def _folds(y: Labels, folds: int) -> list[tuple[Labels, Labels]]:
-    """Split rows class by class; where a class has one row, all rows are both."""
-    from sklearn.model_selection import StratifiedKFold
-
-    rows = np.arange(len(y))
-    if folds < 2:
-        return [(rows, rows)]
-    return list(StratifiedKFold(folds, shuffle=True, random_state=0).split(rows, y))
-
-
-def _temperature(z: Floats, y: Labels, weight: Floats) -> float:
-    """Find the temperature of least weighted log loss on a grid."""
-    grid, rows = np.exp(np.linspace(-1.5, 4, 45)), np.arange(len(y))
-    loss = [-(weight * np.log(_softmax(z / t)[rows, y] + 1e-9)).sum() for t in grid]
-    return float(grid[int(np.argmin(loss))])
-
-
-def _softmax(z: Floats) -> Floats:
-    e = np.exp(z - z.max(axis=1, keepdims=True))
-    p: Floats = e / e.sum(axis=1, keepdims=True)
-    return p
