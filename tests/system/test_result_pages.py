@@ -63,7 +63,7 @@ def test_every_result_has_a_folder_with_a_page_that_the_index_names() -> None:
 
 
 def test_every_file_of_values_is_named_by_its_page() -> None:
-    files = list(RESULTS.rglob("*.json"))
+    files = [*RESULTS.rglob("*.json"), *RESULTS.rglob("*.jsonl")]
     assert files
     for file in files:
         assert f"({file.name})" in (file.parent / "README.md").read_text()
