@@ -85,7 +85,7 @@ def test_possible_unknown_images_are_marked_in_the_table(strange: Made) -> None:
 
 
 def test_possible_unknown_images_are_shown_in_the_report(strange: Made) -> None:
-    assert "Perhaps of no known class" in (strange.out / "report.html").read_text()
+    assert "Possible unknown-class" in (strange.out / "report.html").read_text()
 
 
 def test_an_unknown_class_does_not_spoil_the_saved_network(strange: Made) -> None:

@@ -279,3 +279,17 @@ def test_the_guide_to_views_lists_every_setting_with_its_default() -> None:
         name: option.default if isinstance(option.default, str) else f"{option.default:g}"
         for name, option in options(Views).items()
     }
+
+
+def test_the_page_of_methods_and_the_readme_count_them_rightly() -> None:
+    from askew.methods import GROUPS
+
+    words = {5: "five", 7: "seven", 12: "twelve", 24: "Twenty-four"}
+    sizes = [len(group) for group in GROUPS.values()]
+    paper, further, ours = (words[size] for size in sizes)
+    page = (ROOT / "docs" / "methods.md").read_text()
+    assert f"{words[sum(sizes)]} methods in three groups: the {paper} that the paper" in page
+    assert f"{further} others that were published, and {ours} of our own" in page
+    others = words[sum(sizes[1:])]
+    assert f"all {paper} methods" in (ROOT / "README.md").read_text()
+    assert f"and {others} others" in (ROOT / "README.md").read_text()

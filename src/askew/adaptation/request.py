@@ -153,7 +153,7 @@ class TargetLabels:
 
 LABELLED_SHARE = 0.1
 """Labelled target images of a class for each of its source images, if need be by repetition. With
-1 or 0.33 the same few images are learnt by heart (results/bring)."""
+1 or 0.33 the same few images are learnt by heart."""
 
 
 def add_target_labels(task: Task, labels: TargetLabels, share: float = LABELLED_SHARE) -> Task:

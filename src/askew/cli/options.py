@@ -61,7 +61,8 @@ Shift = Annotated[
     str,
     typer.Option(
         "--shift",
-        help="Label shift: rs-ut, bs-bt, natural, degree:D or dirichlet:S; default: as published.",
+        help="Label shift: rs-ut, ut-rs, bs-bt, natural, degree:D, dirichlet:S, absent:K (the "
+        "target lacks the last K classes) or few:N (N target images); default: as published.",
         rich_help_panel=DATA,
     ),
 ]

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from askew.evaluation.outputs import Floats, Labels
 
 NEAREST = 10
-"""Neighbours per image; 5 and 20 improve accuracy a little less (results/own-data)."""
+"""Neighbours per image; 5 and 20 improve accuracy a little less (results/auto/development.md)."""
 STEPS = 12
 MOST_ROWS = 20_000
 """Most images that are smoothed: the cost of the search grows with the square of their number."""

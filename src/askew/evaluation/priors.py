@@ -314,8 +314,7 @@ def _draw_counts(y: Labels, rng: np.random.Generator) -> Labels:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TargetShares:
-    """The share of each class in the target, with 95 % intervals whose coverage docs/trust.md
-    tells."""
+    """The share of each class in the target, with 95 % intervals (docs/trust.md)."""
 
     estimator: PriorEstimator | Literal["counting"]
     prior: Floats
