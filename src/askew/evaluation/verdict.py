@@ -119,7 +119,9 @@ def judge_by_posterior(
     A posterior that promises more than `most` does not describe the target, so nothing is told.
 
     The expected gain is Σ_i (r_i,after − r_i,before)/n; it counts where it exceeds what chance in
-    the images on which the two differ explains. (n_t, c), (n_t,), (n_t,)
+    the images on which the two differ explains. A loss counts only if it is one as a mean over
+    classes too: predictions for equal class shares trade frequent classes for rare ones.
+    (n_t, c), (n_t,), (n_t,)
     """
     rows = np.arange(len(posterior))
     gained, lost = posterior[rows, after], posterior[rows, before]
@@ -127,8 +129,10 @@ def judge_by_posterior(
     gain = float((gained - lost).sum())
     by_chance = Z_ONE_SIDED * float(np.sqrt((gained + lost)[differ].sum()))
     answer: Answer = "unclear"
-    if abs(gain) > by_chance and differ.any():
-        answer = "helped" if gain > 0 else "hurt"
+    if gain > by_chance:
+        answer = "helped"
+    elif gain < -by_chance and _gain_by_class(posterior, before, after) < 0:
+        answer = "hurt"
     if gained.mean() > most:
         return "unclear", (
             "Adaptation may have helped or hurt: the model promises to be right on "
@@ -142,6 +146,13 @@ def judge_by_posterior(
         f"{100 * lost.mean():.0f} %."
     )
     return answer, sentence
+
+
+def _gain_by_class(posterior: Floats, before: Labels, after: Labels) -> float:
+    """Give the expected gain as a mean over classes: one that is rare counts as much as others."""
+    rows, weight = np.arange(len(posterior)), 1 / np.maximum(posterior.sum(axis=0), 1.0)
+    gained, lost = posterior[rows, after] * weight[after], posterior[rows, before] * weight[before]
+    return float((gained - lost).sum())
 
 
 def judge(evidence: Sequence[Evidence], *, alone: bool) -> Answer:
