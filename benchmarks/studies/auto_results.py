@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -58,8 +58,7 @@ def office_home(runs: Sequence[Run]) -> str:
     """Compare the saved network with published ones on the paper's test images."""
     rows = [[name, *with_mean(values)] for name, values in PUBLISHED.items()]
     rows += [[name, *["–"] * len(TASKS), f"{mean:.1f}"] for name, mean in OTHERS.items()]
-    ours = cells(runs, TASKS, lambda run: accuracy(run, "paper"))
-    rows.append(["**`auto`: one network**", *ours])
+    rows.append(["**`auto`: one network**", *cells(runs, TASKS, partial(accuracy, split="paper"))])
     return table(["Office-Home, UT test images", *OFFICE_HOME.values(), "mean"], rows)
 
 
@@ -74,8 +73,7 @@ def pacs(shift: str, runs: Sequence[Run]) -> str:
 
 def networks(title: str, runs: Sequence[Run], tasks: dict[str, str]) -> str:
     """List the accuracy of every network on all target images, averaged over seeds."""
-    names = runs[0]["auto"]["oracle"]
-    rows = [[f"`{name}`", *cells(runs, tasks, partial(oracle, name))] for name in names]
+    rows = [[f"`{n}`", *cells(runs, tasks, partial(oracle, n))] for n in runs[0]["auto"]["oracle"]]
     return table([f"{title}, every network", *tasks.values(), "mean"], rows)
 
 
@@ -105,15 +103,17 @@ def verdicts(runs: Sequence[Run]) -> str:
 
 def every_table(path: Path) -> list[str]:
     """Give all tables of the page in its order."""
-    runs = [json.loads(line) for line in path.read_text().splitlines()]
+    runs = list(map(json.loads, path.read_text().splitlines()))
     home = [run for run in runs if run["task"].startswith("office-home/")]
     of_pacs = {s: [r for r in runs if r["task"][:4] == "pacs" and r["shift"] == s] for s in SHIFTS}
     groups = {f"PACS, {SHIFTS[shift]}": own for shift, own in of_pacs.items()}
     saved = [office_home(home), *(pacs(shift, own) for shift, own in of_pacs.items())]
-    every = [networks(name, own, PACS) for name, own in groups.items()]
-    every = [networks("Office-Home", home, OFFICE_HOME), *every]
-    return [*saved, *every, expected({"Office-Home, RS-UT": home} | groups), verdicts(runs)]
+    saved.append(networks("Office-Home", home, OFFICE_HOME))
+    saved += [networks(name, own, PACS) for name, own in groups.items()]
+    return [*saved, expected({"Office-Home, RS-UT": home} | groups), verdicts(runs)]
 
 
 if __name__ == "__main__":
-    print("\n\n".join(every_table(Path(sys.argv[1]))))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("runs", type=Path)
+    print("\n\n".join(every_table(parser.parse_args().runs)))
