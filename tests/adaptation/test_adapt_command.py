@@ -37,6 +37,7 @@ def test_the_guide_s_embeddings_become_a_model_predictions_a_report_and_a_summar
         "report.html",
         "runs",
         "summary.json",
+        "target.json",
     ]
     names = ("cat", "dog", "owl")
     assert all(name in answer.out for name in ("source", "coal", "saved", *names))

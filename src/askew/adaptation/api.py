@@ -25,6 +25,7 @@ from askew.adaptation.recipe import auto, named_candidates, one_method, take
 from askew.adaptation.request import AdaptRequest, GivenLabels, GivenShares, check_combination
 from askew.adaptation.result import AdaptationResult, DiagnosisResult
 from askew.adaptation.session import SOURCE_ONLY, Expect, Session
+from askew.adaptation.switch import identity, require_same
 from askew.core.device import pick_device
 from askew.core.errors import UserError
 from askew.core.files import sweep, temporary_folder
@@ -32,7 +33,7 @@ from askew.core.options import checked, shown
 from askew.core.options import path as as_path
 from askew.core.tracking import Maker, checked_trackers
 from askew.data.custom import CustomData, CustomDomain, few
-from askew.data.feature_columns import in_order_of
+from askew.data.feature_columns import in_order_of, is_frame
 from askew.data.image_lists import LISTS, USUAL, Columns
 from askew.data.objects import as_domain
 from askew.evaluation.diagnosis import Diagnosis
@@ -97,10 +98,12 @@ def adapt(  # noqa: PLR0913
     device: str = "auto",
     log: Sequence[str | Maker] = (),
     watch: Watch = silently,
+    overwrite: bool = False,
 ) -> AdaptationResult:
     """Adapt a classifier to an unlabelled target, and estimate whether that helped.
 
-    `methods` is one method, which is then saved; several, which `auto` combines; or auto.
+    `methods` is one method, which is then saved; several, which `auto` combines; or auto. A folder
+    `out` that holds the result of another request is refused, unless `overwrite` is true.
 
     >>> result = askew.adapt((xs, ys), xt, methods="coal", training=short)
     >>> result.predictions.columns.tolist()
@@ -126,7 +129,9 @@ def adapt(  # noqa: PLR0913
         target_shares=_given_shares(target_shares),
         log=checked_trackers(log),
     )
-    return run_request(request, out, device, watch, getattr(target, "index", None))
+    return run_request(
+        request, out, device, watch, getattr(target, "index", None), overwrite=overwrite
+    )
 
 
 def run_request(
@@ -135,6 +140,8 @@ def run_request(
     device: str = "auto",
     watch: Watch = silently,
     index: Any = None,
+    *,
+    overwrite: bool = False,
 ) -> AdaptationResult:
     """Do the same for a request: everything that is computed, and its files."""
     with contextlib.ExitStack() as undo:
@@ -143,6 +150,7 @@ def run_request(
         else:
             folder = as_path("out", out)
         check_out(folder)
+        require_same(folder, identity(request), overwrite=overwrite)
         journal = Journal(folder, 1)  # how many trainings there are is known once data are read
         work = adapt_steps(request, folder, pick_device(device), journal.expect)
         found = watch(journal.watch(work))
@@ -311,6 +319,7 @@ def audit(adaptation: AdaptationResult | Path | str, labels: Any) -> Audit:
 
     Labels are a file, as the command takes it; a dictionary or a Series from names, as in
     `predictions`, to labels; or one for each target image in their order, None where there is none.
+    A pair (x, y), a DataFrame with a column of labels, or a data set is matched by its content.
 
     >>> result = askew.adapt((xs, ys), xt, methods="coal", training=short)
     >>> print(askew.audit(result, yt).labelled)
@@ -322,10 +331,12 @@ def audit(adaptation: AdaptationResult | Path | str, labels: Any) -> Audit:
     )
 
 
-def _labels(labels: Any, names: Sequence[str]) -> Path | GivenLabels:
-    """Labels in a file, by name, or one for each of the names."""
+def _labels(labels: Any, names: Sequence[str]) -> Path | GivenLabels | CustomDomain:
+    """Labels in a file, with their images or rows, by name, or one for each of the names."""
     if isinstance(labels, str | Path):
         return Path(labels)
+    if _holds_rows(labels):
+        return as_domain(labels, "source")
     listed = hasattr(labels, "__len__") and (not hasattr(labels, "ndim") or labels.ndim > 0)
     if not hasattr(labels, "items") and not listed:
         raise UserError(
@@ -341,7 +352,19 @@ def _labels(labels: Any, names: Sequence[str]) -> Path | GivenLabels:
     return GivenLabels({str(name): _label(label) for name, label in pairs})
 
 
-def _given_labels(labels: Any, target: Path | CustomDomain) -> Path | GivenLabels | None:
+def _holds_rows(labels: Any) -> bool:
+    """Tell whether labels came with what they are of: as a pair, a table or a data set."""
+    pair = isinstance(labels, tuple) and len(labels) == 2
+    if pair and (is_frame(labels[0]) or getattr(labels[0], "ndim", 0) > 1):
+        return True
+    if pair and isinstance(labels[0], list | tuple):
+        return len(labels[0]) > 0
+    return is_frame(labels) or hasattr(labels, "column_names") or hasattr(labels, "dataset")
+
+
+def _given_labels(
+    labels: Any, target: Path | CustomDomain
+) -> Path | GivenLabels | CustomDomain | None:
     names = target.names if isinstance(target, CustomDomain) else ()
     return None if labels is None else _labels(labels, names)
 

@@ -17,6 +17,7 @@ from askew.adaptation.request import (
     read_truth,
 )
 from askew.adaptation.session import SOURCE_ONLY, TrainingSet
+from askew.adaptation.target_rows import TargetRows
 from askew.core.errors import UserError
 from askew.data.custom import CustomData, OpenPictures, load_custom_data, open_decoded, open_unread
 from askew.data.decode import SIDE
@@ -118,7 +119,7 @@ def _known(request: AdaptRequest, data: CustomData) -> dict[str, Any]:
     classes = data.task.training_data.classes
     known: dict[str, Any] = {}
     if request.labels is not None:
-        found = read_truth(request.labels, data.target.names, classes, request.columns)
+        found = read_truth(request.labels, TargetRows.of(data.target), classes, request.columns)
         known["labels"] = TargetLabels(*found, len(classes))
     if request.target_shares is not None:
         known["target_shares"] = read_shares(request.target_shares, classes)

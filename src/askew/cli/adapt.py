@@ -212,6 +212,9 @@ def adapt(
     ] = None,
     known: KnownOptions,
     options: NetworkOptions,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the result of another adaptation in OUT.")
+    ] = False,
     log: Log = [],  # noqa: B006 (Typer copies it)
     as_json: AsJson = False,
 ) -> None:
@@ -233,26 +236,28 @@ def adapt(
     for name in methods.names:
         check_file_method(name)
     if target is None:
-        _adapt_again(source, folder, known, options, methods, as_json)
+        _adapt_again(source, folder, known, options, methods, as_json, overwrite)
         return
     request = replace(
         known.added_to(options.request(source, target, methods, fine_tune)),
         log=checked_trackers(log),
     )
-    adapt_and_print(request, folder, options.device, as_json)
+    adapt_and_print(request, folder, options.device, as_json, overwrite=overwrite)
 
 
-def _adapt_again(
+def _adapt_again(  # noqa: PLR0913
     target: Path,
     folder: Path,
     known: KnownOptions,
     options: NetworkOptions,
     methods: MethodOptions,
     as_json: bool,
+    overwrite: bool,
 ) -> None:
     """Adapt a model without its source, write it and its predictions, and print what changed."""
     from askew.adaptation.artifacts import again_as_json, write_again
     from askew.adaptation.source_free import adapt_again
+    from askew.adaptation.switch import identity, require_same
     from askew.cli.progress import watch
     from askew.core.device import pick_device
     from askew.data.custom import read_domain
@@ -269,13 +274,15 @@ def _adapt_again(
             "leave the other options out.",
         )
     request = options.request(known.model, target, methods, fine_tune=None)
+    asked = identity(request)
+    require_same(folder, asked, overwrite=overwrite)
     own = methods.names[0] if methods.names else ""
     domain = read_domain(target, "target", request.skip_broken, columns=request.columns)
     device = pick_device(options.device)
     found = watch(
         adapt_again(known.model, domain, dict(request.training), request.seed, device, own)
     )
-    write_again(found, domain, folder)
+    write_again(found, domain, folder, asked)
     if as_json:
         print_json(again_as_json(found, domain))
         return
@@ -283,13 +290,15 @@ def _adapt_again(
     print_note(f"model in {folder / 'model'}, predictions in {folder / 'predictions.csv'}")
 
 
-def adapt_and_print(request: AdaptRequest, folder: Path, device: str, as_json: bool) -> None:
+def adapt_and_print(
+    request: AdaptRequest, folder: Path, device: str, as_json: bool, *, overwrite: bool = False
+) -> None:
     """Adapt, write everything, and print it."""
     from askew.cli.progress import waiting, watch
 
     with waiting("starting"):
         from askew.adaptation.api import run_request
-    result = run_request(request, folder, device, watch)
+    result = run_request(request, folder, device, watch, overwrite=overwrite)
     found = result.found
     if found.data.target.labels_ignored:
         print_note("The target's labels were not read.")
