@@ -88,7 +88,7 @@ def test_a_kill_while_a_result_is_replaced_leaves_no_readable_mixture(
     made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moves: int
 ) -> None:
     out = shutil.copytree(made.out, tmp_path / "out")
-    xt, yt = drawn(50, [0.3, 0.4, 0.3], 0.1, 7)
+    xt, _ = drawn(50, [0.3, 0.4, 0.3], 0.1, 7)
     np.savez(tmp_path / "target.npz", x=xt)
     other = make(
         request_for(Path(made.request.source), tmp_path / "target.npz", methods=("mcc",)),

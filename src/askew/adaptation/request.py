@@ -309,18 +309,18 @@ def _labels(
         raise UserError(f"The labels {file} do not exist.", _FORM)
     if file.is_dir():
         listing = read_folder(file)
-        labels = listing.labels or [""] * len(listing.paths)
-        return _of_files(file, listing.paths, labels, target)
+        known = listing.labels or ("",) * len(listing.paths)
+        return _of_files(file, listing.paths, known, target)
     if suffix in LISTS and file.is_file():
-        pairs = [(path, label) for _, path, label in read_lines(file, columns) if label]
-        return _of_files(file.parent, *map(list, zip(*pairs, strict=True)), target) if pairs else []
+        lines = [line for line in read_lines(file, columns) if line[2]]
+        paths, labels = [path for _, path, _ in lines], [label for _, _, label in lines]
+        return _of_files(file.parent, paths, labels, target)
     if suffix in ARRAYS and file.is_file():
         array = read_array(file)
         if array.y is None:
             return []
-        labels = label_names(array.y, len(array.x), file)
         x = array.in_order_of(target.columns, file, "the target")
-        return _of_rows(x, labels)
+        return _of_rows(x, label_names(array.y, len(array.x), file))
     raise UserError(f"{file} is neither a list nor a folder nor an array.", _FORM)
 
 

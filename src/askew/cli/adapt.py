@@ -245,7 +245,7 @@ def adapt(
     adapt_and_print(request, folder, options.device, as_json, overwrite=overwrite)
 
 
-def _adapt_again(  # noqa: PLR0913
+def _adapt_again(
     target: Path,
     folder: Path,
     known: KnownOptions,

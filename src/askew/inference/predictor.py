@@ -42,6 +42,7 @@ from askew.inference.model_card import (
     run_rule,
     shape_of,
 )
+from askew.inference.one_result import MODEL, require_one_result
 from askew.inference.weights import (
     CARD_FILE,
     HOW,
@@ -50,7 +51,6 @@ from askew.inference.weights import (
     read_weights,
     weights_file,
 )
-from askew.inference.one_result import MODEL, require_one_result
 from askew.methods.base import Method
 from askew.nets.adabn import SOURCE, with_statistics
 from askew.nets.forward import Inputs, channels_last, chunk_rows, fast_backbones, forward_in_chunks
