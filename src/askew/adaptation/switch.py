@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,7 @@ def identity(request: AdaptRequest) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     """Give a path whole, and data in memory as a hash of their content."""
     if isinstance(value, Path):
-        return str(value.resolve())
+        return os.path.realpath(value)  # of a loop of links too
     if isinstance(value, CustomDomain):
         content = [TargetRows.of(value).as_dict(), value.labels]
         return f"in memory: {_hash_of(content)}"

@@ -200,7 +200,7 @@ def own_folder(path: Path) -> Iterator[Path]:
     sweep(path.parent, path.name)
     folder = _temporary_name(path)
     with writing(folder):
-        folder.mkdir()
+        folder.mkdir(parents=True)
     try:
         yield folder
     finally:

@@ -105,44 +105,52 @@ def _value(value: Any, depth: int, seen: frozenset[int]) -> Iterator[bytes]:
     yield f"<{type(value).__module__}.{type(value).__qualname__}>".encode()
     if isinstance(value, _PLAIN):
         yield repr(value).encode()
-        return
-    if id(value) in seen or depth > _DEEPEST:
-        return
-    seen, depth = seen | {id(value)}, depth + 1
+    elif id(value) not in seen and depth <= _DEEPEST:
+        parts = _leaf(value)
+        yield from _parts(value, depth + 1, seen | {id(value)}) if parts is None else parts
+
+
+def _leaf(value: Any) -> list[bytes] | None:
+    """Numbers, and what has a name; None for all else."""
     if isinstance(value, Tensor):
-        yield f"{value.dtype} {tuple(value.shape)}".encode()
-        yield _bytes_of(value)
-    elif isinstance(value, np.ndarray | np.generic):
-        yield f"{value.dtype} {value.shape}".encode()
-        yield np.ascontiguousarray(value).tobytes() if value.dtype != object else b""
-    elif isinstance(value, nn.Module):  # those that torch knows are hashed by themselves
-        yield from earlier_identity(value)
-    elif isinstance(value, Mapping):
-        for key, one in value.items():
-            yield from _value(key, depth, seen)
-            yield from _value(one, depth, seen)
-    elif isinstance(value, set | frozenset):
-        yield from sorted(b"".join(_value(one, depth, seen)) for one in value)
-    elif isinstance(value, list | tuple):
-        for one in value:
-            yield from _value(one, depth, seen)
-    elif isinstance(value, functools.partial):
-        yield from _value([value.func, value.args, value.keywords], depth, seen)
-    elif isinstance(value, types.MethodType):
-        yield from _value([value.__func__, value.__self__], depth, seen)
-    elif isinstance(value, types.FunctionType):
+        return [f"{value.dtype} {tuple(value.shape)}".encode(), _bytes_of(value)]
+    if isinstance(value, np.ndarray | np.generic):
+        content = np.ascontiguousarray(value).tobytes() if value.dtype != object else b""
+        return [f"{value.dtype} {value.shape}".encode(), content]
+    if isinstance(value, torch.dtype | torch.device):
+        return [repr(value).encode()]
+    if isinstance(value, nn.Module):  # those that torch knows are hashed by themselves
+        return [*earlier_identity(value)]
+    if isinstance(value, type | types.ModuleType | types.BuiltinFunctionType):
+        own = isinstance(value, type) and not _installed(value.__module__)
+        name = f"{getattr(value, '__module__', '')}.{value.__name__}".encode()
+        return [name, source_of(value) if own else b""]  # type: ignore[arg-type]
+    return None
+
+
+def _parts(value: Any, depth: int, seen: frozenset[int]) -> Iterator[bytes]:
+    """What holds other values."""
+    parts: Any
+    if isinstance(value, types.FunctionType):
         yield from _function(value, depth, seen)
-    elif isinstance(value, type | types.ModuleType | types.BuiltinFunctionType):
-        yield f"{getattr(value, '__module__', '')}.{value.__name__}".encode()
-        if isinstance(value, type) and not _installed(value.__module__):
-            yield source_of(value)
+        return
+    if isinstance(value, set | frozenset):
+        yield from sorted(b"".join(_value(one, depth, seen)) for one in value)
+        return
+    if isinstance(value, Mapping):
+        parts = [part for item in value.items() for part in item]
+    elif isinstance(value, list | tuple):
+        parts = value
+    elif isinstance(value, functools.partial):
+        parts = [value.func, value.args, value.keywords]
+    elif isinstance(value, types.MethodType):
+        parts = [value.__func__, value.__self__]
     else:
-        yield from _value(dict(getattr(value, "__dict__", {})), depth, seen)
         slots = getattr(type(value), "__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else slots:
-            yield from _value(getattr(value, name, None), depth, seen)
-        if isinstance(value, torch.dtype | torch.device):
-            yield repr(value).encode()
+        names = (slots,) if isinstance(slots, str) else slots
+        parts = [dict(getattr(value, "__dict__", {})), *(getattr(value, n, None) for n in names)]
+    for one in parts:
+        yield from _value(one, depth, seen)
 
 
 def _function(function: types.FunctionType, depth: int, seen: frozenset[int]) -> Iterator[bytes]:
