@@ -23,7 +23,14 @@ def test_the_end_has_at_most_15_lines_in_order(
 ) -> None:
     lines = printed(made, capsys)
     assert len(lines) <= 15
-    begins = ("Adaptation", "xpected", "Class shares", "  ant", "Next: `askew", "report in out")
+    begins = (
+        "Adaptation",
+        "Expected accuracy: ",
+        "Class shares",
+        "  ant",
+        "Next: `askew",
+        "report in out",
+    )
     places = [next(i for i, line in enumerate(lines) if word in line) for word in begins]
     assert lines[0] == made.found.sentence
     assert places[:3] == sorted(places[:3])

@@ -24,6 +24,7 @@ from askew.core.files import write_bytes
 from askew.data.custom import CustomDomain
 from askew.data.image_lists import Columns
 from askew.data.paths import require_file
+from askew.inference.cached_embeddings import STORE
 from askew.inference.embeddings import Embedders
 from askew.inference.model_card import TargetPrior
 from askew.inference.predictor import Predictor
@@ -110,7 +111,8 @@ def on_frozen(model: Predictor, embedders: Embedders, shape: tuple[int, ...]) ->
         weights = with_source_statistics(weights)
     norm = "split" if split else card.net.norm
     net = dataclasses.replace(card.net, embedding=embedders.target.embedding, norm=norm)
-    return Predictor(dataclasses.replace(card, net=net, shape=shape), weights, "cpu")
+    made = {**card.made, STORE: embedders.target.store}
+    return Predictor(dataclasses.replace(card, net=net, shape=shape, made=made), weights, "cpu")
 
 
 def _frozen_weights(embedders: Embedders) -> dict[str, Tensor]:

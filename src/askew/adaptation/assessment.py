@@ -13,6 +13,7 @@ from askew.adaptation.request import AdaptRequest
 from askew.adaptation.session import Session, Trained
 from askew.data.custom import CustomData
 from askew.evaluation.calibration import impose_prior, temperature_for
+from askew.evaluation.calibration import temperature as fitted_temperature
 from askew.evaluation.diagnosis import Diagnosis, diagnose
 from askew.evaluation.expected_accuracy import (
     ExpectedAccuracy,
@@ -26,7 +27,7 @@ from askew.evaluation.unknown_classes import UnknownImages, find_unknown_images
 from askew.evaluation.verdict import Verdict
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Adaptation:
     """Everything that an adaptation computed."""
 
@@ -59,6 +60,9 @@ class Adaptation:
     seconds: float = 0.0
     request: AdaptRequest | None = None
     """What was asked for; None for an estimator and a benchmark."""
+
+    def __repr__(self) -> str:
+        return f"<Adaptation: {self.final.name} of {len(self.networks)} networks>"
 
     @property
     def final(self) -> Trained:
@@ -147,6 +151,17 @@ def assess(session: Session, inputs: Inputs, outcome: Outcome) -> Adaptation:
         unknown=find_unknown_images([one.outputs for one in scored]),
         requested=outcome.requested,
     )
+
+
+def with_saved(found: Adaptation, number: int) -> Adaptation:
+    """The same adaptation with another network as the final model, calibrated by itself."""
+    if number == found.saved:
+        return found
+    outputs = found.networks[number].outputs
+    temperature = fitted_temperature(outputs)
+    known = found.inputs.target_shares
+    _, bias = impose_prior(outputs.target_uniform / temperature, known)
+    return replace(found, saved=number, temperature=temperature, bias=bias)
 
 
 def _by_agreement(outcome: Outcome) -> ExpectedAccuracy | None:

@@ -61,7 +61,7 @@ class Audited:
         return "helped" if self.gain.low > 0 else "hurt" if self.gain.high < 0 else "unclear"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Audit:
     """Every method of an adaptation, evaluated on target labels.
 
@@ -86,6 +86,9 @@ class Audit:
     better than source-only, if they are drawn like these; None if more than there are images."""
     compared: str
     """The method that this is about."""
+
+    def __repr__(self) -> str:
+        return f"<Audit: {self.sentence}>"
 
     @property
     def labelled(self) -> int:

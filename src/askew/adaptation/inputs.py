@@ -196,7 +196,8 @@ def image_inputs(
     begin()
     embeddings = yield from embed_task(task, both)
     # What was asked of training is about fine-tuning: rates and lengths on embeddings differ.
-    training = {} if tuned else images.training
+    short = QUICK if images.quick else {}
+    training = short if tuned else images.training
     rows = TrainingSet(task=embeddings, network="mlp", training=training)
     return Inputs(task=task, kind="images", pixels=tuned, rows=rows, embedders=both)
 

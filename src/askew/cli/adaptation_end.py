@@ -19,7 +19,8 @@ MOST_SHARES, MOST_FINDINGS = 3, 4
 
 
 def print_end(found: Adaptation, folder: Path, *, verbose: bool) -> None:
-    """Print what matters most, in at most 15 lines; all scores, shares and findings if `verbose`."""
+    """Print what matters most, in at most 15 lines; if `verbose`, all scores, shares and
+    findings."""
     print_text(found.sentence)
     print_text(_expected(found))
     if verbose:
@@ -38,8 +39,15 @@ def print_end(found: Adaptation, folder: Path, *, verbose: bool) -> None:
 
 
 def _expected(found: Adaptation) -> str:
-    if found.expected is not None:
-        return found.expected.sentence
+    expected = found.expected
+    if expected is not None and expected.before is not None:
+        return expected.sentence
+    if expected is not None:
+        return (
+            f"Expected accuracy: {100 * expected.overall:.0f} % "
+            f"({100 * expected.per_class_mean:.0f} % as a mean over classes), as often as two of "
+            f"{expected.networks} networks agree; not known without adaptation."
+        )
     return "Expected accuracy: not known from one network; labels of 50 target images tell it."
 
 

@@ -195,6 +195,11 @@ class Embedder:
             norms.set_statistics(torch.from_numpy(self.statistics).to(self.device))
         return network
 
+    @property
+    def store(self) -> dict[str, str | bool]:
+        """Say where its embeddings are kept, and whether they are computed in bfloat16."""
+        return {"store": self._stores[0].folder.name, "bfloat16": fast_bfloat16(self.device)}
+
     def rows(self, x: Rows) -> Vectors:
         """Embeddings of images that were learnt. (n, …) → (n, d)"""
         return np.stack([self._stores[0].rows[h, 0] for h in row_hashes(x).tolist()])

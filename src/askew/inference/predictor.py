@@ -124,6 +124,13 @@ class Predictor:
         net.load_state_dict(self.weights)
         return Classifier(self.card.rule, net).eval()
 
+    def __repr__(self) -> str:
+        names = ", ".join(self.classes[:3]) + (", …" if len(self.classes) > 3 else "")
+        return (
+            f"<Predictor: {len(self.classes)} classes ({names}); {self.card.net.name} on "
+            f"{self.card.input}; {self.device}>"
+        )
+
     @property
     def classes(self) -> tuple[str, ...]:
         return self.card.classes
@@ -141,11 +148,12 @@ class Predictor:
         """Logits for the class prior of training. (n, c)
 
         x: uint8 images (n, k, h, w), (n, h, w, k) or (n, h, w); float rows (n, d); pictures of PIL
-        or paths of picture files, one or many, which are resized. The columns of a DataFrame are
-        matched by name where the model knows their names. A network that keeps batch statistics of
-        each domain uses those of `domain`.
+        or paths of picture files, one or many, which are resized; a folder, a list or an array in a
+        file; a data set or loader of torch's or Hugging Face's. The columns of a DataFrame are
+        matched by name where the model knows their names. Labels are left out. A network that
+        keeps batch statistics of each domain uses those of `domain`.
         """
-        inputs = listed(x, self.card.columns)
+        inputs = listed(x, self.card)
         if not isinstance(domain, str) or domain not in ("target", "source"):
             raise UserError(f"There is no domain {shown(domain)}.", "target or source.")
         if not len(inputs):
