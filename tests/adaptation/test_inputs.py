@@ -244,7 +244,9 @@ def test_what_stands_on_a_backbone_is_a_network_of_rows() -> None:
     assert parts["features"].eval()(torch.zeros(2, 3, 32, 32, dtype=torch.uint8)).shape == (2, 256)
     with pytest.raises(UserError, match=r"There is no network 'resnet18\+mini'") as caught:
         build(parse_network("resnet18+mini"), (3, 32, 32), 2, 0)
-    assert caught.value.hint == "after a +: mlp, bottleneck, bare, centred or shifted."
+    assert caught.value.hint == (
+        "after a +: mlp, bottleneck, bare, centred, shifted, mlp-centred or bottleneck-centred."
+    )
 
 
 @pytest.mark.parametrize("in_memory", [False, True])
