@@ -47,6 +47,6 @@ ifdef LOCKED
 	$(BIN)/python -m pip install --quiet --require-hashes -r requirements.lock
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
 else
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,timm,onnx,parquet,ray,slurm,pandas,datasets,optuna,tracking,hub,docs]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,timm,onnx,parquet,ray,slurm,datasets,optuna,tracking,hub,docs]'
 endif
 	@touch $@

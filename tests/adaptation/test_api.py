@@ -58,9 +58,9 @@ def test_a_result_has_predictions_a_model_a_report_and_a_summary(
     assert table["class"].tolist() == result.model.predict(XT).tolist()
     assert (table["class"] == YT).mean() > 0.8
     assert result.report.read_text().startswith("<!doctype html>")
-    assert json.loads((result.folder / "summary.json").read_text()) == json.loads(
-        json.dumps(result.summary)
-    )
+    written = json.loads((result.folder / "summary.json").read_text())
+    assert written.pop("files")
+    assert written == json.loads(json.dumps(result.summary))
     assert result.summary["saved"] == "coal"
     assert len(repr(result).splitlines()) == 1
     assert "<script" not in result._repr_html_()
@@ -289,3 +289,18 @@ def test_embeddings_are_in_the_order_of_the_images() -> None:
         [Image.fromarray(x[2].transpose(1, 2, 0))], nn.AdaptiveAvgPool2d(1), device="cpu"
     )
     assert one.shape == (1, 3)
+
+
+def test_a_result_predicts_audits_and_has_all_models(result: askew.AdaptationResult) -> None:
+    assert result.predict(XT).tolist() == result.model.predict(XT).tolist()
+    audited = result.audit(YT)
+    assert audited.labelled == len(XT)
+    assert list(result.models) == [one.name for one in audited.methods]
+    for number, (name, model) in enumerate(result.models.items()):
+        assert isinstance(model, askew.Predictor)
+        expected = result.found.networks[number].predicted
+        same = model.predict(XT) == np.array(model.classes)[expected]
+        assert same.mean() > 0.95, name
+    for shown in (repr(result), repr(audited), repr(result.found), repr(result.model)):
+        assert len(shown) < 400
+        assert "\n" not in shown

@@ -43,6 +43,8 @@ KEYS = [
     "findings",
     "seconds",
     "request",
+    "identity",
+    "files",
 ]
 
 
@@ -55,6 +57,7 @@ def test_the_keys_of_summary_json_are_these(made: Made) -> None:
 
 def test_summary_json_holds_every_number_as_plain_values(made: Made) -> None:
     record = json.loads((made.out / "summary.json").read_text())
+    assert record.pop("files")
     assert record == json.loads(json.dumps(summary(made.found)))
     assert record["predicted"] == np.bincount(made.found.predicted, minlength=3).tolist()
 
@@ -175,4 +178,5 @@ def test_an_adaptation_leaves_these_files(out: Path) -> None:
         "report.html",
         "runs",
         "summary.json",
+        "target.json",
     ]

@@ -15,7 +15,8 @@ from torch import tensor
 import askew
 from askew import UserError
 from askew.adaptation.audit import _strata, _turns
-from askew.adaptation.request import _rows, read_truth
+from askew.adaptation.request import read_truth
+from askew.adaptation.target_rows import TargetRows, hash_rows
 from askew.core.files import write_tensors
 from askew.evaluation.metrics import accuracy_gain, labels_to_settle
 from askew.evaluation.outputs import OUTPUTS_FORM, read_outputs
@@ -103,6 +104,8 @@ def test_a_network_that_was_kept_is_said_to_be_the_one_without_adaptation(tmp_pa
     out = adaptation(tmp_path / "out")
     told = json.loads((out / "summary.json").read_text()) | {"saved": "source"}
     (out / "summary.json").write_text(json.dumps(told))
+    rows = TargetRows(NAMES, find_hashes=lambda: [""] * len(NAMES))
+    (out / "target.json").write_text(json.dumps(rows.as_dict()))
     assert askew.audit(out, labels(tmp_path / "all.csv", ALL)).sentence.startswith(
         "The network without adaptation"
     )
@@ -219,15 +222,16 @@ def test_a_sheet_filled_in_halfway_is_scored(cli: Command, out: Path, tmp_path: 
 
 def test_images_are_found_by_as_much_of_a_path_as_is_unique() -> None:
     names = ("a/x/1.png", "a/y/1.png", "a/y/2.png")
-    assert _rows(["a/y/1.png", "2.png"], names, Path("l")) == [1, 2]
-    assert _rows(["../elsewhere/x/1.png"], names, Path("l")) == [0]
+    target = TargetRows(names)
+    assert target.by_name(["a/y/1.png", "2.png"], [None, None], "l") == [1, 2]
+    assert target.by_name(["../elsewhere/x/1.png"], [None], "l") == [0]
     for wrong, why in (
         (["1.png"], "several"),
         (["3.png"], "none of"),
         (["2.png", "y/2.png"], "twice"),
     ):
         with pytest.raises(UserError, match=why):
-            _rows(wrong, names, Path("l"))
+            target.by_name(wrong, [None] * len(wrong), "l")
 
 
 def test_labels_come_as_a_folder_of_classes_and_as_an_array(tmp_path: Path) -> None:
@@ -236,9 +240,11 @@ def test_labels_come_as_a_folder_of_classes_and_as_an_array(tmp_path: Path) -> N
         (tmp_path / "tree" / name).touch()
     rows, y = read_truth(tmp_path / "tree", ["2.png", "1.png", "3.png"], CLASSES)
     assert (rows.tolist(), y.tolist()) == ([1, 0], [0, 1])
-    np.savez(tmp_path / "a.npz", x=np.zeros((3, 2)), y=np.array(["cat", "ant", "bee"]))
-    rows, y = read_truth(tmp_path / "a.npz", ["0", "1", "2"], CLASSES)
-    assert (rows.tolist(), y.tolist()) == ([0, 1, 2], [2, 0, 1])
+    x = np.arange(6, dtype=np.float32).reshape(3, 2)
+    np.savez(tmp_path / "a.npz", x=x[::-1], y=np.array(["cat", "ant", "bee"]))
+    target = TargetRows(["0", "1", "2"], find_hashes=lambda: hash_rows(x))
+    rows, y = read_truth(tmp_path / "a.npz", target, CLASSES)
+    assert (rows.tolist(), y.tolist()) == ([2, 1, 0], [2, 0, 1])
 
 
 # --- what is refused ---

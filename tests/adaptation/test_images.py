@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+import torch
 from adaptations import CPU, LENGTH, finish, first_two, photographs, request_for
 from safetensors.torch import save_file
 from small_models import shallow_resnets
@@ -20,6 +21,11 @@ from askew.adaptation.api import adapt_steps
 from askew.adaptation.artifacts import write_artifacts
 from askew.adaptation.assessment import Adaptation
 from askew.adaptation.request import GivenLabels
+from askew.data.decode import decode
+from askew.data.paths import cache_folder
+from askew.data.row_cache import RowCache, content_hashes
+from askew.inference import cached_embeddings
+from askew.inference.predict_files import predict_sources
 from askew.nets.embedding import Embedding
 from askew.nets.forward import fast_bfloat16
 
@@ -175,3 +181,53 @@ def test_a_random_backbone_is_a_finding(tmp_path: Path) -> None:
         device="cpu",
     )
     assert "A101" in {finding["code"] for finding in result.summary["findings"]}
+
+
+# --- predicting again ---
+
+
+def test_predict_takes_embeddings_from_the_cache(
+    frozen: Adapted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, model = frozen.saved("student", tmp_path / "out")
+    own = photographs(tmp_path / "own", ("blue",), 3, 7)
+    (own / "broken.png").write_bytes(b"no picture")
+    decoded: list[Any] = []
+
+    def counted(*given: Any) -> Any:
+        decoded.append(given)
+        return decode(*given)
+
+    monkeypatch.setattr(cached_embeddings, "decode", counted)
+    expected = model.predict_proba(sorted(own.rglob("blue*.png")))
+
+    def predicted(place: Path) -> tuple[list[str], np.ndarray]:
+        batches = list(predict_sources(model, [place]))
+        return batches[0].problems, np.concatenate([one.probabilities for one in batches])
+
+    for times in (3, 0):
+        decoded.clear()
+        problems, p = predicted(own)
+        sound = [not problem for problem in problems]
+        assert sorted(sound) == [False, True, True, True]
+        np.testing.assert_allclose(p[sound], expected, atol=ALIKE)
+        assert len(decoded) - 1 <= times, "the broken one is tried again"
+    decoded.clear()
+    _, p = predicted(frozen.out.parent / "t")
+    assert len(decoded) <= 1, "the target was embedded by adapt; one picture is a check"
+    np.testing.assert_allclose(p, frozen.probabilities(model), atol=ALIKE)
+
+
+def test_a_card_that_names_another_store_is_not_believed(frozen: Adapted, tmp_path: Path) -> None:
+    _, model = frozen.saved("student", tmp_path / "out")
+    about = dict(model.card.made[cached_embeddings.STORE])
+    target = sorted((frozen.out.parent / "t").iterdir())
+    store = RowCache(cache_folder() / "embeddings" / "0123456789abcdef")
+    for found in content_hashes(target):
+        width = model.classifier.net["features"][0](torch.zeros(1, 3, 256, 256).byte()).shape[1]
+        store.add([(h, 0) for h in found], np.full((len(found), width), 7.0, np.float32))
+    store.flush()
+    made = {**model.card.made, cached_embeddings.STORE: about | {"store": "0123456789abcdef"}}
+    stranger = Predictor(replace(model.card, made=made), model.weights, "cpu")
+    p = np.concatenate([b.probabilities for b in predict_sources(stranger, target)])
+    np.testing.assert_allclose(p, model.predict_proba(target), atol=ALIKE)

@@ -18,6 +18,9 @@ import askew
 from askew import UserError
 from askew.adaptation import inputs as reading
 from askew.adaptation.api import adapt_steps
+from askew.adaptation.inputs import read_domains
+from askew.adaptation.request import AdaptRequest
+from askew.data.objects import as_domain
 from askew.inference import embeddings
 from askew.inference.embeddings import embed_task, embedders, frozen_backbone
 from askew.nets.embedding import Embedding
@@ -241,4 +244,27 @@ def test_what_stands_on_a_backbone_is_a_network_of_rows() -> None:
     assert parts["features"].eval()(torch.zeros(2, 3, 32, 32, dtype=torch.uint8)).shape == (2, 256)
     with pytest.raises(UserError, match=r"There is no network 'resnet18\+mini'") as caught:
         build(parse_network("resnet18+mini"), (3, 32, 32), 2, 0)
-    assert caught.value.hint == "after a +: mlp, bottleneck, bare, centred or shifted."
+    assert caught.value.hint == (
+        "after a +: mlp, bottleneck, bare, centred, shifted, mlp-centred or bottleneck-centred."
+    )
+
+
+@pytest.mark.parametrize("in_memory", [False, True])
+def test_a_quick_look_takes_a_sample_of_arrays_too(tmp_path: Path, in_memory: bool) -> None:
+    rng = np.random.default_rng(0)
+    xs, xt = rng.normal(size=(900, 4)), rng.normal(size=(700, 4))
+    ys = np.repeat(["a", "b", "c"], [600, 298, 2])
+    source, target = tmp_path / "s.npz", tmp_path / "t.npz"
+    np.savez(source, x=xs, y=ys)
+    np.savez(target, x=xt)
+    given = (as_domain((xs, ys), "source"), as_domain(xt, "target"))
+    both = given if in_memory else (source, target)
+    quick = read_domains(AdaptRequest(source=both[0], target=both[1], quick=True))
+    whole = read_domains(AdaptRequest(source=both[0], target=both[1]))
+    sizes = [sum(d.source_sizes) for d in (quick, whole)]
+    assert 195 <= sizes[0] <= 205
+    assert sizes[1] == 900
+    assert quick.source_sizes[2] == 2, "no class is lost"
+    assert len(quick.target.names) == 200
+    rows = np.array(quick.target.names, dtype=int)
+    np.testing.assert_array_equal(quick.target.x, xt[rows].astype(np.float32))

@@ -31,7 +31,7 @@ ADAPT += ("-t", "pretrain=20", "-t", "rounds=2", "-t", "round=10", "-t", "batch=
 def test_one_stopped_between_the_model_s_weights_and_its_card(cli: Command, tmp_path: Path) -> None:
     out = shutil.copytree(GOLDEN / "adaptation", tmp_path / "out")
     (out / "model" / "model.json").unlink()
-    answer = cli(*ADAPT)
+    answer = cli(*ADAPT, "--overwrite")  # its data have moved
     assert answer.code == 0, answer.err
     assert askew.load(out).classes == ("ash", "birch", "cedar")
 

@@ -220,7 +220,8 @@ def test_known_shares_change_no_training(
 ) -> None:
     assert cli(*own("-m", "lda")).code == 0
     before = files(tmp_path / "out" / "runs")
-    assert cli(*own("--target-shares", "shares.json", "-m", "lda")).code == 0
+    again = own("--target-shares", "shares.json", "-m", "lda", "--overwrite")
+    assert cli(*again).code == 0
     assert files(tmp_path / "out" / "runs") == before
 
 

@@ -81,6 +81,7 @@ def test_a_model_is_adapted_again_without_its_source_and_gains(
         "predictions.csv",
         "runs",
         "summary.json",
+        "target.json",
     ]
     before, after = (askew.load(folder, "cpu") for folder in (place / "out", tmp_path / "again"))
     x = np.load(place / "target.npz")["x"]

@@ -171,3 +171,17 @@ def test_a_diagnosis_is_plain_values() -> None:
     }
     assert set(record["shares"]["adapted"]) == {"bbse", "em"}
     assert set(record["outputs"]) == {"question", "p", "size", "unit", "significant"}
+
+
+def test_few_held_out_images_leave_the_predicted_shares_marked_unsure() -> None:
+    whole = world(300, 400, seed=3).outputs
+    rows = np.arange(0, 300, 10)
+    few = DomainOutputs.of(whole.source_val[rows], whole.source_val_y[rows], whole.target, EVEN)
+    for outputs, unsure in ((few, True), (whole, False)):
+        shares = diagnose(outputs, resamples=20).target_prior
+        counted = np.bincount(outputs.target_uniform.argmax(axis=1), minlength=len(EVEN)) / 400
+        assert shares.unsure == unsure
+        assert (shares.estimator == "counting") == unsure
+        assert (shares.prior == pytest.approx(counted)) == unsure
+    adapted = diagnose(few, whole, resamples=20).target_prior
+    assert not adapted.unsure

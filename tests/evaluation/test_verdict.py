@@ -19,6 +19,7 @@ from askew.evaluation.verdict import (
     Answer,
     Evidence,
     _resamples,
+    _sentence,
     judge,
     judge_by_posterior,
     judge_transfer,
@@ -64,25 +65,33 @@ def test_an_adaptation_that_helps_is_said_to_have_helped(good: World, bad: World
         found = judge_transfer(bad.outputs, good.outputs, others, resamples=30)
         assert found.verdict == "helped", found.sentence
         assert not found.collapsed
-        begun = (
-            f"Adaptation seems to have helped: it agrees with the ensemble of {2 + len(others)} "
-            "networks on "
-        )
-        assert found.sentence.startswith(begun)
-        assert "better by SND" in found.sentence
+        assert found.sentence.startswith("Adaptation seems to have helped: ")
+        assert " of 4 scores without target labels improved (SND" in found.sentence
+        assert f"from the average of {2 + len(others)} networks" in found.sentence
+
+
+@pytest.mark.parametrize("vote", [(0.1, 0.3), (-0.3, -0.1), (-0.1, 0.1)])
+def test_a_headline_never_says_that_a_network_agrees_with_its_own_ensemble(
+    vote: tuple[float, float],
+) -> None:
+    evidence = [evidence_of("ensemble", 0.98, vote), evidence_of("expected", 0.9, (0, 0))]
+    for answer in ("helped", "unclear", "hurt"):
+        sentence = _sentence(answer, evidence, 6, 0.0, collapsed=False)
+        assert "agree" not in sentence
+        assert "98 %" not in sentence
 
 
 def test_a_network_scored_later_is_not_part_of_the_ensemble(good: World, bad: World) -> None:
     networks = score_networks([bad.outputs, good.outputs, blurred(good, 0.8, 2).outputs])
     *_, last = judge_transfers([*networks, score_another(networks, good.outputs)], resamples=10)
-    assert "the ensemble of 3 networks" in last.sentence
+    assert "the average of 3 networks" in last.sentence
 
 
 def test_an_adaptation_that_hurts_is_said_to_have_hurt(good: World, bad: World) -> None:
     for others in ([], [blurred(good, 0.8, 2).outputs]):
         found = judge_transfer(good.outputs, bad.outputs, others, resamples=30)
         assert found.verdict == "hurt", found.sentence
-        assert "worse by SND" in found.sentence
+        assert " fell (SND" in found.sentence
 
 
 def test_a_network_is_neither_better_nor_worse_than_itself(good: World) -> None:
@@ -92,9 +101,7 @@ def test_a_network_is_neither_better_nor_worse_than_itself(good: World) -> None:
         (e.before, e.low, e.high, e.votes) == (e.after, 0, 0, "unclear") for e in found.evidence
     )
     assert found.sentence == (
-        "Adaptation may have helped or hurt: it agrees with the ensemble of 2 networks on 100 % "
-        "of the target, "
-        "source-only on 100 % (difference +0 to +0 points)."
+        "Adaptation may have helped or hurt: 0 of 4 scores without target labels improved."
     )
 
 

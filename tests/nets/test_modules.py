@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+import os
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
+import askew
 from askew.core.errors import UserError
 from askew.nets.modules import backbone_name
 from askew.nets.network import build, check
@@ -83,3 +90,121 @@ def test_what_is_no_backbone_is_refused(tmp_path: Path) -> None:
         build(parse_network(backbone_name(Mean())), (1, 8, 8), 2, 0)
     with pytest.raises(UserError, match="somebody's own, whose code is needed"):
         build(parse_network("own:Lost@000000000000"), (3, 8, 8), 2, 0)
+
+
+# --- identity ---
+
+
+class Wrapped(nn.Module):
+    """Pools as an attribute says, which neither repr nor weights show."""
+
+    def __init__(self, pool: object = "mean") -> None:
+        super().__init__()
+        self.pool = pool
+
+    def forward(self, x: Tensor) -> Tensor:
+        if callable(self.pool):
+            found: Tensor = self.pool(x)
+            return found
+        return x.mean(dim=(2, 3)) if self.pool == "mean" else x[:, :, 0, 0]
+
+
+def scaled(by: float) -> Callable[[Tensor], Tensor]:
+    return lambda x: by * x.mean(dim=(2, 3))
+
+
+def with_default(by: float) -> Callable[[Tensor], Tensor]:
+    def pool(x: Tensor, by: float = by) -> Tensor:
+        return by * x.mean(dim=(2, 3))
+
+    return pool
+
+
+class Settings:
+    def __init__(self, power: int) -> None:
+        self.power = power
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return (x**self.power).mean(dim=(2, 3))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("mean", "first"),
+        (scaled(1.0), scaled(2.0)),
+        (with_default(1.0), with_default(2.0)),
+        (functools.partial(torch.amax, dim=(2, 3)), functools.partial(torch.amin, dim=(2, 3))),
+        (Settings(1), Settings(2)),
+    ],
+    ids=["attribute", "closure", "default", "partial", "object"],
+)
+def test_modules_of_other_attributes_have_other_names(one: object, other: object) -> None:
+    names = [backbone_name(Wrapped(pool)) for pool in (one, other, one)]
+    assert names[0] == names[2] != names[1]
+
+
+def test_modules_of_other_attributes_share_no_embeddings() -> None:
+    pictures = np.random.default_rng(0).integers(0, 255, (4, 3, 8, 8), np.uint8)
+    mean, first = (askew.embed(pictures, Wrapped(pool)) for pool in ("mean", "first"))
+    assert mean == pytest.approx(pictures.mean(axis=(2, 3)) / 255, abs=1e-5)
+    assert first == pytest.approx(pictures[:, :, 0, 0] / 255, abs=1e-5)
+
+
+def test_another_helper_in_the_file_is_another_backbone(tmp_path: Path) -> None:
+    text = """
+from torch import nn
+def pool(x):
+    return {}
+class Net(nn.Module):
+    def forward(self, x):
+        return pool(x)
+def make():
+    return Net()
+"""
+    file, names = tmp_path / "mine.py", []
+    for body in ("x.mean(dim=(2, 3))", "x[:, :, 0, 0]"):
+        file.write_text(text.format(body))
+        names.append(backbone_name(f"{file}:make"))
+    assert names[0] != names[1]
+
+
+OUTSIDE = {"scale": 1.0}
+
+
+class Reads(nn.Module):
+    """Depends on what no attribute shows."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return OUTSIDE["scale"] * x.mean(dim=(2, 3))
+
+
+def test_modules_of_other_outputs_share_no_embeddings(monkeypatch: pytest.MonkeyPatch) -> None:
+    pictures = np.random.default_rng(1).integers(0, 255, (4, 3, 8, 8), np.uint8)
+    before = askew.embed(pictures, Reads())
+    monkeypatch.setitem(OUTSIDE, "scale", 2.0)
+    assert askew.embed(pictures, Reads()) == pytest.approx(2 * before)
+    monkeypatch.undo()
+    assert askew.embed(pictures, Reads()) == pytest.approx(before)
+
+
+def test_a_name_is_the_same_in_every_process(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from torch import nn\nclass Thing:\n    pass\nclass Net(nn.Module):\n"
+        "    def __init__(self):\n        super().__init__()\n"
+        "        self.a, self.b, self.c = Thing(), {'x', 'y', 'z'}, lambda x: x\n"
+        "    def forward(self, x):\n        return x.flatten(1)\n"
+    )
+    code = f"from askew.nets.modules import backbone_name as n; print(n({str(file) + ':Net'!r}))"
+    names = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            check=True,
+            capture_output=True,
+            text=True,
+            env=os.environ | {"PYTHONHASHSEED": seed},
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(names) == 1

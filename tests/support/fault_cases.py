@@ -141,7 +141,13 @@ class Undisturbed:
             (folder.parent / "first").rename(before)
         if case == "adapt auto":
             shutil.rmtree(before / "out" / "model")
-            for name in ("predictions.csv", "report.html", "summary.json", "log.txt"):
+            for name in (
+                "predictions.csv",
+                "report.html",
+                "summary.json",
+                "target.json",
+                "log.txt",
+            ):
                 (before / "out" / name).unlink()
         found = contents(new_folder(case, folder))
         ended = commands.run(CASES[case], folder)

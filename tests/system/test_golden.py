@@ -126,6 +126,7 @@ def test_an_adaptation_of_before_is_gone_on_with_and_not_done_again(
         "norm=joint",
     )  # as then
     paths = (GOLDEN / "source.npz", GOLDEN / "target.npz", "-o", out)
-    answer = cli("adapt", *paths, "--backbone", "bare", "--method", "coal", *short)
+    own = ("--backbone", "bare", "--method", "coal", "--overwrite")  # its data have moved
+    answer = cli("adapt", *paths, *own, *short)
     assert answer.code == 0, answer.err
     assert {p: p.stat().st_mtime_ns for p in out.glob("runs/*/weights.safetensors")} == weights

@@ -4,6 +4,7 @@ in memory."""
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 import weakref
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -20,16 +21,19 @@ from askew.adaptation.artifacts import write_artifacts
 from askew.adaptation.assessment import Adaptation, assess
 from askew.adaptation.audit import Audit, target_names
 from askew.adaptation.audit import audit as audit_folder
+from askew.adaptation.given import labels_of
 from askew.adaptation.inputs import read_domains, read_inputs
 from askew.adaptation.recipe import auto, named_candidates, one_method, take
 from askew.adaptation.request import AdaptRequest, GivenLabels, GivenShares, check_combination
 from askew.adaptation.result import AdaptationResult, DiagnosisResult
 from askew.adaptation.session import SOURCE_ONLY, Expect, Session
+from askew.adaptation.switch import identity, require_same
 from askew.core.device import pick_device
 from askew.core.errors import UserError
 from askew.core.files import sweep, temporary_folder
 from askew.core.options import checked, shown
 from askew.core.options import path as as_path
+from askew.core.plugins import load_function
 from askew.core.tracking import Maker, checked_trackers
 from askew.data.custom import CustomData, CustomDomain, few
 from askew.data.feature_columns import in_order_of
@@ -72,6 +76,14 @@ def silently(training: Generator[Progress, None, Returned]) -> Returned:
             return returned
 
 
+def usual_watch() -> Watch:
+    """Show progress where somebody looks: in a terminal or a notebook."""
+    notebook = "ipykernel" in sys.modules
+    if notebook or (sys.stderr is not None and sys.stderr.isatty()):
+        return load_function("askew.cli.progress:watch")  # of a layer above this one
+    return silently
+
+
 # --- adapt ---
 
 
@@ -96,11 +108,14 @@ def adapt(  # noqa: PLR0913
     skip_broken: bool = False,
     device: str = "auto",
     log: Sequence[str | Maker] = (),
-    watch: Watch = silently,
+    watch: Watch | None = None,
+    overwrite: bool = False,
 ) -> AdaptationResult:
     """Adapt a classifier to an unlabelled target, and estimate whether that helped.
 
-    `methods` is one method, which is then saved; several, which `auto` combines; or auto.
+    `methods` is one method, which is then saved; several, which `auto` combines; or auto. A folder
+    `out` that holds the result of another request is refused, unless `overwrite` is true. `watch`
+    shows progress: bars in a terminal or a notebook, and nothing elsewhere.
 
     >>> result = askew.adapt((xs, ys), xt, methods="coal", training=short)
     >>> result.predictions.columns.tolist()
@@ -126,7 +141,8 @@ def adapt(  # noqa: PLR0913
         target_shares=_given_shares(target_shares),
         log=checked_trackers(log),
     )
-    return run_request(request, out, device, watch, getattr(target, "index", None))
+    index = getattr(target, "index", None)
+    return run_request(request, out, device, watch or usual_watch(), index, overwrite=overwrite)
 
 
 def run_request(
@@ -135,6 +151,8 @@ def run_request(
     device: str = "auto",
     watch: Watch = silently,
     index: Any = None,
+    *,
+    overwrite: bool = False,
 ) -> AdaptationResult:
     """Do the same for a request: everything that is computed, and its files."""
     with contextlib.ExitStack() as undo:
@@ -143,6 +161,7 @@ def run_request(
         else:
             folder = as_path("out", out)
         check_out(folder)
+        require_same(folder, identity(request), overwrite=overwrite)
         journal = Journal(folder, 1)  # how many trainings there are is known once data are read
         work = adapt_steps(request, folder, pick_device(device), journal.expect)
         found = watch(journal.watch(work))
@@ -311,6 +330,7 @@ def audit(adaptation: AdaptationResult | Path | str, labels: Any) -> Audit:
 
     Labels are a file, as the command takes it; a dictionary or a Series from names, as in
     `predictions`, to labels; or one for each target image in their order, None where there is none.
+    A pair (x, y), a DataFrame with a column of labels, or a data set is matched by its content.
 
     >>> result = askew.adapt((xs, ys), xt, methods="coal", training=short)
     >>> print(askew.audit(result, yt).labelled)
@@ -318,32 +338,15 @@ def audit(adaptation: AdaptationResult | Path | str, labels: Any) -> Audit:
     """
     folder = adaptation.folder if isinstance(adaptation, AdaptationResult) else Path(adaptation)
     return audit_folder(
-        folder, _labels(labels, () if isinstance(labels, str | Path) else target_names(folder))
+        folder, labels_of(labels, () if isinstance(labels, str | Path) else target_names(folder))
     )
 
 
-def _labels(labels: Any, names: Sequence[str]) -> Path | GivenLabels:
-    """Labels in a file, by name, or one for each of the names."""
-    if isinstance(labels, str | Path):
-        return Path(labels)
-    listed = hasattr(labels, "__len__") and (not hasattr(labels, "ndim") or labels.ndim > 0)
-    if not hasattr(labels, "items") and not listed:
-        raise UserError(
-            f"The labels are {shown(labels)}, and neither a file nor labels of images.",
-            "give a path, a dictionary from names to labels, or one label or None for each image.",
-        )
-    if not hasattr(labels, "items") and len(labels) != len(names):
-        raise UserError(
-            f"There are {len(labels)} labels and {len(names)} target images.",
-            "give one or None for each.",
-        )
-    pairs = labels.items() if hasattr(labels, "items") else zip(names, labels, strict=True)
-    return GivenLabels({str(name): _label(label) for name, label in pairs})
-
-
-def _given_labels(labels: Any, target: Path | CustomDomain) -> Path | GivenLabels | None:
+def _given_labels(
+    labels: Any, target: Path | CustomDomain
+) -> Path | GivenLabels | CustomDomain | None:
     names = target.names if isinstance(target, CustomDomain) else ()
-    return None if labels is None else _labels(labels, names)
+    return None if labels is None else labels_of(labels, names)
 
 
 def _given_shares(shares: Any) -> Path | GivenShares | None:
@@ -357,12 +360,6 @@ def _given_shares(shares: Any) -> Path | GivenShares | None:
             f"The target's class shares are {shown(shares)}, and no shares by class.",
             "give a path, or a dictionary such as {'cat': 0.7, 'dog': 0.3}.",
         ) from None
-
-
-def _label(value: Any) -> str:
-    """A label as text; empty if there is none."""
-    plain = value.item() if hasattr(value, "item") else value
-    return "" if plain is None or plain != plain else str(plain)
 
 
 def embed(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,14 @@ from askew.adaptation.findings import adaptation_findings
 from askew.adaptation.report import MapFeatures, render_report, tsne
 from askew.adaptation.request import AdaptRequest
 from askew.adaptation.source_free import Readapted
+from askew.adaptation.switch import PREDICTIONS, REPORT, finish_result, identity, new_result
+from askew.adaptation.target_rows import TargetRows
 from askew.core.errors import UserError
-from askew.core.files import write_bytes, write_json
+from askew.core.files import write_bytes
 from askew.data.custom import CustomDomain
 from askew.data.image_lists import Columns
 from askew.data.paths import require_file
+from askew.inference.cached_embeddings import STORE
 from askew.inference.embeddings import Embedders
 from askew.inference.model_card import TargetPrior
 from askew.inference.predictor import Predictor
@@ -36,18 +39,19 @@ FORM = 2
 
 
 def write_artifacts(found: Adaptation, out: Path, *, map_features: MapFeatures = tsne) -> None:
-    """Write model/, predictions.csv, report.html and, last, summary.json; each whole or not at
-    all."""
-    final_model(found).save(out / "model")
+    """Write model/, predictions.csv, report.html, target.json and summary.json; a result that was
+    there is replaced as a whole."""
     names = found.data.target.names
     problems, marked = [""] * len(names), found.unknown.marked
-    write_predictions_csv(
-        out / "predictions.csv", names, problems, found.probabilities, found.classes, marked
-    )
     findings = adaptation_findings(found)
-    page = render_report(found, findings, map_features)
-    write_bytes(out / "report.html", page.encode(errors="replace"))
-    write_json(out / "summary.json", summary(found, findings))
+    with new_result(out) as new:
+        write_predictions_csv(
+            new / PREDICTIONS, names, problems, found.probabilities, found.classes, marked
+        )
+        page = render_report(found, findings, map_features)
+        write_bytes(new / REPORT, page.encode(errors="replace"))
+        target = TargetRows.of(found.data.target)
+        finish_result(new, final_model(found), target, summary(found, findings))
 
 
 def final_model(found: Adaptation) -> Predictor:
@@ -111,7 +115,8 @@ def join_frozen_backbone(
         weights = with_source_statistics(weights)
     norm = "split" if split else card.net.norm
     net = dataclasses.replace(card.net, embedding=embedders.target.embedding, norm=norm)
-    return Predictor(dataclasses.replace(card, net=net, shape=shape), weights, "cpu")
+    made = {**card.made, STORE: embedders.target.store}
+    return Predictor(dataclasses.replace(card, net=net, shape=shape, made=made), weights, "cpu")
 
 
 def _frozen_weights(embedders: Embedders) -> dict[str, Tensor]:
@@ -169,24 +174,28 @@ def summary(found: Adaptation, findings: Sequence[Finding] | None = None) -> dic
         "findings": [finding.as_dict() for finding in findings],
         "seconds": round(found.seconds, 1),
         "request": None if found.request is None else request_as_json(found.request),
+        "identity": None if found.request is None else identity(found.request),
     }
 
 
 # --- a model adapted again ---
 
 
-def write_again(found: Readapted, domain: CustomDomain, out: Path) -> None:
-    """model/, predictions.csv and, last, summary.json."""
+def write_again(
+    found: Readapted, domain: CustomDomain, out: Path, asked: Mapping[str, Any]
+) -> None:
+    """Write model/, predictions.csv, target.json and summary.json."""
     open_root(out / "runs")  # marks the folder as ours
-    found.predictor.save(out / "model")
-    write_predictions_csv(
-        out / "predictions.csv",
-        domain.names,
-        [""] * len(domain.names),
-        found.after,
-        found.predictor.classes,
-    )
-    write_json(out / "summary.json", again_as_json(found, domain))
+    with new_result(out) as new:
+        write_predictions_csv(
+            new / PREDICTIONS,
+            domain.names,
+            [""] * len(domain.names),
+            found.after,
+            found.predictor.classes,
+        )
+        told = {**again_as_json(found, domain), "identity": dict(asked)}
+        finish_result(new, found.predictor, TargetRows.of(domain), told)
 
 
 def again_as_json(found: Readapted, domain: CustomDomain) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from askew.adaptation.request import AdaptRequest
 from askew.adaptation.session import Session, Trained
 from askew.data.custom import CustomData
 from askew.evaluation.calibration import impose_prior, temperature_for
+from askew.evaluation.calibration import temperature as fitted_temperature
 from askew.evaluation.diagnosis import Diagnosis, diagnose
 from askew.evaluation.expected_accuracy import (
     ExpectedAccuracy,
@@ -28,7 +29,7 @@ from askew.evaluation.unknown_classes import UnknownImages, find_unknown_images
 from askew.evaluation.verdict import Verdict
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Adaptation:
     """Everything that an adaptation computed."""
 
@@ -61,6 +62,9 @@ class Adaptation:
     seconds: float = 0.0
     request: AdaptRequest | None = None
     """What was asked for; None for an estimator and a benchmark."""
+
+    def __repr__(self) -> str:
+        return f"<Adaptation: {self.final.name} of {len(self.networks)} networks>"
 
     @property
     def final(self) -> Trained:
@@ -159,6 +163,17 @@ def _unknown_images(outcome: Outcome) -> UnknownImages:
     if any(has_posterior(one) for one in outcome.networks):
         return UnknownImages(np.zeros(len(outputs[0].target)), 1.0)
     return find_unknown_images(outputs)
+
+
+def with_saved(found: Adaptation, number: int) -> Adaptation:
+    """The same adaptation with another network as the final model, calibrated by itself."""
+    if number == found.saved:
+        return found
+    outputs = found.networks[number].outputs
+    temperature = fitted_temperature(outputs)
+    known = found.inputs.target_shares
+    _, bias = impose_prior(outputs.target_uniform / temperature, known)
+    return replace(found, saved=number, temperature=temperature, bias=bias)
 
 
 def _by_agreement(outcome: Outcome) -> ExpectedAccuracy | None:

@@ -15,9 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from askew.adaptation.request import GivenLabels, read_truth
+from askew.adaptation.target_rows import TARGET_FILE, TargetRows, read_target_rows
 from askew.core.errors import UserError
 from askew.core.files import write_bytes
 from askew.core.text import csv_cell, from_csv_cell
+from askew.data.custom import CustomDomain
 from askew.data.image_lists import USUAL, Columns
 from askew.data.paths import require_file
 from askew.evaluation.metrics import (
@@ -29,8 +31,10 @@ from askew.evaluation.metrics import (
     score,
 )
 from askew.evaluation.outputs import as_labels, read_outputs
+from askew.inference.one_result import require_one_result
 
 _OUT = "name the folder that `askew adapt … -o` wrote."
+_AGAIN = "run `askew adapt` again with the same -o, which writes its files again."
 
 Labels = NDArray[np.int64]
 
@@ -57,7 +61,7 @@ class Audited:
         return "helped" if self.gain.low > 0 else "hurt" if self.gain.high < 0 else "unclear"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Audit:
     """Every method of an adaptation, evaluated on target labels.
 
@@ -82,6 +86,9 @@ class Audit:
     better than source-only, if they are drawn like these; None if more than there are images."""
     compared: str
     """The method that this is about."""
+
+    def __repr__(self) -> str:
+        return f"<Audit: {self.sentence}>"
 
     @property
     def labelled(self) -> int:
@@ -150,11 +157,12 @@ class Audit:
         }
 
 
-def audit(out: Path, labels: Path | GivenLabels, columns: Columns = USUAL) -> Audit:
+def audit(out: Path, labels: Path | GivenLabels | CustomDomain, columns: Columns = USUAL) -> Audit:
     """Evaluate every method of the adaptation in the folder `out`."""
-    summary, names = _summary(out), target_names(out)
-    classes = tuple(summary["classes"])
-    rows, y = read_truth(labels, names, classes, columns)
+    require_one_result(out)
+    summary, target = _summary(out), target_rows(out)
+    classes, names = tuple(summary["classes"]), target.names
+    rows, y = read_truth(labels, target, classes, columns)
     everywhere = _predicted(out, summary, len(names))
     strata, predicted = _strata(everywhere, rows, len(classes)), [own[rows] for own in everywhere]
     weights = (
@@ -314,24 +322,53 @@ def _predicted(out: Path, summary: Mapping[str, Any], images: int) -> list[Label
     predicted = [as_labels(outputs.target_uniform.argmax(axis=1)) for outputs in found]
     if any(len(own) != images for own in predicted):
         raise UserError(
-            f"{out / 'predictions.csv'} has {images} rows, and the target {len(predicted[0])}.",
-            "it has to be as `askew adapt` wrote it: run that again with the same -o.",
+            f"{out} has {images} rows of the target by name, and {len(predicted[0])} predictions.",
+            _AGAIN,
         )
+    if not (out / TARGET_FILE).exists() and not summary.get("known_shares"):
+        _require_stored_order(out, summary, predicted)
     return predicted
 
 
-def target_names(out: Path) -> list[str]:
-    """The target's images in their order."""
+def _require_stored_order(
+    out: Path, summary: Mapping[str, Any], predicted: Sequence[Labels]
+) -> None:
+    """Refuse a predictions.csv whose classes are not those of the stored network, row by row.
+
+    An adaptation of an earlier version stored the order of its rows nowhere else.
+    """
+    number = {name: k for k, name in enumerate(summary["classes"])}
+    shown = [number.get(from_csv_cell(row.get("class") or ""), -1) for row in _csv_rows(out)]
+    saved = [method["name"] for method in summary["methods"]].index(summary["saved"])
+    if shown != predicted[saved].tolist():
+        raise UserError(
+            f"The rows of {out / 'predictions.csv'} are not in the order in which they were "
+            "written.",
+            _AGAIN,
+        )
+
+
+def target_names(out: Path) -> Sequence[str]:
+    """Give the names of the target's images in their stored order."""
+    return target_rows(out).names
+
+
+def target_rows(out: Path) -> TargetRows:
+    """Read the identity of the target's rows; of an earlier version, their names alone."""
+    stored = read_target_rows(out)
+    return stored or TargetRows([from_csv_cell(row["path"]) for row in _csv_rows(out)])
+
+
+def _csv_rows(out: Path) -> list[dict[str, str]]:
+    """Read predictions.csv."""
     try:
         require_file(out / "predictions.csv")
         with (out / "predictions.csv").open(
             newline="", encoding="utf-8", errors="surrogateescape"
         ) as lines:
-            return [from_csv_cell(row["path"]) for row in csv.DictReader(lines)]
-    except (
-        OSError,
-        KeyError,
-        AttributeError,
-        csv.Error,
-    ):  # a line without a path has None in its place
+            rows = list(csv.DictReader(lines))
+        if any(row["path"] is None for row in rows):  # of a line without a path
+            raise ValueError
+    except (OSError, KeyError, ValueError, csv.Error):
         raise UserError(f"{out} has no predictions.csv as `askew adapt` writes it.", _OUT) from None
+    return rows

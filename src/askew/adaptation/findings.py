@@ -150,7 +150,7 @@ def _network(found: Adaptation) -> list[Finding]:
 
 
 def _outcome(found: Adaptation) -> list[Finding]:
-    estimate, name = found.diagnosis.target_prior, found.final.name
+    name = found.final.name
     verdict, compared = found.verdict, [f"{name} against source-only"]
     answer = None if verdict is None else verdict.verdict
     difference = found.diagnosis.remains.get("adapted" if found.saved else "unadapted")
@@ -180,11 +180,11 @@ def _outcome(found: Adaptation) -> list[Finding]:
             "use the network without adaptation, or a weaker form of the method.",
         ),
         (
-            [f"estimated by {estimate.estimator.upper()}"] if estimate.unsure else (),
+            _unsure_shares(found),
             "A111",
             "The label distribution of the target could not be estimated well",
-            "the network confuses classes on its own source, so the estimate may divide their "
-            "share in any way.",
+            "the network confuses classes on its own source, or too few of its images are held "
+            "out, so the shares may be wrong by much.",
             "look at which classes are alike; do not predict with --shares target.",
         ),
         (
@@ -250,6 +250,15 @@ def _strange(found: Adaptation) -> Iterator[str]:
     share, n = found.unknown.share, found.unknown.marked.sum()
     if share > STRANGE:
         yield f"{share:.0%} of the target, of which the {n:,} strangest are marked"
+
+
+def _unsure_shares(found: Adaptation) -> Iterator[str]:
+    estimate = found.diagnosis.target_prior
+    if estimate.unsure and estimate.estimator == "counting":
+        n = len(found.inputs.task.training_data.source_val)
+        yield f"predictions were counted, since {n} source images are held out"
+    elif estimate.unsure:
+        yield f"estimated by {estimate.estimator.upper()}"
 
 
 def _unpredicted(found: Adaptation) -> Iterator[str]:

@@ -17,6 +17,7 @@ from askew.adaptation.request import (
     read_truth,
 )
 from askew.adaptation.session import SOURCE_ONLY, TrainingSet
+from askew.adaptation.target_rows import TargetRows
 from askew.core.errors import UserError
 from askew.data.custom import CustomData, OpenPictures, load_custom_data, open_decoded, open_unread
 from askew.data.decode import SIDE
@@ -119,7 +120,7 @@ def _known(request: AdaptRequest, data: CustomData) -> dict[str, Any]:
     classes = data.task.training_data.classes
     known: dict[str, Any] = {}
     if request.labels is not None:
-        found = read_truth(request.labels, data.target.names, classes, request.columns)
+        found = read_truth(request.labels, TargetRows.of(data.target), classes, request.columns)
         known["labels"] = TargetLabels(*found, len(classes))
     if request.target_shares is not None:
         known["target_shares"] = read_shares(request.target_shares, classes)
@@ -196,7 +197,8 @@ def image_inputs(
     begin()
     embeddings = yield from embed_task(task, both)
     # What was asked of training is about fine-tuning: rates and lengths on embeddings differ.
-    training = {} if tuned else images.training
+    short = QUICK if images.quick else {}
+    training = short if tuned else images.training
     rows = TrainingSet(task=embeddings, network="mlp", training=training)
     return Inputs(task=task, kind="images", pixels=tuned, rows=rows, embedders=both)
 

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import csv
 import json
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from askew.adaptation.target_rows import TargetRows, hash_rows
 from askew.core.errors import UserError, unknown
 from askew.core.files import unique_keys
 from askew.core.options import whole_number
 from askew.core.text import from_csv_cell
 from askew.core.tracking import Maker
 from askew.data.array_files import ARRAYS, label_names, read_array
-from askew.data.custom import CustomDomain
-from askew.data.domains import Labeled, RowSubset
+from askew.data.custom import CustomDomain, in_columns_of
+from askew.data.domains import Labeled, Rows, RowSubset
 from askew.data.image_lists import LISTS, USUAL, Columns, read_folder, read_lines
 from askew.data.paths import require_file
 from askew.data.task import Task
@@ -30,7 +30,8 @@ from askew.methods.auto import Auto
 
 _FORM = (
     "a list of path,label (--label-column names another column, empty labels are skipped), a "
-    "folder with one sub-folder per class, or an array with y."
+    "folder with one sub-folder per class, or an array with the labelled rows as x and their "
+    "labels as y."
 )
 _SHARES = (
     'lines of class,share, or JSON: {"cat": 0.7, "dog": 0.3}; every class of the source, in '
@@ -81,7 +82,7 @@ class AdaptRequest:
     skip_broken: bool = False
     columns: Columns = USUAL
     """Where lists hold their paths and labels."""
-    labels: Path | GivenLabels | None = None
+    labels: Path | GivenLabels | CustomDomain | None = None
     """Labels of some target images, which every candidate is trained with."""
     target_shares: Path | GivenShares | None = None
     """The target's known class shares, which the predictions follow."""
@@ -238,75 +239,106 @@ def _is_number(text: str) -> bool:
 
 
 def read_truth(
-    file: Path | GivenLabels, names: Sequence[str], classes: Sequence[str], columns: Columns = USUAL
+    file: Path | GivenLabels | CustomDomain,
+    target: TargetRows | Sequence[str],
+    classes: Sequence[str],
+    columns: Columns = USUAL,
 ) -> tuple[Labels, Labels]:
-    """The rows of the target images that have labels, and those labels. (n,), (n,)"""
-    number, known = {name: k for k, name in enumerate(classes)}, set(names)
+    """Give the rows of the target images that have labels, and those labels. (n,), (n,)
+
+    Labels with names are matched by name, and by content where image files are there. Labels with
+    rows are matched by the content of the rows.
+    """
+    known_rows = target if isinstance(target, TargetRows) else TargetRows(target)
+    number, place = {name: k for k, name in enumerate(classes)}, _place(file)
+    given = _labels(file, known_rows, columns)
+    known = set(known_rows.names)
     found = [
-        (
-            name if name in known else from_csv_cell(name),
-            label if label in number else from_csv_cell(label),
+        replace(
+            one,
+            name=one.name if one.name in known else from_csv_cell(one.name),
+            label=one.label if one.label in number else from_csv_cell(one.label),
         )
-        for name, label in _labels(file, columns)
-        if label
+        for one in given
+        if one.label
     ]
     if not found:
-        raise UserError(f"There is no label in {file}.", _FORM)
-    for _, label in found:
-        if label not in number:
-            error = unknown("class", label, classes)
+        raise UserError(f"There is no label in {place}.", _FORM)
+    for one in found:
+        if one.label not in number:
+            error = unknown("class", one.label, classes)
             raise UserError(
-                f"{file} holds the label '{label}', which is not a class of the source.",
+                f"{place} holds the label '{one.label}', which is not a class of the source.",
                 f"{error.hint} Leave labels empty where no class fits.",
             )
-    rows = _rows([name for name, _ in found], names, file)
+    contents = [one.content for one in found]
+    if found[0].name:
+        rows = known_rows.by_name([one.name for one in found], contents, place)
+    else:
+        rows = known_rows.by_content([str(one) for one in contents], place)
     return np.array(rows, dtype=np.int64), np.array(
-        [number[label] for _, label in found], dtype=np.int64
+        [number[one.label] for one in found], dtype=np.int64
     )
 
 
-def _labels(file: Path | GivenLabels, columns: Columns) -> list[tuple[str, str]]:
-    """Names of images and their labels, some of which may be empty."""
+def _place(file: Path | GivenLabels | CustomDomain) -> str:
+    return "the labels" if isinstance(file, CustomDomain) else str(file)
+
+
+@dataclass(frozen=True)
+class _Given:
+    """A label, and the name or the content of what it is of."""
+
+    name: str
+    """Empty for a row of an array, which is known by its content."""
+    label: str
+    """Empty if there is none."""
+    content: str | None = None
+
+
+def _labels(
+    file: Path | GivenLabels | CustomDomain, target: TargetRows, columns: Columns
+) -> list[_Given]:
+    """Labels, some of which may be empty, with the names or contents of what they are of."""
     if isinstance(file, GivenLabels):
-        return list(file.items())
+        return [_Given(name, label) for name, label in file.items()]
+    if isinstance(file, CustomDomain):
+        return _of_domain(file, target)
     suffix = file.suffix.lower()
     if not file.exists():
         raise UserError(f"The labels {file} do not exist.", _FORM)
     if file.is_dir():
         listing = read_folder(file)
-        return list(zip(listing.paths, listing.labels or [""] * len(listing.paths), strict=True))
+        known = listing.labels or ("",) * len(listing.paths)
+        return _of_files(file, listing.paths, known, target)
     if suffix in LISTS and file.is_file():
-        return [(path, label) for _, path, label in read_lines(file, columns)]
+        lines = [line for line in read_lines(file, columns) if line[2]]
+        paths, labels = [path for _, path, _ in lines], [label for _, _, label in lines]
+        return _of_files(file.parent, paths, labels, target)
     if suffix in ARRAYS and file.is_file():
         array = read_array(file)
-        labels = () if array.y is None else label_names(array.y, len(array.x), file)
-        return [(str(row), label) for row, label in enumerate(labels)]
+        if array.y is None:
+            return []
+        x = array.in_order_of(target.columns, file, "the target")
+        return _of_rows(x, label_names(array.y, len(array.x), file))
     raise UserError(f"{file} is neither a list nor a folder nor an array.", _FORM)
 
 
-def _rows(wanted: Sequence[str], names: Sequence[str], file: Path | GivenLabels) -> list[int]:
-    """The target's row of each name: by the whole path, else by as much of its end as is unique."""
-    whole = {name: row for row, name in enumerate(names)}
-    ends: dict[tuple[str, ...], list[int]] = defaultdict(list)
-    for row, name in enumerate(names):
-        parts = PurePath(name).parts
-        for start in range(len(parts)):
-            ends[parts[start:]].append(row)
-    found: dict[int, str] = {}
-    for name in wanted:
-        parts = PurePath(name).parts
-        matches = next((ends[parts[k:]] for k in range(len(parts)) if parts[k:] in ends), [])
-        row = whole.get(name, matches[0] if len(matches) == 1 else -1)
-        if row < 0:
-            what = (
-                "could be several of the target's images"
-                if matches
-                else "is none of the target's images"
-            )
-            raise UserError(f"{name} in {file} {what}.", "name images as predictions.csv does.")
-        if row in found:
-            raise UserError(
-                f"{file} names one image twice, as {found[row]} and as {name}.", "name it once."
-            )
-        found[row] = name
-    return list(found)
+def _of_files(
+    root: Path, paths: Sequence[str], labels: Sequence[str], target: TargetRows
+) -> list[_Given]:
+    contents = target.hashes_of_files(root, paths)
+    return [_Given(*one) for one in zip(paths, labels, contents, strict=True)]
+
+
+def _of_rows(x: Rows, labels: Sequence[str]) -> list[_Given]:
+    return [_Given("", label, content) for label, content in zip(labels, hash_rows(x), strict=True)]
+
+
+def _of_domain(domain: CustomDomain, target: TargetRows) -> list[_Given]:
+    """Labels that came with their images or rows from Python."""
+    assert domain.labels is not None
+    if TargetRows.of(domain).files and domain.root is not None:
+        return _of_files(domain.root, domain.names, domain.labels, target)
+    domain = in_columns_of(domain, target.columns, "the target")
+    return _of_rows(domain.x, domain.labels or ())

@@ -9,15 +9,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from askew.adaptation.artifacts import final_model, summary
-from askew.adaptation.assessment import Adaptation
+from askew.adaptation.assessment import Adaptation, with_saved
+from askew.adaptation.audit import Audit
+from askew.adaptation.audit import audit as audit_folder
+from askew.adaptation.given import labels_of
 from askew.core.tables import data_frame, html_table
 from askew.data.custom import CustomData
 from askew.evaluation.diagnosis import Diagnosis
 from askew.evaluation.scores import SCORES
 from askew.evaluation.selection import CHOOSERS
-from askew.inference.predictor import Predictor
+from askew.inference.predictor import ClassShares, Predictor
 from askew.inference.writers import columns
 
 if TYPE_CHECKING:
@@ -32,6 +36,8 @@ class AdaptationResult:
     >>> result = askew.adapt((xs, ys), xt, methods="coal", training=short)
     >>> len(result.predictions), result.model.classes, result.report.name
     (60, ('cat', 'dog', 'owl'), 'report.html')
+    >>> len(result.predict(xt)), list(result.models), result.audit(yt).labelled
+    (60, ['source', 'coal'], 60)
     """
 
     adaptation: Adaptation
@@ -62,6 +68,24 @@ class AdaptationResult:
         """The final model, ready to predict."""
         made = final_model(self.adaptation)
         return Predictor(made.card, made.weights, self.device)
+
+    @cached_property
+    def models(self) -> dict[str, Predictor]:
+        """The model of each method that was trained, by the method's name, source-only first."""
+        found = self.adaptation
+        made = {
+            one.name: final_model(with_saved(found, number))
+            for number, one in enumerate(found.networks)
+        }
+        return {name: Predictor(m.card, m.weights, self.device) for name, m in made.items()}
+
+    def predict(self, x: Any, shares: ClassShares = "equal") -> NDArray[np.str_]:
+        """Predict the class of each input by the final model. (n,)"""
+        return self.model.predict(x, shares)
+
+    def audit(self, labels: Any) -> Audit:
+        """Evaluate every method on target labels collected afterwards: `askew.audit`."""
+        return audit_folder(self.folder, labels_of(labels, self.adaptation.data.target.names))
 
     @property
     def report(self) -> Path:

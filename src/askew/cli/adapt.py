@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from askew.cli.adaptation_end import print_end, print_label_distribution
 from askew.cli.common import app, at_least, check_file_method, expand_options, pairs
 from askew.cli.options import (
     DATA,
@@ -20,15 +21,13 @@ from askew.cli.options import (
     PathColumn,
     Seed,
     TrainingSettings,
+    Verbose,
 )
 from askew.cli.terminal import print_json, print_note, print_table, print_text
 from askew.core.errors import UserError
 
 if TYPE_CHECKING:
-    from askew.adaptation.assessment import Adaptation
     from askew.adaptation.request import AdaptRequest
-    from askew.data.custom import CustomData
-    from askew.evaluation.diagnosis import Diagnosis
 
 
 SourcePath = Annotated[
@@ -212,7 +211,11 @@ def adapt(
     ] = None,
     known: KnownOptions,
     options: NetworkOptions,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the result of another adaptation in OUT.")
+    ] = False,
     log: Log = [],  # noqa: B006 (Typer copies it)
+    verbose: Verbose = False,
     as_json: AsJson = False,
 ) -> None:
     """Adapt a classifier to your own unlabelled target data, and estimate whether that helped.
@@ -233,13 +236,13 @@ def adapt(
     for name in methods.names:
         check_file_method(name)
     if target is None:
-        _adapt_again(source, folder, known, options, methods, as_json)
+        _adapt_again(source, folder, known, options, methods, as_json, overwrite)
         return
     request = replace(
         known.added_to(options.request(source, target, methods, fine_tune)),
         log=checked_trackers(log),
     )
-    adapt_and_print(request, folder, options.device, as_json)
+    adapt_and_print(request, folder, options.device, as_json, overwrite=overwrite, verbose=verbose)
 
 
 def _adapt_again(
@@ -249,10 +252,12 @@ def _adapt_again(
     options: NetworkOptions,
     methods: MethodOptions,
     as_json: bool,
+    overwrite: bool,
 ) -> None:
     """Adapt a model without its source, write it and its predictions, and print what changed."""
     from askew.adaptation.artifacts import again_as_json, write_again
     from askew.adaptation.source_free import adapt_again
+    from askew.adaptation.switch import identity, require_same
     from askew.cli.progress import watch
     from askew.core.device import pick_device
     from askew.data.custom import read_domain
@@ -269,13 +274,15 @@ def _adapt_again(
             "leave the other options out.",
         )
     request = options.request(known.model, target, methods, fine_tune=None)
+    asked = identity(request)
+    require_same(folder, asked, overwrite=overwrite)
     own = methods.names[0] if methods.names else ""
     domain = read_domain(target, "target", request.skip_broken, columns=request.columns)
     device = pick_device(options.device)
     found = watch(
         adapt_again(known.model, domain, dict(request.training), request.seed, device, own)
     )
-    write_again(found, domain, folder)
+    write_again(found, domain, folder, asked)
     if as_json:
         print_json(again_as_json(found, domain))
         return
@@ -283,68 +290,28 @@ def _adapt_again(
     print_note(f"model in {folder / 'model'}, predictions in {folder / 'predictions.csv'}")
 
 
-def adapt_and_print(request: AdaptRequest, folder: Path, device: str, as_json: bool) -> None:
+def adapt_and_print(
+    request: AdaptRequest,
+    folder: Path,
+    device: str,
+    as_json: bool,
+    *,
+    overwrite: bool = False,
+    verbose: bool = False,
+) -> None:
     """Adapt, write everything, and print it."""
     from askew.cli.progress import waiting, watch
 
     with waiting("starting"):
         from askew.adaptation.api import run_request
-    result = run_request(request, folder, device, watch)
+    result = run_request(request, folder, device, watch, overwrite=overwrite)
     found = result.adaptation
     if found.data.target.labels_ignored:
         print_note("The target's labels were not read.")
     if as_json:
         print_json(result.summary)
         return
-    _print_adaptation(found)
-    print_note(f"report in {folder / 'report.html'}, model in {folder / 'model'}")
-
-
-def _print_adaptation(found: Adaptation) -> None:
-    """The methods with their label-free scores, the verdict, and the estimated label
-    distribution."""
-    from askew.adaptation.findings import adaptation_findings
-    from askew.evaluation.scores import SCORES
-    from askew.evaluation.selection import CHOOSERS
-
-    rows = []
-    for i, (one, scores) in enumerate(zip(found.networks, found.scores, strict=True)):
-        name = one.name
-        verdict = found.verdicts[name].verdict if i else "–"
-        values = [f"{scores[n]:.3f}" for n in CHOOSERS]
-        rows.append([name, *values, verdict, "saved" if i == found.saved else ""])
-    titles = [SCORES[n].title if n in SCORES else n for n in CHOOSERS]
-    print_table(["method", *titles, "against source", ""], rows)
-    print_text(found.sentence)
-    if found.expected is not None:
-        print_text(found.expected.sentence)
-    _print_label_distribution(found.diagnosis, found.data)
-    for finding in adaptation_findings(found):
-        print_note(f"{finding.code} {finding.what}: {finding.remedy}")
-
-
-def _print_label_distribution(diagnosis: Diagnosis, data: CustomData) -> None:
-    prior = diagnosis.target_prior
-    values = zip(
-        data.task.training_data.classes,
-        data.source_prior,
-        prior.prior,
-        prior.low,
-        prior.high,
-        strict=True,
-    )
-    print_table(
-        ["class", "source, %", "target, estimated, %", "95 % interval"],
-        [
-            [
-                name,
-                f"{100 * source:.1f}",
-                f"{100 * target:.1f}",
-                f"{100 * low:.1f} – {100 * high:.1f}",
-            ]
-            for name, source, target, low, high in values
-        ],
-    )
+    print_end(found, folder, verbose=verbose)
 
 
 # --- diagnose ---
@@ -392,4 +359,4 @@ def diagnose(
             for test in (found.outputs, found.prior_differs, *found.remains.values())
         ],
     )
-    _print_label_distribution(found, data)
+    print_label_distribution(found, data)

@@ -10,7 +10,7 @@ import typer
 
 from askew.cli.adapt import adapt_and_print
 from askew.cli.common import app, at_least
-from askew.cli.options import OWN_DATA, AsJson, Device, LabelColumn, PathColumn
+from askew.cli.options import OWN_DATA, AsJson, Device, LabelColumn, PathColumn, Verbose
 from askew.cli.terminal import print_json, print_note, print_table, print_text
 from askew.core.errors import UserError
 
@@ -149,6 +149,7 @@ def choose(
         typer.Option("--allow-code", help="Run the file of a method or backbone that OUT names."),
     ] = False,
     device: Device = "auto",
+    verbose: Verbose = False,
     as_json: AsJson = False,
 ) -> None:
     """Hand out another of the networks that `askew adapt` trained: its model, predictions and
@@ -163,7 +164,7 @@ def choose(
                 f"The adaptation in {folder} was made by {name}, which is code of somebody's file.",
                 "read it; then --allow-code runs it.",
             )
-    adapt_and_print(request, folder, device, as_json)
+    adapt_and_print(request, folder, device, as_json, overwrite=True, verbose=verbose)
 
 
 @app.command(rich_help_panel=OWN_DATA)

@@ -51,6 +51,12 @@ SamplerOption = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+Verbose = Annotated[
+    bool,
+    typer.Option(
+        "--verbose", help="Also print each method's label-free scores, and all class shares."
+    ),
+]
 Data = Annotated[
     Path | None,
     typer.Option(

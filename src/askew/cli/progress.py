@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, TypeVar
@@ -22,7 +23,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from askew.cli.terminal import err
+from askew.cli.terminal import err, print_note
 from askew.core.text import visible
 
 if TYPE_CHECKING:
@@ -42,6 +43,13 @@ class Speed(ProgressColumn):
         return Text(f"{speed:.0f}/s" if speed >= 10 else f"{speed:.1f}/s")
 
 
+class Count(MofNCompleteColumn):
+    """Steps done and in all; nothing where nobody knows how many there are."""
+
+    def render(self, task: Task) -> Text:
+        return Text("") if task.total is None else super().render(task)
+
+
 def _bars(*columns: ProgressColumn) -> Progress:
     return Progress(
         *columns, console=err, disable=not (err.is_terminal or err.is_jupyter), transient=True
@@ -52,7 +60,7 @@ def _training_bars() -> Progress:
     return _bars(
         TextColumn("{task.description}", markup=False),
         BarColumn(),
-        MofNCompleteColumn(),
+        Count(),
         Speed(),
         TimeRemainingColumn(),
         TextColumn("{task.fields[losses]}"),
@@ -73,6 +81,15 @@ class RunBars:
         losses = "  ".join(f"{name} {value:.3f}" for name, value in step.losses.items())
         self.bars.update(self.ids[step.key], completed=step.step, description=label, losses=losses)
 
+    def finish_others(self, key: str) -> None:
+        """Fill the bars of all stages but one: they have ended, also where steps were left out."""
+        for other, id in self.ids.items():
+            if other != key:
+                self.bars.update(id, completed=self._total(id))
+
+    def _total(self, id: TaskID) -> float:
+        return next(task.total or 0 for task in self.bars.tasks if task.id == id)
+
     def remove(self, key: str) -> None:
         """Remove the bar of a run that has ended, and the full bars of what was trained before
         it."""
@@ -89,6 +106,8 @@ def watch(training: Generator[Step, None, Returned]) -> Returned:
 
     >>> result = askew.adapt((xs, ys), xt, methods="coal", training=short, watch=askew.watch)
     """
+    if not (err.is_terminal or err.is_jupyter):
+        return _watch_in_lines(training)
     with _training_bars() as bars:
         runs, overall = RunBars(bars), None
         while True:
@@ -99,10 +118,34 @@ def watch(training: Generator[Step, None, Returned]) -> Returned:
                         bars.add_task("", total=None, losses="") if overall is None else overall
                     )
                     bars.update(overall, description=f"about {_in_words(step.left)} left")
+                runs.finish_others(step.key)
                 runs.show(step)
             except StopIteration as end:
+                runs.finish_others("")
                 returned: Returned = end.value
                 return returned
+
+
+def _watch_in_lines(training: Generator[Step, None, Returned]) -> Returned:
+    """One line for each stage as it ends, where stderr is a file or a pipe."""
+    now: Step | None = None
+    began = time.monotonic()
+    while True:
+        try:
+            step = next(training)
+        except StopIteration as end:
+            _note_stage(now, began)
+            returned: Returned = end.value
+            return returned
+        if now is None or step.key != now.key:
+            _note_stage(now, began)
+            began = time.monotonic()
+        now = step
+
+
+def _note_stage(stage: Step | None, began: float) -> None:
+    if stage is not None:
+        print_note(f"{stage.label}: done in {time.monotonic() - began:.1f} s")
 
 
 def _in_words(seconds: float) -> str:

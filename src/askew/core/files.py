@@ -193,6 +193,20 @@ def temporary_folder(name: str) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+@contextlib.contextmanager
+def own_folder(path: Path) -> Iterator[Path]:
+    """Give a hidden folder beside `path` for a while; one whose process was killed is swept by the
+    next."""
+    sweep(path.parent, path.name)
+    folder = _temporary_name(path)
+    with writing(folder):
+        folder.mkdir(parents=True)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def _sync(file: Path) -> None:
     with file.open("rb+") as content:
         os.fsync(content.fileno())

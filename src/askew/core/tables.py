@@ -6,20 +6,14 @@ from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from askew.core.errors import UserError
-
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 
 def data_frame(*args: Any, **more: Any) -> DataFrame:
-    """A DataFrame; UserError without pandas."""
-    try:
-        from pandas import DataFrame
-    except ImportError:
-        raise UserError(
-            "A table needs pandas, which is not installed.", "pip install 'askew[pandas]'."
-        ) from None
+    """Make a DataFrame."""
+    from pandas import DataFrame  # its import takes half a second, and few commands need it
+
     return DataFrame(*args, **more)
 
 

@@ -173,7 +173,7 @@ def read_domain(
 ) -> CustomDomain:
     """Read a folder, a list or an array file. A target's labels are ignored, but for their names.
 
-    `most` limits the number of pictures, in proportion to the classes and with at least two of
+    `most` limits the number of rows, in proportion to the classes and with at least two of
     each.
     """
     listing, suffix = list_pictures(path, which, most, columns), path.suffix.lower()
@@ -193,6 +193,7 @@ def read_domain(
             labels_ignored=found.y is not None and which == "target",
             columns=found.columns,
         )
+        domain = _sampled(domain, which, most)
     else:
         raise UserError(f"The {which} {path} is neither a folder nor a list nor an array.", _FORMS)
     if which == "source":
@@ -224,16 +225,32 @@ def require_labels(domain: CustomDomain) -> None:
     )
 
 
+def _sampled(domain: CustomDomain, which: str, most: int) -> CustomDomain:
+    """About `most` rows of a domain; those of a target are drawn without regard to its labels."""
+    n = len(domain.names)
+    if not most or n <= most:
+        return domain
+    rows = _draw(n, domain.labels if which == "source" else None, most)
+    x = domain.x.pick(rows) if isinstance(domain.x, RowSubset) else domain.x[rows]
+    names = tuple(domain.names[i] for i in rows)
+    labels = None if domain.labels is None else tuple(domain.labels[i] for i in rows)
+    return replace(domain, x=x, names=names, labels=labels)
+
+
+def _draw(n: int, labels: Sequence[str] | None, most: int) -> NDArray[np.int64]:
+    """Draw about `most` of n rows, in proportion to classes, with at least two of each."""
+    y = np.unique(np.array(labels or [""] * n), return_inverse=True)[1]
+    sizes = np.bincount(y)
+    return label_shift.draw(y, np.minimum(sizes, np.maximum(2, sizes * most // n)), 0)
+
+
 def _some(listing: Listing, which: str, most: int) -> Listing:
     """About `most` pictures of a listing; those of a target are drawn without regard to its
     labels."""
     n = len(listing.paths)
     if not most or n <= most:
         return listing
-    names = np.array(listing.labels if which == "source" and listing.labels else [""] * n)
-    y = np.unique(names, return_inverse=True)[1]
-    sizes = np.bincount(y)
-    rows = label_shift.draw(y, np.minimum(sizes, np.maximum(2, sizes * most // n)), 0).tolist()
+    rows = _draw(n, listing.labels if which == "source" else None, most).tolist()
     labels = None if listing.labels is None else tuple(listing.labels[i] for i in rows)
     return Listing(listing.root, tuple(listing.paths[i] for i in rows), labels)
 
@@ -285,8 +302,12 @@ def load_custom_data(
         _apart(source, target)
     if isinstance(source, Path):
         source = read_domain(source, "source", skip_broken, most, columns, open_pictures)
+    else:
+        source = _sampled(source, "source", most)
     if isinstance(target, Path):
         target = read_domain(target, "target", skip_broken, most, columns, open_pictures)
+    else:
+        target = _sampled(target, "target", most)
     if len(target.names) < 2:
         raise UserError(
             f"The target {target.path} holds one image, which is too few to adapt to.",

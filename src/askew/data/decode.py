@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from multiprocessing.context import BaseContext
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -103,7 +103,7 @@ def decoding() -> Iterator[None]:
 
 
 def decode(
-    picture: Path | str | Image.Image, shape: tuple[int, ...] = (3, SIDE, SIDE)
+    picture: Path | str | IO[bytes] | Image.Image, shape: tuple[int, ...] = (3, SIDE, SIDE)
 ) -> NDArray[np.uint8]:
     """The picture upright and resized (bilinear), in RGB or grey, (channels, height, width).
 
@@ -111,7 +111,7 @@ def decode(
     `decoding`.
     """
     if not isinstance(picture, Image.Image):
-        with _opened(Path(picture)) as file:
+        with _opened(Path(picture) if isinstance(picture, str | Path) else picture) as file:
             return decode(file, shape)
     channels, height, width = shape
     _check_size(picture)
@@ -125,8 +125,10 @@ def decode(
     return np.ascontiguousarray(x)
 
 
-def _opened(picture: Path) -> Image.Image:
+def _opened(picture: Path | IO[bytes]) -> Image.Image:
     """Open an image file; OSError if it is none, or of a format that this Pillow does not read."""
+    if not isinstance(picture, Path):
+        return Image.open(picture, formats=_formats())
     require_file(picture)
     try:
         return Image.open(picture, formats=_formats())

@@ -145,6 +145,30 @@ def _items(given: Any, image: str, label: str) -> Items:
     raise UserError(f"A {type(given).__name__} is no data set.", _FORMS)
 
 
+def is_labelled(given: tuple[Any, ...]) -> bool:
+    """Tell whether a tuple is inputs and one label for each, not some inputs."""
+    if len(given) != 2 or not (is_frame(given[0]) or getattr(given[0], "ndim", 0) > 1):
+        return False
+    return np.ndim(given[1]) == 1 and len(given[0]) == len(given[1])
+
+
+def is_data_set(given: Any) -> bool:
+    """Tell whether something is a data set or a loader of torch's or Hugging Face's."""
+    own = hasattr(given, "column_names") or hasattr(given, "dataset") or isinstance(given, list)
+    if isinstance(given, list):
+        return bool(given) and all(_is_pair(item) for item in given)
+    items = hasattr(given, "__getitem__") and hasattr(given, "__len__")
+    plain = isinstance(given, Sequence | Mapping | Image.Image) or hasattr(given, "__array__")
+    return own or (items and not plain)
+
+
+def column_of_pictures(table: Any) -> list[Any] | None:
+    """The column of a table that holds pictures or their paths; None if there is none."""
+    frame = as_frame(table)
+    name = _column(list(frame.columns), "", _IMAGE)
+    return None if name is None else list(frame[name])
+
+
 def _of_array(array: NDArray[Any]) -> Items:
     if not array.ndim:
         raise UserError("An array without dimensions is no data set.", _FORMS)

@@ -22,6 +22,7 @@ from askew.evaluation.priors import (
     PriorEstimator,
     TargetShares,
     estimate_priors,
+    rests_on_few,
     simplex_prior,
     target_shares,
 )
@@ -144,7 +145,11 @@ def diagnose(
     who = "unadapted" if adapted is None else "adapted"
     beside = [*others] if adapted is None else [unadapted, *others]
     shares = target_shares(
-        networks[who], beside, priors[who][DEFAULT], images_look_alike(remains.values())
+        networks[who],
+        beside,
+        priors[who][DEFAULT],
+        images_look_alike(remains.values()),
+        few=adapted is None and rests_on_few(unadapted),
     )
     return Diagnosis(
         kind=kind,

@@ -322,7 +322,8 @@ class TargetShares:
     low: Floats
     high: Floats
     unsure: bool = False
-    """Whether the network cannot tell some classes apart, so that their shares are arbitrary."""
+    """Whether shares are arbitrary: the network cannot tell some classes apart, or too few source
+    images are held out."""
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -334,8 +335,21 @@ class TargetShares:
         }
 
 
+FEW_HELD_OUT = 5
+"""Held-out source images per class, on average, below which a confusion matrix is chance."""
+
+
+def rests_on_few(outputs: DomainOutputs) -> bool:
+    """Tell whether too few source images are held out to estimate the target's class shares."""
+    return len(outputs.source_val_y) < FEW_HELD_OUT * outputs.classes
+
+
 def target_shares(
-    outputs: DomainOutputs, others: Sequence[DomainOutputs], estimate: PriorEstimate, alike: bool
+    outputs: DomainOutputs,
+    others: Sequence[DomainOutputs],
+    estimate: PriorEstimate,
+    alike: bool,
+    few: bool = False,
 ) -> TargetShares:
     """The shares by a network, beside all others that were trained, and its estimate under label
     shift alone.
@@ -346,6 +360,8 @@ def target_shares(
     truth on all development tasks. Intervals span what is wrong either way: from the share on which
     all networks agree to the share that any of them predicts, by Wilson's lower and upper end,
     since all may err alike; and the interval of the estimate under label shift alone.
+
+    Where `few` images are held out, predictions are counted too, and the shares are unsure.
     """
     predicted = np.stack(
         [one.target_uniform.argmax(axis=1) for one in (*others, outputs)]
@@ -355,7 +371,7 @@ def target_shares(
     n, counted = predicted.shape[1], says[-1].mean(axis=0)
     low = np.minimum(wilson(agreed, n)[0], estimate.low)
     high = np.maximum(wilson(any_says, n)[1], estimate.high)
-    if alike:
+    if alike and not few:
         return TargetShares(
             estimator=estimate.estimator,
             prior=estimate.prior,
@@ -363,7 +379,7 @@ def target_shares(
             high=high,
             unsure=estimate.unsure,
         )
-    return TargetShares(estimator="counting", prior=counted, low=low, high=high)
+    return TargetShares(estimator="counting", prior=counted, low=low, high=high, unsure=few)
 
 
 # --- scores under the estimated prior ---

@@ -295,16 +295,27 @@ def _sentence(
         "unclear": "may have helped or hurt",
     }
     agreement = _evidence_of(evidence, "ensemble")
+    others = [e for e in evidence if e is not agreement]
+    better, worse = (
+        [SCORES[e.score].title for e in others if e.votes == vote] for vote in ("helped", "hurt")
+    )
     clauses = [
-        f"Adaptation {begin[answer]}: it agrees with the ensemble of {networks} networks on "
-        f"{100 * agreement.after:.0f} % of the target, source-only on "
-        f"{100 * agreement.before:.0f} % "
-        f"(difference {100 * agreement.low:+.0f} to {100 * agreement.high:+.0f} points)"
+        f"Adaptation {begin[answer]}: {len(better)} of {len(others)} scores without target labels "
+        f"improved{_in_brackets(better)}"
     ]
-    for vote, better in (("helped", "better"), ("hurt", "worse")):
-        titles = [SCORES[e.score].title for e in evidence if e is not agreement and e.votes == vote]
-        if titles:
-            clauses.append(f"{better} by {', '.join(titles)}")
+    if worse:
+        clauses.append(f"{len(worse)} fell{_in_brackets(worse)}")
+    # The adapted network is one of those averaged, so that it agrees with them is no evidence.
+    if agreement.votes == "helped":
+        clauses.append(
+            f"without adaptation {100 - 100 * agreement.before:.0f} % of the predictions differ "
+            f"from the average of {networks} networks"
+        )
+    elif agreement.votes == "hurt":
+        clauses.append(
+            f"{100 - 100 * agreement.after:.0f} % of its predictions differ from the average of "
+            f"{networks} networks, without adaptation {100 - 100 * agreement.before:.0f} %"
+        )
     if _unreliable(evidence):
         expected = _evidence_of(evidence, "expected").before
         clauses.append(
@@ -312,3 +323,7 @@ def _sentence(
             f"{100 * expected:.0f} %"
         )
     return f"{'; '.join(clauses)}."
+
+
+def _in_brackets(titles: Sequence[str]) -> str:
+    return f" ({', '.join(titles)})" if titles else ""

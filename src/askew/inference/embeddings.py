@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
+import itertools
 import json
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from itertools import chain, islice
@@ -25,6 +26,7 @@ from torch import Tensor, nn
 
 from askew.core import random
 from askew.core.errors import UserError
+from askew.core.files import Damaged, read_tensors, write_tensors
 from askew.data.custom import CustomDomain, pictures_to_embed, read_domain
 from askew.data.decode import SIDE, PictureFiles, Row, decode, decoding
 from askew.data.domains import Labeled, Rows, RowSubset, Unlabeled, row_hashes
@@ -39,6 +41,7 @@ from askew.nets.augment import NO_VIEWS, Views, make_view
 from askew.nets.backbones import seen_side, which_weights
 from askew.nets.embedding import Embedding
 from askew.nets.forward import channels_last, fast_backbones, fast_bfloat16
+from askew.nets.module_identity import close, fixed_batch
 from askew.nets.network import build
 from askew.nets.spec import NetworkSpec, file_hash
 from askew.runs.execute import Progress
@@ -191,6 +194,11 @@ class Embedder:
         if (norms := domain_norms(network)) is not None and self.statistics is not None:
             norms.set_statistics(torch.from_numpy(self.statistics).to(self.device))
         return network
+
+    @property
+    def store(self) -> dict[str, str | bool]:
+        """Say where its embeddings are kept, and whether they are computed in bfloat16."""
+        return {"store": self._stores[0].folder.name, "bfloat16": fast_bfloat16(self.device)}
 
     def rows(self, x: Rows) -> Vectors:
         """Embeddings of images that were learnt. (n, …) → (n, d)"""
@@ -353,7 +361,11 @@ class Embedder:
         return rows
 
     def _open_stores(self) -> None:
-        self._stores = [_store(name) for name in self._names()]
+        names = self._names()
+        if self.embedding.own:
+            suffix = _suffix_for(names[0], frozen_backbone(self.embedding, self.shape), self.shape)
+            names = (f"{names[0]}{suffix}", f"{names[1]}{suffix}")
+        self._stores = [_store(name) for name in names]
 
     def _names(self) -> tuple[str, str]:
         """Hashes of all that embeddings hang on: the network, the shape of images, the arithmetic,
@@ -371,6 +383,30 @@ class Embedder:
         )
         images, views = (hashlib.sha256(text.encode()).hexdigest()[:16] for text in texts)
         return images, f"{views}-views"
+
+
+def _suffix_for(name: str, network: nn.Module, shape: tuple[int, ...]) -> str:
+    """Find the end of the name of a store whose network gave the same for a fixed batch.
+
+    Not everything that decides a stranger's network can be hashed: files that it reads, say.
+    """
+    batch = fixed_batch(shape)
+    x = (255 * batch).to(torch.uint8) if len(shape) == 3 else batch
+    with torch.random.fork_rng(devices=[]), torch.inference_mode():
+        torch.manual_seed(0)
+        outputs = network(x).flatten(1).float().cpu()
+    for number in itertools.count():
+        suffix = f"-{number}" if number else ""
+        probe = cache_folder() / "embeddings" / f"{name}{suffix}" / "fixed-batch"
+        try:
+            known = read_tensors(probe)[0]["outputs"]
+        except (FileNotFoundError, Damaged, KeyError):
+            probe.parent.mkdir(parents=True, exist_ok=True)
+            write_tensors(probe, {"outputs": outputs.clone()}, {})
+            return suffix
+        if close(known, outputs):
+            return suffix
+    raise AssertionError
 
 
 def _store(name: str) -> RowCache:

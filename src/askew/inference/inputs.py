@@ -13,9 +13,12 @@ from torch import Tensor
 
 from askew.core.errors import UserError
 from askew.core.options import shown, whole_number
-from askew.data.array_files import as_images, as_rows
+from askew.data.array_files import ARRAYS, as_images, as_rows, read_array
+from askew.data.custom import pictures_to_embed
 from askew.data.decode import decode, decoding
 from askew.data.feature_columns import is_frame, rows_of
+from askew.data.image_lists import LISTS
+from askew.data.objects import as_domain, column_of_pictures, is_data_set, is_labelled
 from askew.inference.model_card import ModelCard
 
 MOST_ROWS = 10**6
@@ -32,21 +35,25 @@ def checked_batch(batch: int) -> int:
     return batch
 
 
-def list_inputs(x: Any, columns: Sequence[str] = ()) -> Sequence[Any] | NDArray[Any]:
-    """Inputs that have a length and can be sliced; a table's columns in the model's order."""
+def list_inputs(x: Any, card: ModelCard) -> Sequence[Any] | NDArray[Any]:
+    """Inputs that have a length and can be sliced; a table's columns in the model's order.
+
+    Takes all that `askew.adapt` takes as a target; labels that come with inputs are left out.
+    """
+    if isinstance(x, tuple) and is_labelled(x):
+        return list_inputs(x[0], card)
+    if isinstance(x, str | Path):
+        return _in_place(Path(x), card)
     if is_frame(x):
-        return rows_of(x, columns, "the model")
-    if isinstance(x, str | Path | Image.Image):
+        pictures = column_of_pictures(x) if card.images else None
+        return rows_of(x, card.columns, "the model") if pictures is None else pictures
+    if is_data_set(x):
+        return np.asarray(as_domain(x, "target").x)
+    if isinstance(x, Image.Image):
         return [x]
     if isinstance(x, Tensor):
         return x.detach().cpu().numpy()
-    if (
-        isinstance(x, list | tuple)
-        and x
-        and all(isinstance(one, str | Path | Image.Image) for one in x)
-    ):
-        return x
-    if hasattr(x, "dtype") and hasattr(x, "ndim") and x.ndim:
+    if _are_pictures(x) or (hasattr(x, "dtype") and hasattr(x, "ndim") and x.ndim):
         return x  # type: ignore[no-any-return]
     try:
         array = np.asarray(x)
@@ -60,6 +67,25 @@ def list_inputs(x: Any, columns: Sequence[str] = ()) -> Sequence[Any] | NDArray[
             "give rows of numbers, images, or paths of pictures.",
         )
     return array
+
+
+def _are_pictures(x: Any) -> bool:
+    """Tell whether inputs are pictures of PIL or paths."""
+    some = isinstance(x, list | tuple) and bool(x)
+    return some and all(isinstance(one, str | Path | Image.Image) for one in x)
+
+
+def _in_place(path: Path, card: ModelCard) -> Sequence[Any] | NDArray[Any]:
+    """The inputs in a folder, a list or an array file, or the picture that a path names."""
+    suffix = path.suffix.lower()
+    if suffix in ARRAYS and not path.is_dir():
+        if not path.is_file():
+            raise UserError(f"The array {path} does not exist.", "name a file that is there.")
+        return read_array(path).in_order_of(card.columns, path, "the model")
+    if path.is_dir() or suffix in LISTS:
+        listing = pictures_to_embed(path)
+        return [listing.root / name for name in listing.paths]
+    return [path]
 
 
 def as_input(x: Sequence[Any] | NDArray[Any], card: ModelCard) -> NDArray[Any]:

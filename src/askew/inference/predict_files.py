@@ -22,6 +22,7 @@ from askew.data.array_files import ARRAYS, read_array
 from askew.data.decode import Row, decode, decoding
 from askew.data.image_lists import LISTS, USUAL, Columns, find_pictures, read_listing
 from askew.data.paths import readable
+from askew.inference.cached_embeddings import MOST, CachedEmbeddings
 from askew.inference.decode_ahead import load_ahead, processes_for
 from askew.inference.inputs import as_input, checked_batch
 from askew.inference.model_card import ModelCard
@@ -77,9 +78,27 @@ def predict_sources(
     ]
     inputs = (one for shard in shards for one in shard_inputs(shard, predictor.card))
     pictures = sum(len(shard.get("pictures", ())) for shard in shards)
+    few = pictures <= MOST and all("pictures" in shard for shard in shards)
+    if few and (cached := CachedEmbeddings.of(predictor)):
+        paths = [Path(path) for shard in shards for path in shard["pictures"]]
+        yield from _predict_cached(predictor, cached, paths, shares)
+        return
     arrays = any("file" in shard for shard in shards)  # whose rows processes would have to be sent
     processes = 0 if arrays else processes_for(pictures, predictor.device.type)
     yield from predict_inputs(predictor, inputs, shares, batch, processes)
+
+
+def _predict_cached(
+    predictor: Predictor, cached: CachedEmbeddings, paths: Sequence[Path], shares: ClassShares
+) -> Iterator[PredictionBatch]:
+    """Predictions for pictures whose embeddings are kept in the cache."""
+    done = 0
+    for problems, logits in cached.logits(paths):
+        p = np.full((len(problems), len(predictor.classes)), np.nan)
+        p[[not problem for problem in problems]] = predictor.probabilities(logits, shares)
+        names = [readable(path) for path in paths[done : done + len(problems)]]
+        done += len(problems)
+        yield PredictionBatch(names, problems, p)
 
 
 def predict_inputs(

@@ -25,7 +25,7 @@ from askew import __version__
 from askew.core import hub
 from askew.core.device import pick_device
 from askew.core.errors import UserError, unknown
-from askew.core.files import as_json, is_temporary, read_tensors, whole_folder
+from askew.core.files import as_json, is_temporary, read_tensors, whole_folder, writing
 from askew.core.options import path as as_path
 from askew.core.options import shown
 from askew.evaluation.outputs import Floats, adjust_logits, read_stored_outputs, softmax
@@ -42,6 +42,7 @@ from askew.inference.model_card import (
     run_rule,
     shape_of,
 )
+from askew.inference.one_result import MODEL, require_one_result
 from askew.inference.weights import (
     CARD_FILE,
     HOW,
@@ -123,6 +124,13 @@ class Predictor:
         net.load_state_dict(self.weights)
         return Classifier(self.card.rule, net).eval()
 
+    def __repr__(self) -> str:
+        names = ", ".join(self.classes[:3]) + (", …" if len(self.classes) > 3 else "")
+        return (
+            f"<Predictor: {len(self.classes)} classes ({names}); {self.card.net.name} on "
+            f"{self.card.input}; {self.device}>"
+        )
+
     @property
     def classes(self) -> tuple[str, ...]:
         return self.card.classes
@@ -140,11 +148,12 @@ class Predictor:
         """Logits for the class prior of training. (n, c)
 
         x: uint8 images (n, k, h, w), (n, h, w, k) or (n, h, w); float rows (n, d); pictures of PIL
-        or paths of picture files, one or many, which are resized. The columns of a DataFrame are
-        matched by name where the model knows their names. A network that keeps batch statistics of
-        each domain uses those of `domain`.
+        or paths of picture files, one or many, which are resized; a folder, a list or an array in a
+        file; a data set or loader of torch's or Hugging Face's. The columns of a DataFrame are
+        matched by name where the model knows their names. Labels are left out. A network that
+        keeps batch statistics of each domain uses those of `domain`.
         """
-        inputs = list_inputs(x, self.card.columns)
+        inputs = list_inputs(x, self.card)
         if not isinstance(domain, str) or domain not in ("target", "source"):
             raise UserError(f"There is no domain {shown(domain)}.", "target or source.")
         if not len(inputs):
@@ -256,17 +265,7 @@ class Predictor:
         from safetensors.torch import save
 
         folder, card = as_path("path", path), self.card.as_json()
-        if folder.exists() and not folder.is_dir():
-            raise UserError(f"{folder} is a file, and a model is a folder.", "choose another name.")
-        if (
-            folder.is_dir()
-            and not (folder / CARD_FILE).is_file()
-            and not all(map(_is_leftover, folder.iterdir()))
-        ):
-            raise UserError(
-                f"The folder {folder} holds other things than a model.",
-                "choose a new or empty folder.",
-            )
+        _require_model_folder(folder)
         content = save(self.weights)
         digest = hashlib.sha256(content).hexdigest()
         with whole_folder(folder, CARD_FILE, "choose another folder.") as new:
@@ -274,9 +273,7 @@ class Predictor:
             # as JSON has it, where tuples are lists
             values = json.loads(as_json({**card, "weights_sha256": digest, "askew": __version__}))
             (new / CARD_FILE).write_bytes(as_json({**values, CARD_HASH: card_hash(values)}))
-        for other in folder.glob("weights-*.safetensors"):  # of the model that was there before
-            if other.name != weights_file(digest):
-                other.unlink(missing_ok=True)
+        _remove_other_weights(folder, weights_file(digest))
 
     @classmethod
     def of_run(
@@ -340,6 +337,8 @@ def load(
     if not (folder / CARD_FILE).is_file() and (folder / "model" / CARD_FILE).is_file():
         folder = folder / "model"
     if (folder / CARD_FILE).is_file():
+        if folder.name == MODEL:
+            require_one_result(folder.parent)
         card, values = read_card(folder / CARD_FILE, method)
         model = Predictor(card, read_weights(folder, values.get("weights_sha256")), device)
         require_unedited(folder / CARD_FILE, values)
@@ -347,6 +346,38 @@ def load(
     if (folder / "run.json").is_file():
         return Predictor.of_run(folder, device, rule=run_rule(folder, method))
     raise UserError(f"{folder} is not a model of askew's: it holds no {CARD_FILE}.", HOW)
+
+
+def replace_model(new: Path, folder: Path) -> None:
+    """Move a saved model to where there may be another, its card last."""
+    _require_model_folder(folder)
+    with writing(folder):
+        folder.mkdir(exist_ok=True)
+        files = sorted(new.iterdir(), key=lambda file: file.name == CARD_FILE)
+        for file in files:
+            file.replace(folder / file.name)
+        _remove_other_weights(folder, files[0].name)
+
+
+def _require_model_folder(folder: Path) -> None:
+    """Raise a UserError if a folder holds other things than a model."""
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file, and a model is a folder.", "choose another name.")
+    if (
+        folder.is_dir()
+        and not (folder / CARD_FILE).is_file()
+        and not all(map(_is_leftover, folder.iterdir()))
+    ):
+        raise UserError(
+            f"The folder {folder} holds other things than a model.", "choose a new or empty folder."
+        )
+
+
+def _remove_other_weights(folder: Path, kept: str) -> None:
+    """Remove the weights of a model that was there before."""
+    for other in folder.glob("weights-*.safetensors"):
+        if other.name != kept:
+            other.unlink(missing_ok=True)
 
 
 def _run_card(

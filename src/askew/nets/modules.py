@@ -1,23 +1,24 @@
 """Networks of the user's own as backbones: any module that maps a batch to features.
 
 A module gets float32 images (n, k, h, w) from 0 to 1, or rows (n, d), and returns (n, …), which is
-flattened. It has a name with a hash of its source and weights, `own:Name@hash`; a model that holds
-one asks for it when it is loaded.
+flattened. It has a name with a hash of its code, attributes and weights, `own:Name@hash`; a model
+that holds one asks for it when it is loaded.
 """
 
 from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Iterator
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from askew.core.errors import UserError
-from askew.core.plugins import content_hash, load_file, source_of
+from askew.core.plugins import content_hash, load_file
 from askew.nets.embedding import OWN_PREFIX, Embedding
 from askew.nets.layers import Crop, NormKeeper, Pixels
+from askew.nets.module_identity import earlier_identity, identity, same_outputs
 
 _EXAMPLE = (
     "a backbone of your own is `file.py:function`, a function without arguments that returns "
@@ -51,6 +52,7 @@ def backbone_name(backbone: str | nn.Module) -> str:
     if ".py:" not in backbone:
         return backbone
     file, _, name = backbone.rpartition(":")
+    source = Path(file).read_bytes() if Path(file).is_file() else b""
     function = getattr(load_file(file, "backbone", _EXAMPLE), name, None)
     if not callable(function):
         raise UserError(f"{file} defines no function '{name}'.", _EXAMPLE)
@@ -61,7 +63,7 @@ def backbone_name(backbone: str | nn.Module) -> str:
         raise UserError(
             f"{name} of {file} returns a {type(module).__name__}, not an nn.Module.", _EXAMPLE
         )
-    return _register(module)
+    return _register(module, source)
 
 
 def own_backbone(
@@ -80,23 +82,18 @@ def own_backbone(
     return _ready(copy.deepcopy(_KNOWN[known]), shape, embedding.crop, keeps_norm), width
 
 
-def _register(module: nn.Module) -> str:
-    name = f"{OWN_PREFIX}{type(module).__name__}@{content_hash(_identity(module))}"
-    if name not in _KNOWN:
-        _KNOWN[name] = copy.deepcopy(
-            module
-        ).cpu()  # as it is now: whoever owns it may go on training it
+def _register(module: nn.Module, more: bytes = b"") -> str:
+    """Keep a copy of a module, and give its name; modules of one name give the same outputs."""
+    kind = f"{OWN_PREFIX}{type(module).__name__}"
+    name = f"{kind}@{content_hash([*identity(module), more])}"
+    known = _KNOWN.get(name)
+    if known is None:
+        # as it is now: whoever owns it may go on training it
+        _KNOWN[name] = copy.deepcopy(module).cpu()
+    elif not same_outputs(module, known):
+        return _register(module, more + b"+")  # something that no attribute shows tells them apart
+    _KNOWN[f"{kind}@{content_hash(earlier_identity(module))}"] = _KNOWN[name]
     return name
-
-
-def _identity(module: nn.Module) -> Iterator[bytes]:
-    """Its structure, the source of all classes in it that are not torch's, and its weights."""
-    yield repr(module).encode()
-    classes = {type(m) for m in module.modules() if not type(m).__module__.startswith("torch.")}
-    yield from (source_of(cls) for cls in sorted(classes, key=lambda cls: cls.__qualname__))
-    for name, value in module.state_dict().items():
-        yield f"{name} {value.dtype} {tuple(value.shape)}".encode()
-        yield value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
 
 
 def _ready(
