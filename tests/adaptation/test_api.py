@@ -298,9 +298,9 @@ def test_a_result_predicts_audits_and_has_all_models(result: askew.AdaptationRes
     assert list(result.models) == [one.name for one in audited.methods]
     for number, (name, model) in enumerate(result.models.items()):
         assert isinstance(model, askew.Predictor)
-        expected = result.found.networks[number].predicted
+        expected = result.adaptation.networks[number].predicted
         same = model.predict(XT) == np.array(model.classes)[expected]
         assert same.mean() > 0.95, name
-    for shown in (repr(result), repr(audited), repr(result.found), repr(result.model)):
+    for shown in (repr(result), repr(audited), repr(result.adaptation), repr(result.model)):
         assert len(shown) < 400
         assert "\n" not in shown

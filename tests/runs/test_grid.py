@@ -23,6 +23,8 @@ BEYOND = {
     "resampling",
     "office-home-recipes",
     "domainnet-recipes",
+    "pacs-auto",
+    "office-home-auto",
 }
 """Grids of what the paper does not have."""
 

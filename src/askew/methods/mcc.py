@@ -25,7 +25,7 @@ class MCC(Method):
         the gradient
     Cites: Y. Jin, X. Wang, M. Long, J. Wang, Minimum Class Confusion for Versatile Domain
         Adaptation, ECCV 2020.
-    Use when: pictures and pre-trained networks: no alignment, no adversary, one weight; best with
+    Use when: images and pre-trained networks: no alignment, no adversary, one weight; best with
         -t target_sampler=even.
     """
 
