@@ -169,8 +169,9 @@ def with_saved(found: Adaptation, number: int) -> Adaptation:
     """The same adaptation with another network as the final model, calibrated by itself."""
     if number == found.saved:
         return found
-    outputs = found.networks[number].outputs
-    temperature = fitted_temperature(outputs)
+    network = found.networks[number]
+    outputs = network.outputs
+    temperature = 1.0 if network.run.method.calibrated else fitted_temperature(outputs)
     known = found.inputs.target_shares
     _, bias = impose_prior(outputs.target_uniform / temperature, known)
     return replace(found, saved=number, temperature=temperature, bias=bias)

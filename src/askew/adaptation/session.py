@@ -11,10 +11,10 @@ import numpy as np
 import torch
 
 from askew.core.errors import UserError
-from askew.core.files import Unwritable
+from askew.core.files import Unwritable, read_tensors, write_tensors
 from askew.core.tracking import Maker
 from askew.data.domains import Labeled, Unlabeled
-from askew.data.task import Task
+from askew.data.task import Task, TrainingData
 from askew.evaluation.outputs import DomainOutputs, Floats, Labels, as_labels, read_outputs
 from askew.nets.network import fetch_weights
 from askew.reports.features import network_features
@@ -171,20 +171,15 @@ class Session:
         return trained
 
     def embed(self, network: Trained, task: Task) -> Generator[Progress, None, TrainingSet]:
-        """Replace a task's images by the features of a network that was trained on them."""
-        data, label = task.training_data, f"features of {network.name}"
-        features = network_features(network.folder, network.run.describe(), data)
-        parts: list[tuple[Any, Literal["source", "target"]]] = [
-            (data.source.x, "source"),
-            (data.source_val.x, "source"),
-            (data.target.x, "target"),
-        ]
-        if data.test_images is not data.target:
-            parts.append((data.test_images.x, "target"))
-        rows = []
-        for step, (x, domain) in enumerate(parts):
-            yield Progress(key="features", label=label, step=step, steps=len(parts), losses={})
-            rows.append(features(x, domain))
+        """Replace a task's images by the features of a network that was trained on them.
+
+        They are kept: a GPU would compute slightly other ones, and the student would be another.
+        """
+        data, file = task.training_data, self.folder / f"features-{network.run.key}.safetensors"
+        if not file.exists():
+            yield from self._write_features(network, data, file)
+        stored = read_tensors(file)[0]
+        rows = [stored[str(number)].numpy() for number in range(len(stored))]
         target = Unlabeled(rows[2])
         embedded = replace(
             data,
@@ -196,6 +191,25 @@ class Session:
         )
         made = Task("own/embeddings", embedded, task.test, task.notes)
         return TrainingSet(task=made, network="mlp")
+
+    def _write_features(
+        self, network: Trained, data: TrainingData, file: Path
+    ) -> Generator[Progress, None, None]:
+        """Compute the features of source, held-out source, target and other test images."""
+        described, label = network.run.describe(), f"features of {network.name}"
+        features = network_features(network.folder, described, data, str(self.device))
+        parts: list[tuple[Any, Literal["source", "target"]]] = [
+            (data.source.x, "source"),
+            (data.source_val.x, "source"),
+            (data.target.x, "target"),
+        ]
+        if data.test_images is not data.target:
+            parts.append((data.test_images.x, "target"))
+        rows = {}
+        for step, (x, domain) in enumerate(parts):
+            yield Progress(key="features", label=label, step=step, steps=len(parts), losses={})
+            rows[str(step)] = torch.from_numpy(np.ascontiguousarray(features(x, domain)))
+        write_tensors(file, rows, {"form": "1"})
 
     def _train(self, candidate: Candidate, run: Run, task: Task) -> Generator[Progress, None, None]:
         if not RunFolder(self.folder / run.key).done:

@@ -49,7 +49,7 @@ class Features:
 
 
 def network_features(
-    folder: Path, run: Mapping[str, Any], training_data: TrainingData
+    folder: Path, run: Mapping[str, Any], training_data: TrainingData, device: str = "auto"
 ) -> Callable[[NDArray[Any], Literal["source", "target"]], NDArray[np.float32]]:
     """The function that computes the features of a domain's images or rows by the network in a
     run's folder.
@@ -71,8 +71,8 @@ def network_features(
     shape = tuple(training_data.source.x.shape[1:])
     parts, width = build(spec, shape, len(training_data.classes), 0)
     weights, prefix = predicting_weights(read_tensors(file)[0]), "features."
-    device = pick_device("auto")  # a large network takes minutes on a CPU
-    net = Net(parts, width, split_norm=keeps_source_statistics(weights)).to(device).eval()
+    chosen = pick_device(device)  # a large network takes minutes on a CPU
+    net = Net(parts, width, split_norm=keeps_source_statistics(weights)).to(chosen).eval()
     features = net["features"]
     try:
         features.load_state_dict(
@@ -86,7 +86,7 @@ def network_features(
 
     def of(x: NDArray[Any], domain: Literal["source", "target"]) -> NDArray[np.float32]:
         mine = net.of_domain(domain)["features"]
-        return forward_in_chunks(lambda rows: mine(rows).flatten(1), x, device)
+        return forward_in_chunks(lambda rows: mine(rows).flatten(1), x, chosen)
 
     return of
 
