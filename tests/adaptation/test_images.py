@@ -17,6 +17,7 @@ from torchvision import models
 
 import askew
 from askew import Predictor
+from askew.adaptation import session
 from askew.adaptation.api import adapt_steps
 from askew.adaptation.artifacts import write_artifacts
 from askew.adaptation.assessment import Adaptation
@@ -146,6 +147,17 @@ def test_one_fine_tuned_network_is_the_model(
     found, model = tuned.saved(name, tmp_path / "out")
     assert model.card.net.name == net
     np.testing.assert_allclose(tuned.probabilities(model), found.probabilities, atol=ALIKE)
+
+
+def test_features_of_a_fine_tuned_network_are_computed_once(
+    tuned: Adapted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*given: object) -> None:
+        raise AssertionError("the features are kept")
+
+    monkeypatch.setattr(session, "network_features", fail)
+    found, _ = tuned.saved("student", tmp_path / "out")
+    assert found.final.name == "student"
 
 
 def test_a_guided_network_learns_soft_labels_of_the_embeddings(tuned: Adapted) -> None:
