@@ -24,7 +24,7 @@ MOST = 0.6
 
 
 STRANGE = 2 * ALARMS
-"""Share of the target above which images that may be of no known class are worth a finding."""
+"""Share of the target above which possible unknown-class images are a finding."""
 
 
 def adaptation_findings(found: Adaptation) -> list[Finding]:
@@ -115,13 +115,12 @@ def _network(found: Adaptation) -> list[Finding]:
         (
             _strange(found),
             "A117",
-            "Target images that may be of no known class",
-            "the methods disagree on them, as they do on images of a class that the source "
-            "lacks, which are assigned one "
-            "of its classes, whatever they show. Where the target looks different, many of them "
-            "are of known classes.",
-            "look at the strangest in the report, and leave out those of no class; "
-            "predictions.csv marks them.",
+            "Possible unknown-class images",
+            "the methods disagree on them more than on 95 % of the held-out source. An image of an "
+            "unknown class is still assigned a known one. Where the domains look different, many "
+            "of these images show a known class.",
+            "look at them in the report, and leave out those of no class; predictions.csv marks "
+            "them.",
         ),
         (
             _one_class(found),
@@ -249,7 +248,7 @@ def _few_classes(found: Adaptation) -> Iterator[str]:
 def _strange(found: Adaptation) -> Iterator[str]:
     share, n = found.unknown.share, found.unknown.marked.sum()
     if share > STRANGE:
-        yield f"{share:.0%} of the target, of which the {n:,} strangest are marked"
+        yield f"{share:.0%} of the target; the {n:,} with most disagreement are marked"
 
 
 def _unsure_shares(found: Adaptation) -> Iterator[str]:

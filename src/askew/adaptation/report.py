@@ -232,7 +232,7 @@ def _by_confidence(found: Adaptation) -> Rows:
 
 
 def _unknown(found: Adaptation) -> Rows:
-    """Target images that may be of no known class, the strangest first."""
+    """Possible unknown-class images, those with most disagreement first."""
     order: Rows = np.argsort(-found.unknown.score, kind="stable")
     return order[found.unknown.marked[order]][:DOUBTFUL]
 
